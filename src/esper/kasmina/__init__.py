@@ -1,0 +1,1 @@
+"""Kasmina: the growing model."""

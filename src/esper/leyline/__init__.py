@@ -1,0 +1,65 @@
+"""Leyline: the contracts every other part agrees on. Plain data and protocols; nothing heavy is imported."""
+
+from esper.leyline.events import Event, EventSink, NonFiniteSeedOutput, SeedFading, SeedGerminated, StageChanged
+from esper.leyline.heads import (
+    ALPHA_CURVES,
+    ALPHA_SPEEDS,
+    ALPHA_TARGETS,
+    CAUSAL_TABLE,
+    HEAD_NAMES,
+    STYLES,
+    TEMPOS,
+    ActionDict,
+    Composition,
+    Curve,
+    HeadEntropies,
+    HeadLogProbs,
+    Style,
+)
+from esper.leyline.lifecycle import LIVE_STAGES, LifecycleOp, Stage
+from esper.leyline.protocols import GrowingModelProtocol, SeedSlotProtocol
+from esper.leyline.signals import HostSignals, RewardInputs, Standing
+from esper.leyline.slots import (
+    BlueprintCard,
+    BlueprintKind,
+    Layout,
+    LegalOperations,
+    SlotConfig,
+    SlotSnapshot,
+)
+
+__all__ = [
+    "ALPHA_CURVES",
+    "ALPHA_SPEEDS",
+    "ALPHA_TARGETS",
+    "CAUSAL_TABLE",
+    "HEAD_NAMES",
+    "LIVE_STAGES",
+    "STYLES",
+    "TEMPOS",
+    "ActionDict",
+    "BlueprintCard",
+    "BlueprintKind",
+    "Composition",
+    "Curve",
+    "Event",
+    "EventSink",
+    "GrowingModelProtocol",
+    "HeadEntropies",
+    "HeadLogProbs",
+    "HostSignals",
+    "Layout",
+    "LegalOperations",
+    "LifecycleOp",
+    "NonFiniteSeedOutput",
+    "RewardInputs",
+    "SeedFading",
+    "SeedGerminated",
+    "SeedSlotProtocol",
+    "SlotConfig",
+    "SlotSnapshot",
+    "Stage",
+    "StageChanged",
+    "Standing",
+    "Style",
+]

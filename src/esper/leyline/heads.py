@@ -1,0 +1,119 @@
+"""The factored action: its heads, their choices, and which operation makes which head matter."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypedDict
+
+from esper.leyline.lifecycle import LifecycleOp
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+HEAD_NAMES = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
+"""The action heads in the order they are sampled. Nobody else lists them."""
+
+
+class Composition(StrEnum):
+    """How a seed's output d joins the host's activation h; alpha is a."""
+
+    ADD = "add"
+    """y = h + a d(h)"""
+    MULTIPLY = "multiply"
+    """y = h (1 + a tanh d(h))"""
+    GATE = "gate"
+    """y = h + a sigmoid(g(h)) d(h)"""
+
+
+class Curve(StrEnum):
+    """The shape of an alpha ramp."""
+
+    LINEAR = "linear"
+    COSINE = "cosine"
+    SIGMOID_GENTLE = "sigmoid_gentle"
+    SIGMOID_NORMAL = "sigmoid_normal"
+    SIGMOID_SHARP = "sigmoid_sharp"
+
+
+class Style(StrEnum):
+    """A composition together with the curve of the seed's first ramp."""
+
+    LINEAR_ADD = "linear_add"
+    SIGMOID_ADD = "sigmoid_add"
+    MULTIPLY = "multiply"
+    GATE = "gate"
+
+    @property
+    def composition(self) -> Composition:
+        return _STYLE_PARTS[self][0]
+
+    @property
+    def first_curve(self) -> Curve:
+        return _STYLE_PARTS[self][1]
+
+
+_STYLE_PARTS = {
+    Style.LINEAR_ADD: (Composition.ADD, Curve.LINEAR),
+    Style.SIGMOID_ADD: (Composition.ADD, Curve.SIGMOID_NORMAL),
+    Style.MULTIPLY: (Composition.MULTIPLY, Curve.LINEAR),
+    Style.GATE: (Composition.GATE, Curve.LINEAR),
+}
+
+STYLES = tuple(Style)
+TEMPOS = (3, 5, 8)
+"""Epochs of a seed's first ramp."""
+ALPHA_TARGETS = (0.5, 0.7, 1.0)
+ALPHA_SPEEDS = (0, 3, 5, 8)
+"""Epochs of a later ramp, up or down; 0 is at once."""
+ALPHA_CURVES = tuple(Curve)
+
+CAUSAL_TABLE: Mapping[LifecycleOp, tuple[str, ...]] = MappingProxyType(
+    {
+        LifecycleOp.WAIT: ("op",),
+        LifecycleOp.GERMINATE: ("op", "slot", "blueprint", "style", "tempo", "alpha_target"),
+        LifecycleOp.SET_ALPHA_TARGET: ("op", "slot", "style", "alpha_target", "alpha_speed", "alpha_curve"),
+        LifecycleOp.PRUNE: ("op", "slot", "alpha_speed", "alpha_curve"),
+        LifecycleOp.FOSSILIZE: ("op", "slot"),
+        LifecycleOp.ADVANCE: ("op", "slot"),
+    }
+)
+"""operation -> the heads it makes relevant. Sampling, loss, entropy and KL all read this one table."""
+
+
+class ActionDict(TypedDict):
+    """One choice index per head, batched: each value has shape (env,) or (env, step)."""
+
+    op: "Tensor"
+    slot: "Tensor"
+    blueprint: "Tensor"
+    style: "Tensor"
+    tempo: "Tensor"
+    alpha_target: "Tensor"
+    alpha_speed: "Tensor"
+    alpha_curve: "Tensor"
+
+
+class HeadLogProbs(TypedDict):
+    """Log-probability of the chosen action per head; exactly 0 where the head is irrelevant."""
+
+    op: "Tensor"
+    slot: "Tensor"
+    blueprint: "Tensor"
+    style: "Tensor"
+    tempo: "Tensor"
+    alpha_target: "Tensor"
+    alpha_speed: "Tensor"
+    alpha_curve: "Tensor"
+
+
+class HeadEntropies(TypedDict):
+    """Mean entropy per head where it was relevant and had a choice; None where that never happened."""
+
+    op: float | None
+    slot: float | None
+    blueprint: float | None
+    style: float | None
+    tempo: float | None
+    alpha_target: float | None
+    alpha_speed: float | None
+    alpha_curve: float | None

@@ -1,0 +1,108 @@
+"""Slots: their identity and order, what passes through them, and what can be seen of them."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from esper.leyline.heads import Style
+from esper.leyline.lifecycle import LifecycleOp, Stage
+
+
+class Layout(StrEnum):
+    """What the axes of an activation mean."""
+
+    IMAGE = "image"
+    """(batch, channel, height, width)"""
+    SERIES = "series"
+    """(batch, channel, position)"""
+    TOKENS = "tokens"
+    """(batch, position, channel)"""
+    FLAT = "flat"
+    """(batch, channel)"""
+
+
+class BlueprintKind(StrEnum):
+    """What a blueprint does, as a feature the controller sees; new blueprints reuse these."""
+
+    NORM = "norm"
+    ATTENTION = "attention"
+    CONV = "conv"
+    MIXER = "mixer"
+    POINTWISE = "pointwise"
+    COPY = "copy"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotConfig:
+    """The slot ids of a model, in order. Two parts that meet compare theirs."""
+
+    slot_ids: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.slot_ids:
+            raise ValueError("slot_ids is empty: a growing model needs at least one slot")
+        repeated = sorted({slot for slot in self.slot_ids if self.slot_ids.count(slot) > 1})
+        if repeated:
+            raise ValueError(f"slot_ids names {', '.join(repeated)} more than once")
+
+    def __len__(self) -> int:
+        return len(self.slot_ids)
+
+    def index(self, slot_id: str) -> int:
+        if slot_id not in self.slot_ids:
+            raise ValueError(f"unknown slot {slot_id!r}; the slots are {', '.join(self.slot_ids)}")
+        return self.slot_ids.index(slot_id)
+
+    def require_same(self, other: "SlotConfig", *, ours: str, theirs: str) -> None:
+        """Raise unless both name the same slots in the same order."""
+        if self != other:
+            raise ValueError(
+                f"slot layouts differ: {ours} has ({', '.join(self.slot_ids)}), "
+                f"{theirs} has ({', '.join(other.slot_ids)}); order counts"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class BlueprintCard:
+    """A blueprint as offered at one slot: a stable name and the features a policy scores it by."""
+
+    name: str
+    kind: BlueprintKind
+    parameters: int
+    """Parameters a seed of it would add at this slot, without a gate."""
+
+
+@dataclass(frozen=True, slots=True)
+class LegalOperations:
+    """What may be executed at one slot now: no more and no less."""
+
+    operations: frozenset[LifecycleOp]
+    blueprints: tuple[str, ...]
+    """Choices for GERMINATE; empty when GERMINATE is not legal."""
+    styles: tuple[Style, ...]
+    """Choices for GERMINATE or SET_ALPHA_TARGET, whichever is legal."""
+    alpha_targets: tuple[float, ...]
+    """Choices for GERMINATE or SET_ALPHA_TARGET, whichever is legal."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSnapshot:
+    """A slot as other parts read it. What has not been measured is None."""
+
+    name: str
+    layout: Layout
+    channels: int
+    stage: Stage
+    fading: bool
+    alpha: float
+    alpha_target: float | None
+    epochs_to_target: int
+    age: int
+    """Epochs since germination; 0 without a seed."""
+    epochs_in_stage: int
+    blueprint: str | None
+    style: Style | None
+    parameters: int
+    """Parameters the seed and its gate have added; 0 without a seed."""
+    contribution: float | None
+    gradients_finite: bool | None
