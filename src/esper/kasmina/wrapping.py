@@ -55,9 +55,10 @@ def wrap(
         raise WrapError(f"isolation_penalty must be >= 0, not {isolation_penalty!r}")
     found = resolve_slots(model, slots)
     _refuse_unhookable(model, found)
+    samples = batch_size(example_input)
     sightings = probe(model, found, example_input)
     _refuse_silent(found, sightings)
-    samples, penalty = batch_size(example_input), IsolationPenalty(isolation_penalty)
+    penalty = IsolationPenalty(isolation_penalty)
     offered = _select_blueprints(blueprints)
     layouts = _asked_layouts(layout, found)
     sites = {

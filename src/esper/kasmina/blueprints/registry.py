@@ -26,6 +26,12 @@ class Blueprint:
     reads_input: bool
     """The body is called with the submodule's arguments instead of its output."""
 
+    def __deepcopy__(self, memo: dict[int, object]) -> "Blueprint":
+        return self
+
+    def __reduce__(self) -> tuple[Callable[[str], "Blueprint"], tuple[str]]:
+        return find_blueprint, (self.name,)  # pickled by name: code is never stored
+
     def serves(self, site: Site) -> bool:
         layouts = self.causal_layouts if site.causal else self.layouts
         return site.layout in layouts and self.fits(site)
@@ -78,6 +84,12 @@ def blueprint(
 def forget(name: str) -> None:
     """Take a blueprint out of the registry; models wrapped before keep it."""
     del _REGISTRY[name]
+
+
+def find_blueprint(name: str) -> Blueprint:
+    if name not in _REGISTRY:
+        raise BlueprintError(f"no blueprint is named {name!r}; registered: {', '.join(_REGISTRY)}")
+    return _REGISTRY[name]
 
 
 def all_blueprints() -> tuple[Blueprint, ...]:
