@@ -38,20 +38,24 @@ def switched_on_alpha(model: GrowingModel, name: str) -> float:
 
 def coalition_alphas(
     model: GrowingModel, coalitions: Sequence[Iterable[str]], samples: int
-) -> dict[str, Tensor]:
-    """Slot -> alpha of each row when `coalitions` copies of a batch are stacked, (coalition x sample,)."""
+) -> dict[str, Tensor | float]:
+    """Slot -> alpha of each row when `coalitions` copies of a batch are stacked, (coalition x sample,).
+
+    Where all coalitions agree it is one float, so that a seed which is off everywhere costs nothing.
+    """
     live = live_slots(model)
     members = [frozenset(coalition) for coalition in coalitions]
     for name in sorted(frozenset[str]().union(*members) - set(live)):
         raise ValueError(
             f"coalition names {name!r}, which has no live seed; live: {', '.join(live) or 'none'}"
         )
-    alphas = {}
+    alphas: dict[str, Tensor | float] = {}
     for name in live:
         seed, on = model.slots[name].seed, switched_on_alpha(model, name)
         assert seed is not None
-        column = seed.alpha.new_tensor([on if name in member else 0.0 for member in members])
-        alphas[name] = column.repeat_interleave(samples)
+        column = [on if name in member else 0.0 for member in members]
+        agreed = len(set(column)) == 1
+        alphas[name] = column[0] if agreed else seed.alpha.new_tensor(column).repeat_interleave(samples)
     return alphas
 
 

@@ -251,10 +251,11 @@ class GrowingModel(nn.Module):
     # Looking through other alphas
 
     @contextmanager
-    def override_alpha(self, alphas: Mapping[str, Tensor]) -> Iterator[None]:
-        """Forwards inside use these alphas, one per sample (batch,), whatever the stage; nothing is changed.
+    def override_alpha(self, alphas: Mapping[str, Tensor | float]) -> Iterator[None]:
+        """Forwards inside use these alphas, whatever the stage; nothing of the model is changed.
 
-        A seed in TRAINING takes part too. Slots that are not named behave as always.
+        An alpha is a tensor with one value per sample (batch,), or a float for all of them; at 0.0 the seed is
+        not even computed. A seed in TRAINING takes part too. Slots that are not named behave as always.
         """
         chosen = [(self._slot(name), alpha) for name, alpha in alphas.items()]
         for slot, alpha in chosen:

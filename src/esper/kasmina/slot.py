@@ -59,7 +59,7 @@ class Slot(nn.Module):
         self.contribution: float | None = None
         self.reported_gradients_finite: bool | None = None
         self._penalty = penalty
-        self._alpha_override: Tensor | None = None  # (sample,)
+        self._alpha_override: Tensor | float | None = None  # (sample,), or one for all
         # In a tuple, so that the host's submodule is not registered here a second time.
         self._site = (site,)
         self.register_buffer("non_finite", torch.zeros(2, dtype=torch.bool, device=device), persistent=False)
@@ -214,9 +214,9 @@ class Slot(nn.Module):
     def remove_hook(self) -> None:
         self._handle.remove()
 
-    def override_alpha(self, alphas: Tensor | None) -> None:
-        """One alpha per sample for the forwards to come, whatever the stage; None ends it."""
-        self._alpha_override = alphas
+    def override_alpha(self, alpha: Tensor | float | None) -> None:
+        """An alpha per sample, or one for all, for the forwards to come, whatever the stage; None ends it."""
+        self._alpha_override = alpha
 
     # The forward
 
@@ -231,8 +231,12 @@ class Slot(nn.Module):
         h = main_tensor(output)
         if h is None:
             raise RuntimeError(f"slot {self.name!r}: the submodule returned no tensor, unlike in the example")
-        if self._alpha_override is not None:
-            grown = self._with_override(seed, h, args, kwargs, self._alpha_override)
+        override = self._alpha_override
+        if override is not None:
+            if isinstance(override, float) and override == 0.0:
+                return None
+            alpha = override if isinstance(override, float) else self._by_row(override, h)
+            grown = h + alpha * self._guarded_delta(seed, h, args, kwargs)
         elif life.stage is Stage.TRAINING:
             if not torch.is_grad_enabled():
                 return None
@@ -264,9 +268,8 @@ class Slot(nn.Module):
             self.non_finite[0].logical_or_(~finite.all())
         return torch.where(per_sample(finite, h.ndim), delta, 0.0)
 
-    def _with_override(
-        self, seed: Seed, h: Tensor, args: tuple[object, ...], kwargs: Mapping[str, object], alphas: Tensor
-    ) -> Tensor:
+    def _by_row(self, alphas: Tensor, h: Tensor) -> Tensor:
+        """(sample,) -> one alpha per row of h, ready to broadcast."""
         rows, samples = h.shape[0], alphas.shape[0]
         if rows % samples:
             raise ValueError(
@@ -274,5 +277,4 @@ class Slot(nn.Module):
             )
         if rows != samples:  # several rows a sample, as with windows of an image
             alphas = alphas.repeat_interleave(rows // samples)
-        delta = self._guarded_delta(seed, h, args, kwargs)
-        return h + per_sample(alphas.to(h.dtype), h.ndim) * delta
+        return per_sample(alphas.to(h.dtype), h.ndim)
