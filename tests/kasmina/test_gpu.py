@@ -49,6 +49,7 @@ def _autocast(model: GrowingModel, x: Tensor, bf16: bool) -> Tensor:
         return _call(model, x)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_training_a_seed_never_waits_for_the_device() -> None:
     """Forward, backward and the guarded optimiser step in every stage, with hidden syncs made errors."""
     x = torch.randn(8, 3, 16, 16, device="cuda")

@@ -162,7 +162,7 @@ def _can_copy(module: nn.Module) -> bool:
     if not any(parameter.numel() for parameter in module.parameters()):
         return False
     try:
-        bare_copy(module, meta=True)
+        bare_copy(module, torch.device("meta"))
     except Exception:  # whatever a foreign module raises when it cannot be copied
         return False
     return True

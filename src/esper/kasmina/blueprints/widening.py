@@ -13,17 +13,16 @@ from esper.kasmina.blueprints.site import Site
 from esper.leyline import BlueprintKind, Layout
 
 
-def bare_copy(module: nn.Module, *, meta: bool = False) -> nn.Module:
-    """A deep copy without hooks; with `meta`, of its structure alone."""
+def bare_copy(module: nn.Module, device: torch.device) -> nn.Module:
+    """A deep copy on `device`, without hooks; on "meta", of the structure alone."""
     memo: dict[int, object] = {}
     for part in module.modules():
         for hooks in (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks):
             memo[id(hooks)] = type(hooks)()
-    if meta:
-        for parameter in module.parameters():
-            memo[id(parameter)] = nn.Parameter(
-                torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad
-            )
+    for parameter in module.parameters():
+        memo[id(parameter)] = nn.Parameter(parameter.detach().to(device, copy=True))
+    for buffer in module.buffers():
+        memo[id(buffer)] = buffer.detach().to(device, copy=True)
     return copy.deepcopy(module, memo)
 
 
@@ -41,11 +40,9 @@ def widen(site: Site) -> nn.Module:
     Parameters that no `reset_parameters` covers keep the values they had in the host.
     """
     assert site.module is not None
-    meta = torch.empty(()).device.type == "meta"
-    twin = _without_batch_statistics(bare_copy(site.module, meta=meta))
-    for parameter in twin.parameters():
-        parameter.requires_grad_(True)
-    if not meta:
+    here = torch.empty(()).device  # weights are drawn where seeds are built, never on the host's device
+    twin = _without_batch_statistics(bare_copy(site.module, here))
+    if here.type != "meta":
         for part in twin.modules():
             for reset in ("reset_parameters", "_reset_parameters"):  # torch.nn uses both names
                 if hasattr(part, reset):
