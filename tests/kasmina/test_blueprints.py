@@ -131,7 +131,7 @@ def test_the_offer_can_be_narrowed() -> None:
 def test_a_mixer_says_what_to_do_about_another_length() -> None:
     model = tiny_model(Layout.SERIES)
     model.germinate(SLOT, "mixer")
-    with pytest.raises(ValueError, match=r"born for positions \(11,\) and met \(13,\): .* blueprints="):
+    with pytest.raises(AssertionError, match=r"born for positions \(11,\) and met others: .* blueprints="):
         model(torch.randn(2, 3, 13))
 
 

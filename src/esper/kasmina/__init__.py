@@ -3,6 +3,7 @@
 from esper.kasmina.blueprints import Blueprint, Site, all_blueprints, blueprint, forget
 from esper.kasmina.coalitions import Coalition, forward_coalitions, standard_coalitions
 from esper.kasmina.errors import BlueprintError, IllegalOperation, WrapError
+from esper.kasmina.export import export_with_keys
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.rules import GrowthRules
 from esper.kasmina.slot import Slot
@@ -20,6 +21,7 @@ __all__ = [
     "WrapError",
     "all_blueprints",
     "blueprint",
+    "export_with_keys",
     "forget",
     "forward_coalitions",
     "standard_coalitions",

@@ -1,5 +1,6 @@
 """The growing model: a host, its slots, and the operations of a seed's life."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
@@ -214,6 +215,19 @@ class GrowingModel(nn.Module):
 
     # Optimisers
 
+    @property
+    def care(self) -> OptimiserCare | None:
+        """The attached optimiser's keeper."""
+        return self._care
+
+    @property
+    def isolation_penalty(self) -> float:
+        return self._penalty.weight
+
+    @isolation_penalty.setter
+    def isolation_penalty(self, weight: float) -> None:
+        self._penalty.weight = weight
+
     def attach(
         self,
         optimizer: Optimizer,
@@ -265,6 +279,29 @@ class GrowingModel(nn.Module):
         finally:
             for slot, _ in chosen:
                 slot.override_alpha(None)
+
+    # Out of here
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write weights, topology, lifecycle and the attached optimiser's state to one safetensors file."""
+        from esper.kasmina.persistence import save
+
+        save(self, path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Bring this fresh wrap of the same host to the state that `save` wrote."""
+        from esper.kasmina.persistence import load
+
+        load(self, path)
+
+    def export(self) -> nn.Module:
+        """A plain module that computes what this one computes now: no hooks of ours, no esper to import.
+
+        `esper.kasmina.export_with_keys(model)` also says where each key of the state dict went.
+        """
+        from esper.kasmina.export import export_with_keys
+
+        return export_with_keys(self)[0]
 
     def unwrap(self) -> nn.Module:
         """Take the hooks off and return the bare host, without its seeds."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from esper.kasmina.errors import WrapError
-from esper.kasmina.outputs import main_tensor
+from esper.kasmina.outputs import PLAIN, OutputForm, main_tensor, output_form
 from esper.leyline import Layout
 
 ExampleInput = Tensor | tuple[object, ...] | list[object] | Mapping[str, object]
@@ -39,6 +39,9 @@ class Sighting:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     plain_arguments: bool = True
     """Called with tensors, numbers and the like alone: nothing that a second call could change."""
+    form: OutputForm = PLAIN
+    positional: int = 0
+    keywords: tuple[str, ...] = ()
     telling: nn.Module | None = None
     """The last submodule inside whose type tells what the axes of this very output mean."""
     time_major: bool = False
@@ -124,6 +127,8 @@ class _Watch:
             return
         seen.shapes.append(tensor.shape)
         seen.dtype, seen.device = tensor.dtype, tensor.device
+        seen.form = output_form(output) or seen.form
+        seen.positional, seen.keywords = len(args), tuple(kwargs)
         seen.plain_arguments &= all(
             leaf is None or isinstance(leaf, Tensor | bool | int | float | str)
             for leaf in tree_leaves((args, kwargs))

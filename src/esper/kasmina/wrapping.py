@@ -155,6 +155,9 @@ def _read_site(
         causal=causal,
         module=module,
         copyable=seen.plain_arguments and _can_copy(module),
+        form=seen.form,
+        positional=seen.positional,
+        keywords=seen.keywords,
     )
 
 

@@ -12,17 +12,19 @@ from esper.leyline import BlueprintKind, Layout
 class SqueezeExcite(nn.Module):
     """h weighed channel by channel: h sigmoid(W2 gelu(W1 mean(h)))."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, axes: tuple[int, ...]) -> None:
         super().__init__()
+        self.axes = axes
         narrow = fraction(channels, 4)
         self.weigh = nn.Sequential(
             nn.Linear(channels, narrow), nn.GELU(), nn.Linear(narrow, channels), nn.Sigmoid()
         )
 
     def forward(self, h: Tensor) -> Tensor:
-        positions = tuple(range(2, h.ndim))
-        weights: Tensor = self.weigh(h.mean(positions))
-        return h * weights.view(*weights.shape, *([1] * len(positions)))
+        weights: Tensor = self.weigh(h.mean(self.axes))
+        for _ in self.axes:
+            weights = weights.unsqueeze(-1)
+        return h * weights
 
 
 class SelfAttention(nn.Module):
@@ -67,4 +69,4 @@ def _more_than_one_position(site: Site) -> bool:
 def attention(site: Site) -> nn.Module:
     if site.layout is Layout.TOKENS:
         return SelfAttention(site.channels, causal=site.causal)
-    return SqueezeExcite(site.channels)
+    return SqueezeExcite(site.channels, axes=(2, 3) if site.layout is Layout.IMAGE else (2,))

@@ -1,5 +1,6 @@
 """Blueprints that move information between any two positions of a fixed grid."""
 
+import torch
 from torch import Tensor, nn
 
 from esper.kasmina.blueprints.registry import blueprint
@@ -17,12 +18,12 @@ class Mixer(nn.Module):
         self.activation = nn.GELU()
 
     def forward(self, h: Tensor) -> Tensor:
-        if tuple(h.shape[2:]) != self.positions:
-            raise ValueError(
-                f"a mixer seed was born for positions {self.positions} and met {tuple(h.shape[2:])}: it needs a "
-                "fixed length. Pad the input, or keep mixers out with wrap(..., blueprints=[...])"
+        for axis, (length, layer) in enumerate(zip(self.positions, self.along, strict=True), start=2):
+            torch._assert(
+                h.shape[axis] == length,
+                f"a mixer seed was born for positions {self.positions} and met others: it needs a fixed length. "
+                "Pad the input, or keep mixers out with wrap(..., blueprints=[...])",
             )
-        for axis, layer in enumerate(self.along, start=2):
             h = layer(h.transpose(axis, -1)).transpose(axis, -1)
         mixed: Tensor = self.activation(h)
         return mixed

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
+from esper.kasmina.outputs import PLAIN, OutputForm
 from esper.leyline import Layout
 
 
@@ -21,6 +22,12 @@ class Site:
     """The host's submodule whose output is grown."""
     copyable: bool = False
     """The submodule can be copied and fed the same arguments a second time."""
+    form: OutputForm = PLAIN
+    """Where in the submodule's output the activation sits."""
+    positional: int = 1
+    """Positional arguments the submodule is called with."""
+    keywords: tuple[str, ...] = ()
+    """Keyword arguments the submodule is called with."""
 
     @property
     def channel_axis(self) -> int:

@@ -27,9 +27,8 @@ class GPT(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         length = tokens.shape[1]
-        if length > self.context:
-            raise ValueError(f"{length} tokens do not fit the context of {self.context}")
-        h = self.token_embedding(tokens) + self.position_embedding(torch.arange(length, device=tokens.device))
+        torch._assert(length <= self.context, f"the tokens do not fit the context of {self.context}")
+        h = self.token_embedding(tokens) + self.position_embedding.weight[:length]
         for block in self.blocks:
             h = block(h)
         logits: Tensor = self.head(self.norm(h))

@@ -1,0 +1,173 @@
+"""Out of the growing model: a plain module that computes what the model computes now and needs no esper.
+
+A submodule behind a slot stays what and where it is, so whatever the host does with it besides calling it goes on
+working; its seed becomes a child of it, called by a forward hook that is itself an fx GraphModule. A `Sequential`
+would call that child by itself, so one behind a slot is replaced by a GraphModule that holds it as `host`. Modules
+whose classes are Esper's become GraphModules and, as those lose hooks when pickled, are treated likewise.
+"""
+
+import copy
+import operator
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, fx, nn
+from torch.fx.node import Argument
+
+from esper.kasmina.composition import compose_delta
+from esper.kasmina.model import GrowingModel
+from esper.kasmina.outputs import OutputForm
+from esper.kasmina.seed import Seed
+from esper.kasmina.slot import Slot
+from esper.leyline import Layout, Stage
+
+
+def export_with_keys(model: GrowingModel) -> tuple[nn.Module, dict[str, str]]:
+    """A plain module with the same outputs, and where each key of `model.state_dict()` went.
+
+    Fossilised, holding and blending seeds are part of it at the alpha they have now, a constant from here on.
+    Empty slots leave no trace, and neither do seeds in TRAINING, which the output does not show either.
+    """
+    twin = copy.deepcopy(model)
+    for parameter in twin.parameters():
+        parameter.grad = None
+    held = dict(_tensors(twin))
+    host = _plain(twin.unwrap(), {})
+    behind = {name: host.get_submodule(name) for name in twin.slots}  # before any of them moves
+    for name, slot in twin.slots.items():
+        if slot.seed is not None and slot.stage is not Stage.TRAINING:
+            host = _install(host, behind[name], slot, slot.seed)
+    places: dict[int, str] = {}
+    for name, tensor in _tensors(host):
+        places.setdefault(id(tensor), name)
+    return host, {name: places[id(tensor)] for name, tensor in held.items() if id(tensor) in places}
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from module.state_dict(keep_vars=True).items()
+
+
+class _Blend(nn.Module):
+    """h and the body's output -> y. Traced, never shipped."""
+
+    def __init__(self, seed: Seed, layout: Layout) -> None:
+        super().__init__()
+        self.scale, self.gate, self.composition = seed.scale, seed.gate, seed.composition
+        self.alpha = float(seed.alpha)
+        self.layout = layout
+
+    def forward(self, h: Tensor, d: Tensor) -> Tensor:
+        per_channel = {Layout.IMAGE: (-1, 1, 1), Layout.SERIES: (-1, 1)}.get(self.layout, (-1,))
+        gate = None if self.gate is None else self.gate(h)
+        delta = compose_delta(self.composition, h, d * self.scale.view(per_channel), gate).to(h.dtype)
+        return h + (delta if self.alpha == 1.0 else self.alpha * delta)
+
+
+class _OneLevel(fx.Tracer):
+    """Traces a module's own forward; whatever it calls stays a call."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002
+        return True
+
+
+Done = dict[int, tuple[nn.Module, nn.Module]]
+"""id -> (original, plain); the original is kept, so that its id is not given away"""
+
+
+def _plain(module: nn.Module, done: Done) -> nn.Module:
+    """The same module without a class of Esper's anywhere in it."""
+    if id(module) in done:
+        return done[id(module)][1]
+    plain = _traced(module) if _is_ours(module) else module
+    done[id(module)] = done[id(plain)] = (module, plain)
+    for name, child in plain._modules.items():
+        if child is not None:
+            plain._modules[name] = _plain(child, done)
+    return plain
+
+
+def _is_ours(module: nn.Module) -> bool:
+    return type(module).__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _traced(module: nn.Module) -> fx.GraphModule:
+    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+        raise ValueError(
+            f"{type(module).__name__} has hooks, which an exported copy would lose: remove them first"
+        )
+    graph = _OneLevel().trace(module)
+    graph._tracer_cls = None  # it would be pickled by name
+    plain = fx.GraphModule(module, graph, type(module).__name__)
+    plain.training = module.training
+    return plain
+
+
+def _install(host: nn.Module, module: nn.Module, slot: Slot, seed: Seed) -> nn.Module:
+    """Make a seed part of the plain host, behind `module`."""
+    root = nn.Module()
+    done: Done = {}
+    root.body = _plain(seed.body, done)
+    root.blend = _plain(_Blend(seed, slot.layout), done)
+    if isinstance(module, nn.Sequential | fx.GraphModule):
+        root.host = module
+        return _replace(host, module, _grown_graph(root, slot, seed, as_hook=False))
+    grown = _grown_graph(root, slot, seed, as_hook=True)
+    name = next(name for name in ("seed", "grown_seed", "esper_seed") if not hasattr(module, name))
+    module.add_module(name, grown)
+    # Pickled with the module, the handle keeps its id from being given to somebody else's hook.
+    grown.__dict__["handle"] = module.register_forward_hook(grown, with_kwargs=True)
+    return host
+
+
+def _grown_graph(root: nn.Module, slot: Slot, seed: Seed, *, as_hook: bool) -> fx.GraphModule:
+    graph = fx.Graph()
+    if as_hook:
+        _, args, kwargs, output = map(graph.placeholder, ("module", "args", "kwargs", "output"))
+        arguments = [graph.call_function(operator.getitem, (args, i)) for i in range(slot.site.positional)]
+        keywords: dict[str, Argument] = {
+            k: graph.call_function(operator.getitem, (kwargs, k)) for k in slot.site.keywords
+        }
+    else:
+        arguments = [graph.placeholder(f"input_{i}") for i in range(slot.site.positional)]
+        keywords = {name: graph.placeholder(name) for name in slot.site.keywords}
+        output = graph.call_module("host", tuple(arguments), keywords)
+    h = _pick(graph, output, slot.site.form)
+    x = h if seed.scale.dtype is torch.float32 else graph.call_method("to", (h, seed.scale.dtype))
+    if seed.reads_input:
+        d = _pick(graph, graph.call_module("body", tuple(arguments), keywords), slot.site.form)
+    else:
+        d = graph.call_module("body", (x,))
+    graph.output(_put_back(graph, output, graph.call_module("blend", (h, d)), slot.site.form))
+    grown = fx.GraphModule(root, graph, "Seed" if as_hook else "Grown")
+    grown.training = seed.training
+    return grown
+
+
+def _pick(graph: fx.Graph, output: fx.Node, form: OutputForm) -> fx.Node:
+    if form.kind == "tensor":
+        return output
+    return graph.call_function(operator.getitem, (output, form.key if form.kind == "mapping" else 0))
+
+
+def _put_back(graph: fx.Graph, output: fx.Node, y: fx.Node, form: OutputForm) -> fx.Node:
+    if form.kind == "tensor":
+        return y
+    if form.kind == "named tuple":
+        assert form.key is not None
+        return graph.call_method("_replace", (output,), {form.key: y})
+    if form.kind == "mapping":
+        replaced = graph.call_function(copy.copy, (output,))
+        graph.call_function(operator.setitem, (replaced, form.key, y))
+        return replaced
+    rest = graph.call_function(operator.getitem, (output, slice(1, None)))
+    first = (y,) if form.kind == "tuple" else [y]
+    return graph.call_function(operator.add, (first, rest))
+
+
+def _replace(host: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
+    """`host` with every mention of `old` replaced, but for the one inside `new`."""
+    for module in list(host.modules()):
+        for name, child in module._modules.items():
+            if child is old:
+                module._modules[name] = new
+    return new if host is old else host

@@ -1,0 +1,350 @@
+"""Saving a growing model: one safetensors file that holds weights, topology, lifecycle and optimiser state.
+
+The tensors are under `model/...` and `optimizer/...`; everything else is one JSON document in the file's metadata.
+Nothing in it can execute, and a file is checked in full before the model is touched.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from esper.kasmina.alpha import Ramp
+from esper.kasmina.life import Life
+from esper.kasmina.model import GrowingModel
+from esper.kasmina.optimisers import OptimiserCare
+from esper.kasmina.rules import GrowthRules
+from esper.kasmina.seed import Seed, bear_seed
+from esper.kasmina.slot import Slot
+from esper.leyline import Curve, SlotConfig, Stage, Style
+
+VERSION = 1
+Option = bool | int | float | str | None | list[float] | list[str]
+
+
+class ModelFileError(ValueError):
+    """The file is damaged, of another version, or belongs to another model."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class RampRecord(_Record):
+    start: float
+    target: float
+    epochs: int
+    curve: Curve
+    elapsed: int
+
+
+class SlotRecord(_Record):
+    """One slot: its life, and what grows there."""
+
+    blueprint: str | None
+    stage: Stage
+    fading: bool
+    age: int
+    epochs_in_stage: int
+    births: int
+    alpha: float
+    alpha_target: float | None
+    style: Style | None
+    tempo: int
+    ramp: RampRecord | None
+    contribution: float | None
+    gradients_finite: bool | None
+
+
+class GroupRecord(_Record):
+    parameters: list[str]
+    options: dict[str, Option]
+
+
+class OptimizerRecord(_Record):
+    kind: str
+    groups: list[GroupRecord]
+    scalars: dict[str, dict[str, float | int | None]]
+    """parameter -> what its state holds besides tensors"""
+
+
+class ModelRecord(_Record):
+    """Everything about a growing model that is not a tensor."""
+
+    format: Literal["esper growing model"]
+    version: int
+    growth_seed: int
+    isolation_penalty: float
+    rules: dict[str, int]
+    slots: dict[str, SlotRecord]
+    optimizer: OptimizerRecord | None
+
+
+def save(model: GrowingModel, path: str | os.PathLike[str]) -> None:
+    """Write the model, and the attached optimiser if there is one, to `path` (.safetensors), atomically."""
+    record, tensors = _describe(model)
+    target = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    os.close(handle)
+    try:
+        save_file(tensors, temporary, metadata={"esper": record.model_dump_json()})
+        with open(temporary, "rb") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, target)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def load(model: GrowingModel, path: str | os.PathLike[str]) -> None:
+    """Bring a fresh wrap of the same host to the state in `path`; continued training is the same bit for bit.
+
+    With an optimiser attached, its state is restored too. A scheduler's own state is its `state_dict`, as always:
+    load it after this. If anything does not fit, `ModelFileError` says what, and the model is as before.
+    """
+    record, tensors = _read(Path(path))
+    seeds = _check(model, record, tensors, str(path))
+    for name, saved in record.slots.items():
+        _restore_slot(model.slots[name], saved, GrowthRules(**record.rules), seeds.get(name))
+    model.growth_seed = record.growth_seed
+    model.isolation_penalty = record.isolation_penalty
+    with torch.no_grad():
+        for name, tensor in _unique_tensors(model).items():
+            tensor.copy_(tensors[f"model/{name}"])
+    for slot in model.slots.values():
+        slot.sync_alpha()
+    if model.care is not None and record.optimizer is not None:
+        _restore_optimizer(model, model.care, record.optimizer, tensors)
+
+
+# Writing
+
+
+def _describe(model: GrowingModel) -> tuple[ModelRecord, dict[str, Tensor]]:
+    tensors = {f"model/{name}": tensor for name, tensor in _unique_tensors(model).items()}
+    optimizer = None
+    if model.care is not None:
+        optimizer, state = _describe_optimizer(model, model.care)
+        tensors |= state
+    some_slot = next(iter(model.slots.values()))
+    record = ModelRecord(
+        format="esper growing model",
+        version=VERSION,
+        growth_seed=model.growth_seed,
+        isolation_penalty=model.isolation_penalty,
+        rules=asdict(some_slot.life.rules),
+        slots={name: _describe_slot(slot) for name, slot in model.slots.items()},
+        optimizer=optimizer,
+    )
+    return record, {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+
+
+def _describe_slot(slot: Slot) -> SlotRecord:
+    life, ramp = slot.life, slot.life.ramp
+    return SlotRecord(
+        blueprint=None if slot.seed is None else slot.seed.blueprint_name,
+        stage=life.stage,
+        fading=life.fading,
+        age=life.age,
+        epochs_in_stage=life.epochs_in_stage,
+        births=life.births,
+        alpha=life.alpha,
+        alpha_target=life.alpha_target,
+        style=life.style,
+        tempo=life.tempo,
+        ramp=None
+        if ramp is None
+        else RampRecord(
+            start=ramp.start, target=ramp.target, epochs=ramp.epochs, curve=ramp.curve, elapsed=ramp.elapsed
+        ),
+        contribution=slot.contribution,
+        gradients_finite=slot.gradients_finite(),  # .grad is not saved, what it showed is
+    )
+
+
+def _describe_optimizer(
+    model: GrowingModel, care: OptimiserCare
+) -> tuple[OptimizerRecord, dict[str, Tensor]]:
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    tensors: dict[str, Tensor] = {}
+    groups, scalars = [], {}
+    for index, group in enumerate(care.optimizer.param_groups):
+        if any(id(parameter) not in names for parameter in group["params"]):
+            raise ValueError(
+                "the attached optimizer holds parameters that are not the model's: save it on its own"
+            )
+        options = {key: value for key, value in group.items() if key != "params"}
+        for key, value in list(options.items()):
+            if isinstance(value, Tensor):
+                tensors[f"optimizer/group {index}/{key}"] = options.pop(key)
+        groups.append(GroupRecord(parameters=[names[id(p)] for p in group["params"]], options=options))
+    for parameter, state in care.optimizer.state.items():
+        name = names[id(parameter)]
+        tensors |= {f"optimizer/{name}/{k}": v for k, v in state.items() if isinstance(v, Tensor)}
+        scalars[name] = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
+    return OptimizerRecord(kind=type(care.optimizer).__name__, groups=groups, scalars=scalars), tensors
+
+
+def _unique_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers, tied ones once, under their first name."""
+    extra = [name for name in module.state_dict() if name.endswith("_extra_state")]
+    if extra:
+        raise ValueError(f"{extra[0]}: modules with extra state cannot be saved in safetensors")
+    unique: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        unique.setdefault(id(tensor), (name, tensor))
+    return dict(unique.values())
+
+
+# Reading
+
+
+def _read(path: Path) -> tuple[ModelRecord, dict[str, Tensor]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise
+    except (SafetensorError, OSError) as error:
+        raise ModelFileError(f"{path} is not a whole safetensors file: {error}") from None
+    if "esper" not in metadata:
+        raise ModelFileError(f"{path} was not written by Esper: its metadata has no 'esper' entry")
+    try:
+        document = json.loads(metadata["esper"])
+    except json.JSONDecodeError as error:
+        raise ModelFileError(f"{path} holds damaged metadata: {error}") from None
+    version = document.get("version") if isinstance(document, dict) else None
+    if version != VERSION:
+        raise ModelFileError(f"{path} has version {version!r}; this Esper reads version {VERSION}")
+    try:
+        return ModelRecord.model_validate(document), tensors
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ModelFileError(f"{path}: {where}: {first['msg']}, found {first['input']!r}") from None
+
+
+def _check(
+    model: GrowingModel, record: ModelRecord, tensors: Mapping[str, Tensor], path: str
+) -> dict[str, Seed]:
+    """Everything that could go wrong, before anything is changed; the seeds that will be planted."""
+    if any(slot.life.births for slot in model.slots.values()):
+        raise ModelFileError("the model has grown already: load into a fresh wrap of the same host")
+    try:
+        model.slot_config.require_same(SlotConfig(tuple(record.slots)), ours="the model", theirs=path)
+        GrowthRules(**record.rules)
+    except (ValueError, TypeError) as error:
+        raise ModelFileError(str(error)) from None
+    seeds = {
+        name: _build(model.slots[name], saved, path)
+        for name, saved in record.slots.items()
+        if saved.blueprint
+    }
+    expected = {f"model/{name}": tensor for name, tensor in _unique_tensors(model).items()}
+    for name, seed in seeds.items():
+        prefix = f"model/grown.{name.replace('.', '/')}.seed"
+        expected |= {f"{prefix}.{part}": tensor for part, tensor in _unique_tensors(seed).items()}
+    _compare({name: t for name, t in tensors.items() if name.startswith("model/")}, expected, path)
+    if model.care is not None:
+        _check_optimizer(model, model.care, record, path)
+    return seeds
+
+
+def _build(slot: Slot, saved: SlotRecord, path: str) -> Seed:
+    if saved.blueprint not in slot.blueprints:
+        offered = ", ".join(slot.blueprints)
+        raise ModelFileError(
+            f"{path}: slot {slot.name!r} holds blueprint {saved.blueprint!r}, not offered here; offered: {offered}"
+        )
+    if saved.style is None or not (saved.stage.is_live or saved.stage is Stage.FOSSILIZED):
+        raise ModelFileError(
+            f"{path}: slot {slot.name!r} holds a seed in stage {saved.stage.name}, which cannot be"
+        )
+    device, dtype = slot.placement()
+    with torch.random.fork_rng(devices=[]):
+        return bear_seed(
+            slot.blueprints[saved.blueprint], slot.site, saved.style.composition, device=device, dtype=dtype
+        )
+
+
+def _compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], path: str) -> None:
+    for name in sorted(set(found) ^ set(expected)):
+        problem = "is missing" if name in expected else "does not belong to this model"
+        raise ModelFileError(f"{path}: {name.removeprefix('model/')} {problem}")
+    for name, tensor in expected.items():
+        if found[name].shape != tensor.shape or found[name].dtype != tensor.dtype:
+            raise ModelFileError(
+                f"{path}: {name.removeprefix('model/')} is {tuple(found[name].shape)} {found[name].dtype}, "
+                f"the model's is {tuple(tensor.shape)} {tensor.dtype}"
+            )
+
+
+def _check_optimizer(model: GrowingModel, care: OptimiserCare, record: ModelRecord, path: str) -> None:
+    saved = record.optimizer
+    if saved is None:
+        raise ModelFileError(
+            f"{path} holds no optimizer state: detach() the optimizer first, or save with one"
+        )
+    if saved.kind != type(care.optimizer).__name__:
+        raise ModelFileError(
+            f"{path} holds {saved.kind} state, the attached optimizer is {type(care.optimizer).__name__}"
+        )
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    ours = [{names.get(id(p), "?") for p in group["params"]} for group in care.optimizer.param_groups]
+    theirs = [{name for name in group.parameters if name.startswith("host.")} for group in saved.groups]
+    if [group for group in theirs if group] != ours:
+        raise ModelFileError(
+            f"{path}: the optimizer's groups hold other parameters of the host than the saved ones"
+        )
+
+
+# Restoring
+
+
+def _restore_slot(slot: Slot, saved: SlotRecord, rules: GrowthRules, seed: Seed | None) -> None:
+    if seed is not None:
+        slot.plant(seed)
+        for parameter in seed.parameters():
+            parameter.requires_grad_(not saved.fading)
+    ramp = None if saved.ramp is None else Ramp(**saved.ramp.model_dump())
+    state = saved.model_dump(exclude={"blueprint", "contribution", "gradients_finite", "ramp"})
+    slot.life = Life(rules=rules, ramp=ramp, **state)
+    slot.contribution, slot.reported_gradients_finite = saved.contribution, saved.gradients_finite
+
+
+def _restore_optimizer(
+    model: GrowingModel, care: OptimiserCare, saved: OptimizerRecord, tensors: Mapping[str, Tensor]
+) -> None:
+    grown = (
+        name.split(".")[1] for group in saved.groups for name in group.parameters if name.startswith("grown.")
+    )
+    for key in dict.fromkeys(grown):  # in the order of the saved groups
+        slot = model.grown[key]
+        assert isinstance(slot, Slot)
+        care.settle(slot) if slot.stage is Stage.FOSSILIZED else care.adopt(slot)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    packed = care.optimizer.state_dict()
+    packed["state"] = {}
+    for index, (group, theirs) in enumerate(zip(packed["param_groups"], saved.groups, strict=True)):
+        options = {key: tuple(v) if key == "betas" else v for key, v in theirs.options.items()}  # type: ignore[arg-type]
+        group.update(options | _below(tensors, f"optimizer/group {index}/"))
+        for number, parameter in zip(
+            group["params"], care.optimizer.param_groups[index]["params"], strict=True
+        ):
+            name = names[id(parameter)]
+            if name in saved.scalars:
+                packed["state"][number] = {**saved.scalars[name], **_below(tensors, f"optimizer/{name}/")}
+    care.optimizer.load_state_dict(packed)
+
+
+def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
