@@ -1,9 +1,10 @@
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import esper
-from esper.kasmina import BlueprintError, Site, all_blueprints, forget
+from esper.kasmina import BlueprintError, Site, WrapError, all_blueprints, forget
 from esper.kasmina.blueprints.parts import ChannelNorm
 from esper.kasmina.blueprints.widening import widen
 from esper.leyline import BlueprintKind, Layout, Style
@@ -94,6 +95,11 @@ def test_the_same_definition_again_replaces_and_another_is_refused() -> None:
             lambda width: nn.Linear(width, width + 1),
             r"gave shape \(2, 4\) for an activation of shape \(2, 3\)",
         ),
+        (
+            lambda width: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(width, width)),
+            "changes its input in place",
+        ),
+        (lambda width: width, "must return an nn.Module, not int"),
         (lambda width: nn.Sequential(nn.Linear(width, width), nn.Dropout()), "contains Dropout"),
         (lambda width: nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width)), "contains BatchNorm1d"),
     ],
@@ -113,6 +119,10 @@ def test_badly_made_blueprints_are_refused_at_germination(make: object, complain
 def test_unknown_layouts_are_refused() -> None:
     with pytest.raises(BlueprintError, match=r"'x': 'picture' .* image, series, tokens, flat"):
         esper.blueprint("x", layouts=["picture"])
+    with pytest.raises(BlueprintError, match=r"must be a list, write layouts=\['flat'\]"):
+        esper.blueprint("x", layouts="flat")
+    with pytest.raises(BlueprintError, match=r"'x': layouts is empty"):
+        esper.blueprint("x", layouts=[])
 
 
 def test_a_blueprint_for_another_layout_is_refused_with_those_that_serve() -> None:
@@ -124,6 +134,10 @@ def test_a_blueprint_for_another_layout_is_refused_with_those_that_serve() -> No
 def test_the_offer_can_be_narrowed() -> None:
     model = tiny_model(Layout.SERIES, blueprints=["conv_*", "norm"])
     assert set(model.slots[SLOT].blueprints) == {"conv_small", "conv_light", "conv_heavy", "norm"}
+    with pytest.raises(BlueprintError, match=r"write blueprints=\['norm'\]"):
+        tiny_model(Layout.SERIES, blueprints="norm")
+    with pytest.raises(WrapError, match=r"no blueprint serves slot 'middle' \(layout flat\)"):
+        tiny_model(Layout.FLAT, blueprints=["mixer"])
     with pytest.raises(BlueprintError, match="no blueprint matches 'konv'; registered: "):
         tiny_model(Layout.SERIES, blueprints=["konv"])
 
@@ -164,6 +178,78 @@ def test_widen_draws_new_weights_and_drops_batch_statistics_and_hooks() -> None:
     assert not torch.equal(twin_conv.weight, conv.weight)
     out: Tensor = twin(torch.randn(2, 3, 7, 7))
     assert out.shape == (2, 4, 5, 5)
+
+
+class Dropping(nn.Module):
+    """Dropout that is no module, and a gate that starts at zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 8)
+        self.gate = nn.Parameter(torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(self.linear(x), 0.5, self.training) * (1 + self.gate) + self.gate
+
+
+class Gated(Dropping):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) * self.gate
+
+
+@pytest.mark.parametrize("make", [Dropping, lambda: nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)])
+def test_a_widened_copy_draws_no_dropout_masks(make: object) -> None:
+    block: nn.Module = make()  # type: ignore[operator]
+    host = nn.Sequential(block, nn.Dropout(0.5), nn.Linear(8, 3))
+    x = torch.randn(5, 4) if isinstance(block, Dropping) else torch.randn(5, 7, 8)
+    model = esper.wrap(host, ["0"], x).train()
+    outputs = []
+    for grow in (False, True):
+        if grow:
+            model.germinate("0", "widen")
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(3)
+            outputs.append(model(x))
+    assert torch.equal(outputs[0], outputs[1])
+
+
+def test_a_widened_copy_of_a_zero_gate_learns() -> None:
+    x = torch.randn(5, 4)
+    model = esper.wrap(nn.Sequential(Gated(), nn.Linear(8, 3)), ["0"], x)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.attach(optimizer)
+    model.germinate("0", "widen")
+    seed = model.slots["0"].seed
+    assert seed is not None
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    assert all(p.grad is not None and p.grad.any() for p in seed.parameters())
+
+
+def test_widen_leaves_blocks_that_work_in_place_alone() -> None:
+    """A block that changes its own input cannot be fed that input again; later in-place work is undone."""
+
+    class Residual(nn.Module):
+        def __init__(self, block: nn.Module) -> None:
+            super().__init__()
+            self.first, self.block = nn.Linear(4, 8), block
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.first(x)
+            return self.block(h) + h
+
+    x = torch.randn(5, 4)
+    first = Residual(nn.Sequential(nn.LeakyReLU(0.2, inplace=True), nn.Linear(8, 8)))
+    assert "widen" not in esper.wrap(first, ["block"], x).slots["block"].blueprints
+    later = Residual(nn.Sequential(nn.Linear(8, 8), nn.LeakyReLU(0.2, inplace=True)))
+    model = esper.wrap(later, ["block"], x)
+    bare = model(x)
+    model.germinate("block", "widen")
+    grown = model(x)
+    assert torch.equal(grown, bare)
+    grown.square().mean().backward()
 
 
 def test_widen_is_not_offered_where_there_is_nothing_to_copy() -> None:

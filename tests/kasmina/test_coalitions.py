@@ -117,6 +117,14 @@ def test_mistakes() -> None:
     model, x = _cases()[0]
     with pytest.raises(ValueError, match=r"'blocks.0', which has no live seed; live: blocks.1"):
         forward_coalitions(model, x, [{"blocks.0"}])
+    with pytest.raises(ValueError, match="coalitions is empty"):
+        forward_coalitions(model, x, [])
+    with pytest.raises(ValueError, match="chunk must be at least 1, not 0"):
+        forward_coalitions(model, x, [set()], chunk=0)
+    wrong: dict[str, float] = {"blocks.1": "x"}  # type: ignore[dict-item]
+    complaint = r"alpha of 'blocks.1' must be a float or a tensor, not 'x'"
+    with pytest.raises(TypeError, match=complaint), model.override_alpha(wrong):
+        pass
     with pytest.raises(ValueError, match=r"needs eval mode.*model.eval\(\)"):
         forward_coalitions(model.train(), x, [set()])
     with (

@@ -280,3 +280,10 @@ def test_without_a_report_gradients_are_looked_at() -> None:
 def test_reporting_on_an_empty_slot() -> None:
     with pytest.raises(ValueError, match=r"'blocks.0' is DORMANT: there is no seed"):
         _model().report("blocks.0", contribution=0.1)
+
+
+def test_a_contribution_that_is_no_number() -> None:
+    model = _model()
+    _newborn(model)
+    with pytest.raises(ValueError, match="contribution=nan is no measurement"):
+        model.report("blocks.0", contribution=float("nan"))

@@ -1,5 +1,6 @@
 """A seed that puts out NaN or Inf: the host's output and gradients are unaffected, its update is skipped."""
 
+import copy
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 import esper
 from esper.kasmina import GrowingModel, forget
 from esper.kasmina.blueprints import Site
-from esper.leyline import Layout, LifecycleOp, NonFiniteSeedOutput, Stage
+from esper.leyline import Layout, LifecycleOp, NonFiniteSeedOutput, Stage, Style
 from tiny import BATCH, SLOT, Recorder, grow_until, tiny_host, tiny_input
 
 
@@ -137,3 +138,50 @@ def test_looking_leaves_no_record(model: GrowingModel) -> None:
     assert isinstance(out, Tensor)
     assert out.isfinite().all()
     assert not model.slots[SLOT].non_finite.any()
+
+
+@pytest.mark.parametrize("style", [Style.LINEAR_ADD, Style.MULTIPLY, Style.GATE])
+@pytest.mark.parametrize("stage", [Stage.TRAINING, Stage.HOLDING])
+def test_clipping_does_not_spread_a_broken_seed_to_the_host(
+    model: GrowingModel, stage: Stage, style: Style
+) -> None:
+    """The seed's gradients are clean before anybody computes a norm over all of them; copies are as safe."""
+    grow_until(model, SLOT, stage, "exploding", style=style)
+    for each in (model, copy.deepcopy(model)):
+        optimizer = torch.optim.SGD(each.parameters(), lr=0.1)
+        each.attach(optimizer)
+        seed = each.slots[SLOT].seed
+        assert seed is not None
+        with torch.no_grad():
+            seed.scale.fill_(float("inf"))
+        out = each(tiny_input(Layout.FLAT))
+        assert isinstance(out, Tensor)
+        out.square().mean().backward()
+        norm = torch.nn.utils.clip_grad_norm_(each.parameters(), 1.0)
+        optimizer.step()
+        assert norm.isfinite()
+        assert all(p.isfinite().all() for p in each.host.parameters())
+        assert all(p.isfinite().all() for p in seed.body.parameters())
+
+
+@pytest.mark.parametrize("stage", [Stage.TRAINING, Stage.HOLDING])
+def test_a_grad_scaler_goes_on_with_the_host(model: GrowingModel, stage: Stage) -> None:
+    optimizer, scaler = (
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        torch.amp.GradScaler("cpu", init_scale=64.0),
+    )
+    model.attach(optimizer, scaler=scaler)
+    grow_until(model, SLOT, stage, "exploding")
+    Exploding.broken[:] = True
+    seed = model.slots[SLOT].seed
+    assert seed is not None
+    with torch.no_grad():
+        seed.scale.fill_(1.0)
+    before = [p.detach().clone() for p in model.host.parameters()]
+    out = model(tiny_input(Layout.FLAT))
+    assert isinstance(out, Tensor)
+    scaler.scale(out.square().mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 64.0
+    assert not any(torch.equal(p, was) for p, was in zip(model.host.parameters(), before, strict=True))

@@ -135,6 +135,19 @@ def test_a_seed_joins_the_group_of_its_own_submodule() -> None:
     assert _groups_of(optimizer, _seed_parameters(model)) == {1}
 
 
+def test_a_seed_joins_the_group_that_holds_most_of_its_submodule() -> None:
+    """Biases without decay come first; the seed's matrices belong with the matrices."""
+    model = tiny_model(Layout.FLAT, 8)
+    biases = [p for p in model.parameters() if p.ndim < 2]
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    optimizer = AdamW([{"params": biases, "weight_decay": 0.0}, {"params": matrices, "weight_decay": 0.3}])
+    model.attach(optimizer)
+    grow_until(model, SLOT, Stage.HOLDING, "mlp")
+    assert optimizer.param_groups[2]["weight_decay"] == 0.3
+    model.fossilize(SLOT)
+    assert _groups_of(optimizer, _seed_parameters(model)) == {1}
+
+
 def test_attaching_late_sorts_the_seeds_out() -> None:
     """An optimiser made from model.parameters() after germination already holds the seed's."""
     model = tiny_model(Layout.FLAT, 8)
@@ -155,7 +168,7 @@ def test_named_parameters_keep_their_names() -> None:
     model.attach(optimizer)
     grow_until(model, SLOT, Stage.HOLDING, "lora")
     parts = ("scale", "body.0.weight", "body.1.weight")
-    assert optimizer.param_groups[1]["param_names"] == [f"middle.{part}" for part in parts]
+    assert optimizer.param_groups[1]["param_names"] == [f"grown.middle.seed.{part}" for part in parts]
     model.fossilize(SLOT)
     names, params = (optimizer.param_groups[0][key] for key in ("param_names", "params"))
     assert len(names) == len(params) == len(set(names))
@@ -249,8 +262,11 @@ def test_what_is_refused_by_name() -> None:
         def get_lr(self) -> list[float | Tensor]:
             return [0.1 for _ in self.optimizer.param_groups]
 
+    other = Adam(model.parameters())
     with pytest.raises(TypeError, match="scheduler OwnSchedule is not supported; use one of LambdaLR"):
-        model.attach(optimizer, OwnSchedule(optimizer))
+        model.attach(other, OwnSchedule(other))
+    with pytest.raises(ValueError, match=r"pass it too, attach\(optimizer, scheduler\)"):
+        model.attach(other)
     with pytest.raises(ValueError, match="StepLR drives another optimizer"):
         model.attach(optimizer, lrs.StepLR(Adam(model.parameters()), 1))
     with pytest.raises(ValueError, match="holds none of the host's parameters"):

@@ -3,6 +3,7 @@
 import copy
 import pickle
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -256,12 +257,80 @@ def test_shapes_that_are_refused() -> None:
         esper.wrap(nn.Sequential(nn.Conv3d(1, 3, 1)), ["0"], torch.randn(2, 1, 1, 1, 1))
     with pytest.raises(WrapError, match=r"channels last \(a Linear\)"):
         esper.wrap(nn.Sequential(nn.Linear(3, 4)), ["0"], torch.randn(2, 5, 5, 3))
-    with pytest.raises(WrapError, match=r"batch_first=False.*first axis is time"):
+    with pytest.raises(WrapError, match=r"first axis of example_input is time.*batch_first=True"):
         esper.wrap(nn.Sequential(nn.LSTM(3, 4)), ["0"], torch.randn(7, 2, 3))
     with pytest.raises(
         WrapError, match=r"puts out \(15, 4\) for a batch of 2: its first axis is not the batch"
     ):
         _not_batch_first()
+
+
+def test_time_first_is_noticed_whatever_the_lengths() -> None:
+    """8 positions are a multiple of a batch of 4; one sample more shows which axis is the batch."""
+
+    class TimeFirst(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(16, 16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x.transpose(0, 1)).transpose(0, 1)
+
+    with pytest.raises(WrapError, match=r"\(8, 4, 16\) for a batch of 4: its first axis is not the batch"):
+        esper.wrap(TimeFirst(), ["linear"], torch.randn(4, 8, 16))
+    layer = nn.TransformerEncoderLayer(16, 2, 32)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    with pytest.raises(WrapError, match="first axis of example_input is time"):
+        esper.wrap(encoder, ["layers.0.linear2"], torch.randn(8, 4, 16))
+
+
+def test_a_host_that_transposes_inside_is_fine_where_the_batch_is_first() -> None:
+    class Inside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.head = nn.LSTM(3, 8), nn.Linear(8, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.lstm(x.transpose(0, 1))[0].transpose(0, 1))
+
+    assert list(esper.wrap(Inside(), ["head"], torch.randn(4, 8, 3)).slots) == ["head"]
+    with pytest.raises(WrapError, match="its first axis is not the batch"):
+        esper.wrap(Inside(), ["lstm"], torch.randn(4, 8, 3))
+
+
+def test_nested_tensors_are_refused() -> None:
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2)
+    with pytest.raises(WrapError, match="enable_nested_tensor=False"):
+        esper.wrap(encoder, ["layers.0"], torch.randn(3, 5, 16))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"model": 3}, "model must be an nn.Module, not int"),
+        ({"slots": [0]}, r"slots must be names, that is strings, not \[0\]"),
+        ({"rules": {}}, r"rules must be a GrowthRules, not \{\}"),
+        ({"seed": "a"}, "seed must be an integer, not 'a'"),
+        ({"example_input": torch.randn(0, 4)}, r"an empty batch, shape \(0, 4\)"),
+    ],
+)
+def test_arguments_of_the_wrong_kind(arguments: dict[str, object], complaint: str) -> None:
+    wrap: Callable[..., GrowingModel] = esper.wrap
+    with pytest.raises(WrapError, match=complaint):
+        wrap(**{"model": MLP(4, 2), "slots": ["blocks.0"], "example_input": torch.randn(2, 4), **arguments})
+
+
+def test_an_empty_batch_trains_like_the_bare_host() -> None:
+    model = tiny_model(Layout.FLAT)
+    model.germinate(SLOT, "mlp")
+    model(tiny_input(Layout.FLAT)[:0]).sum().backward()
+
+
+def test_slots_print_what_matters() -> None:
+    model = tiny_model(Layout.SERIES, 8)
+    assert repr(model.slots[SLOT]) == "Slot('middle', series x 8, DORMANT)"
+    model.germinate(SLOT, "mixer")
+    assert repr(model.slots[SLOT]) == "Slot('middle', series x 8, TRAINING mixer alpha=0)"
 
 
 def _not_batch_first() -> None:
@@ -354,13 +423,14 @@ def test_modules_that_would_ignore_hooks_are_refused() -> None:
     advice = r"wrap the plain model first.*torch.compile\(esper.wrap"
     compiled = torch.compile(tiny_host(Layout.FLAT), backend="eager")
     assert isinstance(compiled, nn.Module)
-    with pytest.raises(WrapError, match=advice):
-        esper.wrap(compiled, ["_orig_mod.middle"], x)
+    for name in ("_orig_mod.middle", "middle"):
+        with pytest.raises(WrapError, match=advice):
+            esper.wrap(compiled, [name], x)
     in_place = tiny_host(Layout.FLAT)
     in_place.compile(backend="eager")
     with pytest.raises(WrapError, match=advice):
         esper.wrap(in_place, [SLOT], x)
-    with pytest.raises(WrapError, match=r"DataParallel cannot be wrapped: wrap its .module first"):
+    with pytest.raises(WrapError, match=r"the model is a DataParallel: wrap its .module first"):
         esper.wrap(nn.DataParallel(tiny_host(Layout.FLAT)), ["module.middle"], x)
 
 

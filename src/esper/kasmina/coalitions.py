@@ -74,6 +74,12 @@ def forward_coalitions(
         raise ValueError(
             "forward_coalitions needs eval mode, or batch statistics mix coalitions: call model.eval()"
         )
+    if not coalitions:
+        raise ValueError(
+            "coalitions is empty: give at least one set of slots, frozenset() for none switched on"
+        )
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk must be at least 1, not {chunk}")
     chunk = chunk or len(coalitions)
     samples, outputs = batch_size(example), []
     for start in range(0, len(coalitions), chunk):

@@ -79,7 +79,7 @@ class _Isolate(torch.autograd.Function):
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         delta, *rest = ctx.saved_tensors  # type: ignore[attr-defined]
         penalty = rest[0] if rest else ctx.penalty  # type: ignore[attr-defined]
-        return grad, grad + delta * (penalty / delta.numel()), None
+        return grad, grad + delta * (penalty / max(delta.numel(), 1)), None
 
 
 class _DropNonFiniteGradient(torch.autograd.Function):

@@ -157,7 +157,7 @@ def _put_back(graph: fx.Graph, output: fx.Node, y: fx.Node, form: OutputForm) ->
         return graph.call_method("_replace", (output,), {form.key: y})
     if form.kind == "mapping":
         replaced = graph.call_function(copy.copy, (output,))
-        graph.call_function(operator.setitem, (replaced, form.key, y))
+        graph.call_method("__setitem__", (replaced, form.key, y))
         return replaced
     rest = graph.call_function(operator.getitem, (output, slice(1, None)))
     first = (y,) if form.kind == "tuple" else [y]

@@ -47,12 +47,18 @@ class Life:
             if stage is not Stage.TRAINING:
                 return "only a seed in TRAINING can be advanced"
             young = self.epochs_in_stage < rules.min_training_epochs
-            return "the seed has not trained for min_training_epochs" if young else None
+            return (
+                "the seed has not trained for min_training_epochs (epochs begin with tick())"
+                if young
+                else None
+            )
         if stage is not Stage.HOLDING:
             return "the seed is not HOLDING at its alpha target"
         if operation is LifecycleOp.FOSSILIZE:
             young = self.epochs_in_stage < rules.min_holding_epochs
-            return "the seed has not held for min_holding_epochs" if young else None
+            return (
+                "the seed has not held for min_holding_epochs (epochs begin with tick())" if young else None
+            )
         return None
 
     def germinate(self, style: Style, tempo: int, alpha_target: float) -> None:

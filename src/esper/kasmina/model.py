@@ -1,5 +1,6 @@
 """The growing model: a host, its slots, and the operations of a seed's life."""
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -53,8 +54,7 @@ class GrowingModel(nn.Module):
     ) -> None:
         super().__init__()
         self.host = host
-        # Module names may not hold dots, slot names do.
-        self.grown = nn.ModuleDict({slot.name.replace(".", "/"): slot for slot in slots})
+        self.grown = nn.ModuleDict({slot.key: slot for slot in slots})
         self.slot_config = SlotConfig(tuple(slot.name for slot in slots))
         self.host_parameters = sum(parameter.numel() for parameter in host.parameters())
         self.growth_seed = growth_seed
@@ -208,6 +208,10 @@ class GrowingModel(nn.Module):
         place = self._slot(slot)
         if not place.stage.is_live and place.stage is not Stage.FOSSILIZED:
             raise ValueError(f"slot {slot!r} is {place.stage.name}: there is no seed to report on")
+        if contribution is not None and not math.isfinite(contribution):
+            raise ValueError(
+                f"contribution={contribution!r} is no measurement: leave it out when it is unknown"
+            )
         if contribution is not None:
             place.contribution = contribution
         if gradients_finite is not None:
@@ -271,6 +275,9 @@ class GrowingModel(nn.Module):
         An alpha is a tensor with one value per sample (batch,), or a float for all of them; at 0.0 the seed is
         not even computed. A seed in TRAINING takes part too. Slots that are not named behave as always.
         """
+        for name, alpha in alphas.items():
+            if not isinstance(alpha, Tensor | float):
+                raise TypeError(f"alpha of {name!r} must be a float or a tensor, not {alpha!r}")
         chosen = [(self._slot(name), alpha) for name, alpha in alphas.items()]
         for slot, alpha in chosen:
             slot.override_alpha(alpha)

@@ -18,6 +18,8 @@ def resolve_slots(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Mod
         raise WrapError(
             f"slots must be a list of names, not the string {patterns!r}: write slots=[{patterns!r}]"
         )
+    if not all(isinstance(pattern, str) for pattern in patterns):
+        raise WrapError(f"slots must be names, that is strings, not {patterns!r}")
     if not patterns:
         raise WrapError("slots is empty: name at least one submodule, for instance one of " + _some(model))
     modules = {name: module for name, module in model.named_modules(remove_duplicate=False) if name}

@@ -66,6 +66,8 @@ class OptimiserCare:
                 raise TypeError(f"scheduler {type(scheduler).__name__} is not supported; use one of {names}")
             if scheduler.optimizer is not optimizer:
                 raise ValueError(f"scheduler {type(scheduler).__name__} drives another optimizer")
+        if not self.schedulers and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+            raise ValueError("a scheduler drives this optimizer: pass it too, attach(optimizer, scheduler)")
         self.seed_lr_multiplier = seed_lr_multiplier
         self._watched: tuple[Slot, ...] = ()
         self._handle = optimizer.register_step_pre_hook(self._skip_non_finite)
@@ -92,7 +94,7 @@ class OptimiserCare:
         for key in _RATE_KEYS:
             if key in group:
                 group[key] = group[key] * self.seed_lr_multiplier  # type: ignore[operator]
-        named = [(f"{slot.name}.{name}", p) for name, p in slot.seed.named_parameters()]
+        named = [(f"{slot.prefix}.{name}", p) for name, p in slot.seed.named_parameters()]
         group["params"] = named if "param_names" in home else parameters
         self.optimizer.add_param_group(group)
         for scheduler in self.schedulers:
@@ -115,12 +117,14 @@ class OptimiserCare:
             self.optimizer.state.pop(parameter, None)
 
     def _home_index(self, slot: Slot) -> int:
-        """The group of the submodule behind the slot; the first group if it has no parameters there."""
-        own = {id(parameter) for parameter in slot.site.module.parameters()} if slot.site.module else set()
-        for index, group in enumerate(self.optimizer.param_groups):
-            if any(id(parameter) in own for parameter in group["params"]):
-                return index
-        return 0
+        """The group that holds most of the submodule behind the slot; the first if none holds any."""
+        assert slot.site.module is not None
+        own = {id(parameter) for parameter in slot.site.module.parameters()}
+        sizes = [
+            sum(parameter.numel() for parameter in group["params"] if id(parameter) in own)
+            for group in self.optimizer.param_groups
+        ]
+        return sizes.index(max(sizes))
 
     def _take_out(self, parameters: Sequence[Tensor]) -> list[str]:
         """Take parameters out of their groups, and drop a group that this empties; returns their names."""

@@ -251,7 +251,7 @@ def _check(
     }
     expected = {f"model/{name}": tensor for name, tensor in _unique_tensors(model).items()}
     for name, seed in seeds.items():
-        prefix = f"model/grown.{name.replace('.', '/')}.seed"
+        prefix = f"model/{model.slots[name].prefix}"
         expected |= {f"{prefix}.{part}": tensor for part, tensor in _unique_tensors(seed).items()}
     _compare({name: t for name, t in tensors.items() if name.startswith("model/")}, expected, path)
     if model.care is not None:

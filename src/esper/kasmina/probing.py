@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from esper.kasmina.errors import WrapError
 from esper.kasmina.outputs import PLAIN, OutputForm, main_tensor, output_form
@@ -38,13 +38,14 @@ class Sighting:
     dtype: torch.dtype = torch.float32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     plain_arguments: bool = True
-    """Called with tensors, numbers and the like alone: nothing that a second call could change."""
+    """Called with tensors, numbers and the like alone, and leaves them as they are: a copy can be called too."""
     form: OutputForm = PLAIN
     positional: int = 0
     keywords: tuple[str, ...] = ()
     telling: nn.Module | None = None
     """The last submodule inside whose type tells what the axes of this very output mean."""
-    time_major: bool = False
+    batch_first: bool = True
+    """The first axis grows with the batch."""
     unusable: str | None = None
 
 
@@ -61,23 +62,62 @@ def batch_size(example: ExampleInput) -> int:
     tensor = next((leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor) and leaf.ndim > 0), None)
     if tensor is None:
         raise WrapError(f"example_input holds no tensor with a batch axis: {type(example).__name__}")
+    if tensor.shape[0] == 0:
+        raise WrapError(
+            f"example_input is an empty batch, shape {tuple(tensor.shape)}: give at least one sample"
+        )
     return tensor.shape[0]
 
 
 def probe(model: nn.Module, slots: Mapping[str, nn.Module], example: ExampleInput) -> dict[str, Sighting]:
-    """Run the example once, in eval mode and leaving no trace; what fired, by slot name, in firing order."""
+    """Run the example in eval mode, leaving no trace; what fired, by slot name, in firing order.
+
+    A second forward with one sample more shows which axis is the batch.
+    """
+    samples = batch_size(example)
+    try:
+        watch = _watched(model, slots, example)
+    except Exception as error:
+        error.add_note("while running example_input through the host to find out about its slots")
+        raise
+    try:
+        larger = _watched(model, slots, _one_more(example, samples))
+    except Exception:  # a host may insist on its batch size; then the first forward must do
+        larger = watch
+    if any(rows != watch.time_first.get(part, rows) for part, rows in larger.time_first.items()):
+        raise WrapError(
+            "the first axis of example_input is time, as a module with batch_first=False reads it: seeds need the "
+            "batch first. Make it batch_first=True"
+        )
+    for name, seen in watch.sightings.items():
+        again = larger.sightings.get(name, seen)
+        seen.batch_first = larger is watch or all(
+            one[0] * (samples + 1) == other[0] * samples
+            for one, other in zip(seen.shapes, again.shapes, strict=False)
+        )
+    return dict(sorted(watch.sightings.items(), key=lambda item: item[1].order))
+
+
+def _watched(model: nn.Module, slots: Mapping[str, nn.Module], example: ExampleInput) -> "_Watch":
     watch = _Watch(slots)
     with (
         _untouched(model),
         watch.hooks(model),
         torch.no_grad(),
     ):  # no inference_mode: caches may meet autograd
-        try:
-            call_with(model, example)
-        except Exception as error:
-            error.add_note("while running example_input through the host to find out about its slots")
-            raise
-    return dict(sorted(watch.sightings.items(), key=lambda item: item[1].order))
+        call_with(model, example)
+    return watch
+
+
+def _one_more(example: ExampleInput, samples: int) -> ExampleInput:
+    """The example with its first sample once more at the end."""
+
+    def extend(tensor: Tensor) -> Tensor:
+        batched = tensor.ndim > 0 and tensor.shape[0] == samples
+        return torch.cat([tensor, tensor[:1]]) if batched else tensor
+
+    extended: ExampleInput = tree_map_only(Tensor, extend, example)
+    return extended
 
 
 class _Watch:
@@ -88,7 +128,9 @@ class _Watch:
         self.sightings: dict[str, Sighting] = {}
         self.calls = 0
         self.leaves: list[tuple[nn.Module, torch.Size]] = []
-        self.began: list[int] = []
+        self.began: list[tuple[int, list[int]]] = []
+        self.time_first: dict[nn.Module, int] = {}
+        """module that reads time on its first axis -> the length of that axis"""
 
     @contextmanager
     def hooks(self, model: nn.Module) -> Iterator[None]:
@@ -96,7 +138,7 @@ class _Watch:
         for module in model.modules():
             handles.append(module.register_forward_hook(self._saw_part))
             if id(module) in self.names:
-                handles.append(module.register_forward_pre_hook(self._entered))
+                handles.append(module.register_forward_pre_hook(self._entered, with_kwargs=True))
                 handles.append(module.register_forward_hook(self._saw_slot, with_kwargs=True))
         try:
             yield
@@ -104,12 +146,13 @@ class _Watch:
             for handle in handles:
                 handle.remove()
 
-    def _entered(self, module: nn.Module, args: tuple[object, ...]) -> None:
-        del module, args
-        self.began.append(len(self.leaves))
+    def _entered(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        del module
+        self.began.append((len(self.leaves), _versions(args, kwargs)))
 
     def _saw_part(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
-        del args
+        if getattr(module, "batch_first", True) is False and args and isinstance(args[0], Tensor):
+            self.time_first[module] = args[0].shape[0]
         tensor = main_tensor(output)
         if tensor is not None:
             self.leaves.append((module, tensor.shape))
@@ -117,7 +160,8 @@ class _Watch:
     def _saw_slot(
         self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object
     ) -> None:
-        inside = self.leaves[self.began.pop() :]
+        began, versions = self.began.pop()
+        inside = self.leaves[began:]
         seen = self.sightings.setdefault(self.names[id(module)], Sighting(order=self.calls))
         self.calls += 1
         tensor = main_tensor(output)
@@ -129,7 +173,7 @@ class _Watch:
         seen.dtype, seen.device = tensor.dtype, tensor.device
         seen.form = output_form(output) or seen.form
         seen.positional, seen.keywords = len(args), tuple(kwargs)
-        seen.plain_arguments &= all(
+        seen.plain_arguments &= versions == _versions(args, kwargs) and all(
             leaf is None or isinstance(leaf, Tensor | bool | int | float | str)
             for leaf in tree_leaves((args, kwargs))
         )
@@ -141,7 +185,11 @@ class _Watch:
             ),
             seen.telling,
         )
-        seen.time_major |= any(getattr(part, "batch_first", True) is False for part, _ in inside)
+
+
+def _versions(args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[int]:
+    """How often each tensor among the arguments has been changed in place."""
+    return [leaf._version for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
 
 
 def read_layout(name: str, seen: Sighting, asked: Layout | None) -> Layout:
@@ -170,11 +218,6 @@ def read_layout(name: str, seen: Sighting, asked: Layout | None) -> Layout:
         layout = Layout.SERIES if isinstance(seen.telling, _SERIES_MODULES) else Layout.TOKENS
     else:
         layout = fitting[0]
-    if layout is Layout.TOKENS and seen.time_major:
-        raise WrapError(
-            f"slot {name!r} holds a module with batch_first=False, so its first axis is time: make it "
-            "batch_first=True, or name a slot where the batch comes first"
-        )
     if layout is Layout.IMAGE and isinstance(seen.telling, _CHANNELS_LAST_MODULES):
         raise WrapError(
             f"slot {name!r} puts out shape {tuple(seen.shapes[0])} with the channels last (a "

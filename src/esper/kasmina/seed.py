@@ -11,7 +11,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from esper.kasmina.blueprints import Blueprint, Site
 from esper.kasmina.blueprints.parts import pointwise
-from esper.kasmina.composition import compose_delta
+from esper.kasmina.composition import compose_delta, finite_rows
 from esper.kasmina.errors import BlueprintError
 from esper.kasmina.outputs import main_tensor
 from esper.leyline import Composition, Layout
@@ -31,7 +31,7 @@ class Seed(nn.Module):
         self.blueprint_name = blueprint.name
         self.composition = composition
         self.reads_input = blueprint.reads_input
-        self.body = blueprint.build(site)
+        self.body = blueprint.construct(site)
         self.scale = nn.Parameter(torch.zeros(site.channels))
         self.gate = pointwise(site, site.channels, 1) if composition is Composition.GATE else None
         # A tensor, so that compiled and captured programs follow it; the slot keeps the same number as a float.
@@ -39,8 +39,14 @@ class Seed(nn.Module):
         # Behind the batch axis, channels come first or, for tokens, last.
         self._channels_last = site.layout is Layout.TOKENS
 
-    def forward(self, h: Tensor, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Tensor:
-        """delta in h's dtype. A body that reads the submodule's input is given `args` and `kwargs`."""
+    def forward(
+        self, h: Tensor, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> tuple[Tensor, Tensor]:
+        """delta in h's dtype, and which samples are finite (batch,).
+
+        A body that reads the submodule's input is given `args` and `kwargs`.
+        """
+        dtype = h.dtype
         if not torch.is_autocast_enabled(h.device.type):
             h = h.to(self.scale.dtype)
         produced: object = self.body(*args, **kwargs) if self.reads_input else self.body(h)
@@ -53,7 +59,20 @@ class Seed(nn.Module):
             )
         d = d * (self.scale if self._channels_last else self.scale.view(-1, *([1] * (h.ndim - 2))))
         gate: Tensor | None = None if self.gate is None else self.gate(h)
-        return compose_delta(self.composition, h, d, gate)
+        delta = compose_delta(self.composition, h, d, gate).to(dtype)
+        # tanh hides an infinite d, so there it is d that must be finite
+        return delta, finite_rows(d if self.composition is Composition.MULTIPLY else delta)
+
+    def train(self, mode: bool = True) -> "Seed":
+        """A seed is the same in training and evaluation: a copied submodule may not draw dropout masks.
+
+        Recurrent layers alone stay in training mode, without which cuDNN does not give gradients.
+        """
+        super().train(False)
+        for part in self.modules():
+            if isinstance(part, nn.RNNBase):
+                part.train(mode)
+        return self
 
     @property
     def parameter_count(self) -> int:
@@ -96,6 +115,17 @@ def bear_seed(
         shape = (
             (site.channels, *site.positions) if site.channel_axis == 1 else (*site.positions, site.channels)
         )
-        with torch.no_grad():
-            seed(torch.zeros(2, *shape), (), {})
-    return seed.to(device=device, dtype=dtype)
+        _try_out(seed, torch.zeros(2, *shape))
+    return seed.train(False).to(device=device, dtype=dtype)
+
+
+@torch.no_grad()
+def _try_out(seed: Seed, h: Tensor) -> None:
+    """One forward, which checks the shape and that the host's activation is left alone."""
+    version = h._version
+    seed(h, (), {})
+    if h._version != version:
+        raise BlueprintError(
+            f"blueprint {seed.blueprint_name!r} changes its input in place, which is the host's activation: "
+            "use inplace=False"
+        )

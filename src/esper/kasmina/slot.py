@@ -10,7 +10,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.utils._pytree import tree_map_only
 
 from esper.kasmina.blueprints import Blueprint, Site
-from esper.kasmina.composition import drop_non_finite_gradient, finite_rows, isolate, per_sample
+from esper.kasmina.composition import drop_non_finite_gradient, isolate, per_sample
 from esper.kasmina.life import Life
 from esper.kasmina.outputs import main_tensor, with_main_tensor
 from esper.kasmina.rules import GrowthRules
@@ -81,6 +81,16 @@ class Slot(nn.Module):
         return self.site.module
 
     @property
+    def key(self) -> str:
+        """The slot's name as a module name, which may not hold dots."""
+        return self.name.replace(".", "/")
+
+    @property
+    def prefix(self) -> str:
+        """Where the seed's parameters are found in the growing model."""
+        return f"grown.{self.key}.seed"
+
+    @property
     def layout(self) -> Layout:
         return self.site.layout
 
@@ -132,8 +142,6 @@ class Slot(nn.Module):
         reason = self.life.refusal(operation, free_places=free_places)
         if reason is not None:
             return reason
-        if operation is LifecycleOp.GERMINATE and not self.blueprints:
-            return "no blueprint serves this slot"
         if operation is LifecycleOp.ADVANCE:
             finite = self.gradients_finite()
             if finite is None:
@@ -185,6 +193,7 @@ class Slot(nn.Module):
 
     def plant(self, seed: Seed) -> None:
         self.seed = seed
+        self._guard_gradients()
         self.contribution = self.reported_gradients_finite = None
         self.non_finite.zero_()
 
@@ -192,6 +201,27 @@ class Slot(nn.Module):
         seed, self.seed = self.seed, None
         self.contribution = self.reported_gradients_finite = None
         return seed
+
+    def _guard_gradients(self) -> None:
+        """Keep a broken seed's NaN out of its gradients, before clipping or a scaler can see them."""
+        if self.seed is not None:
+            for parameter in self.seed.parameters():
+                parameter.register_hook(self._clean_gradient)
+
+    def _clean_gradient(self, gradient: Tensor) -> Tensor | None:
+        broken = self.non_finite[0]
+        if broken.device.type != "cpu":
+            return gradient.masked_fill(broken, 0.0)
+        return torch.zeros_like(gradient) if broken else None
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._guard_gradients()  # a copied parameter has no hooks
+
+    def __repr__(self) -> str:
+        seen = self.snapshot()
+        growing = "" if seen.blueprint is None else f" {seen.blueprint} alpha={seen.alpha:.3g}"
+        return f"Slot({self.name!r}, {self.layout} x {seen.channels}, {seen.stage.name}{growing})"
 
     def take_step_flag(self) -> Tensor:
         """Whether a delta since the last optimiser step was not finite; begins the next step's record."""
@@ -242,7 +272,7 @@ class Slot(nn.Module):
                 return None
             grown = self._isolated(seed, h, args, kwargs)
         elif life.stage is Stage.FOSSILIZED:
-            grown = h + seed.alpha * seed(h, args, kwargs).to(h.dtype)
+            grown = h + seed.alpha * seed(h, args, kwargs)[0]
         else:
             grown = h + seed.alpha * self._guarded_delta(seed, h, args, kwargs)
         return with_main_tensor(output, grown)
@@ -252,8 +282,8 @@ class Slot(nn.Module):
     ) -> Tensor:
         """The host's output, untouched; the seed learns from the gradient that passes."""
         args, kwargs = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
-        delta = seed(h.detach(), args, kwargs).to(h.dtype)
-        self.non_finite[0].logical_or_(~finite_rows(delta).all())
+        delta, finite = seed(h.detach(), args, kwargs)
+        self.non_finite[0].logical_or_(~finite.all())
         return isolate(h, delta, self._penalty.in_loss_units(h.device))
 
     def _guarded_delta(
@@ -262,8 +292,7 @@ class Slot(nn.Module):
         """delta with the samples where it is not finite set to zero, in the forward and in the gradient."""
         if seed.reads_input:
             args, kwargs = tree_map_only(Tensor, drop_non_finite_gradient, (args, kwargs))
-        delta = seed(drop_non_finite_gradient(h), args, kwargs).to(h.dtype)
-        finite = finite_rows(delta)
+        delta, finite = seed(drop_non_finite_gradient(h), args, kwargs)
         if self._alpha_override is None:
             self.non_finite[0].logical_or_(~finite.all())
         return torch.where(per_sample(finite, h.ndim), delta, 0.0)

@@ -49,12 +49,20 @@ def wrap(
     seed               of the randomness that new seeds' weights are drawn from; nobody else's is touched
     events             where to send what happens
     """
+    if not isinstance(model, nn.Module):
+        raise WrapError(f"model must be an nn.Module, not {type(model).__name__}")
     if isinstance(model, GrowingModel):
         raise WrapError("the model is a GrowingModel already; its slots are model.slots")
     if not isolation_penalty >= 0:
         raise WrapError(f"isolation_penalty must be >= 0, not {isolation_penalty!r}")
+    if rules is not None and not isinstance(rules, GrowthRules):
+        raise WrapError(f"rules must be a GrowthRules, not {rules!r}")
+    if not isinstance(seed, int):
+        raise WrapError(f"seed must be an integer, not {seed!r}")
+    _refuse_unhookable(model, "the model")
     found = resolve_slots(model, slots)
-    _refuse_unhookable(model, found)
+    for name, module in found.items():
+        _refuse_way(model, name, module)
     samples = batch_size(example_input)
     sightings = probe(model, found, example_input)
     _refuse_silent(found, sightings)
@@ -65,11 +73,16 @@ def wrap(
         name: _read_site(name, found[name], seen, layouts.get(name), causal, samples)
         for name, seen in sightings.items()
     }
+    serving = {name: tuple(b for b in offered if b.serves(site)) for name, site in sites.items()}
+    for name in (name for name, some in serving.items() if not some):
+        raise WrapError(
+            f"no blueprint serves slot {name!r} (layout {sites[name].layout}): nothing could grow there"
+        )
     made = [
         Slot(
             name,
             site,
-            tuple(b for b in offered if b.serves(site)),
+            serving[name],
             rules or GrowthRules(),
             penalty,
             sightings[name].device,
@@ -80,25 +93,35 @@ def wrap(
     return GrowingModel(model, made, penalty=penalty, growth_seed=seed, events=events)
 
 
-def _refuse_unhookable(model: nn.Module, found: Mapping[str, nn.Module]) -> None:
-    """Modules whose hooks would be ignored or misplaced, on the way from the root to each slot."""
-    for name, module in found.items():
-        parts = name.split(".")
-        way = [model, *(model.get_submodule(".".join(parts[: depth + 1])) for depth in range(len(parts)))]
-        for place in way:
-            if isinstance(place, torch._dynamo.OptimizedModule) or place._compiled_call_impl is not None:
-                raise WrapError(
-                    f"slot {name!r} lies in a module compiled by torch.compile, which would ignore the slot: wrap "
-                    "the plain model first, then compile the result, torch.compile(esper.wrap(...))"
-                )
-            if isinstance(place, torch.jit.ScriptModule):
-                raise WrapError(f"slot {name!r} lies in a TorchScript module: wrap the original nn.Module")
-            if isinstance(place, nn.parallel.DistributedDataParallel | nn.DataParallel):
-                raise WrapError(f"{type(place).__name__} cannot be wrapped: wrap its .module first")
-        if any(isinstance(getattr(hook, "__self__", None), Slot) for hook in module._forward_hooks.values()):
+def _refuse_unhookable(place: nn.Module, what: str) -> None:
+    """Modules whose hooks would be ignored or misplaced."""
+    if isinstance(place, torch._dynamo.OptimizedModule) or place._compiled_call_impl is not None:
+        raise WrapError(
+            f"{what} is compiled by torch.compile, which would ignore the slots: wrap the plain model first, then "
+            "compile the result, torch.compile(esper.wrap(...))"
+        )
+    if isinstance(place, torch.jit.ScriptModule):
+        raise WrapError(f"{what} is a TorchScript module, which takes no hooks: wrap the original nn.Module")
+    if isinstance(place, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        raise WrapError(f"{what} is a {type(place).__name__}: wrap its .module first")
+
+
+def _refuse_way(model: nn.Module, name: str, module: nn.Module) -> None:
+    """The same for everything on the way from the root to a slot."""
+    parts = name.split(".")
+    for depth in range(len(parts) + 1):
+        path = ".".join(parts[:depth])
+        place = model.get_submodule(path)
+        _refuse_unhookable(place, repr(path))
+        if isinstance(place, nn.TransformerEncoder) and place is not module and place.use_nested_tensor:
             raise WrapError(
-                f"slot {name!r} belongs to another GrowingModel: use that one, or take it off with its unwrap()"
+                f"slot {name!r} lies in an nn.TransformerEncoder that packs padded batches into nested tensors, "
+                "which seeds cannot read: build it with enable_nested_tensor=False"
             )
+    if any(isinstance(getattr(hook, "__self__", None), Slot) for hook in module._forward_hooks.values()):
+        raise WrapError(
+            f"slot {name!r} belongs to another GrowingModel: use that one, or take it off with its unwrap()"
+        )
 
 
 def _refuse_silent(found: Mapping[str, nn.Module], sightings: Mapping[str, Sighting]) -> None:
@@ -142,7 +165,7 @@ def _read_site(
             f"slot {name!r} is called {len(seen.shapes)} times in one forward with different shapes "
             f"({', '.join(str(tuple(shape)) for shape in seen.shapes)}): one seed cannot serve them all"
         )
-    if any(shape[0] % samples for shape in seen.shapes):
+    if not seen.batch_first or any(shape[0] % samples for shape in seen.shapes):
         raise WrapError(
             f"slot {name!r} puts out {tuple(seen.shapes[0])} for a batch of {samples}: its first axis is not the "
             "batch. Seeds need the batch first"
@@ -175,6 +198,8 @@ def _select_blueprints(patterns: Sequence[str] | None) -> tuple[Blueprint, ...]:
     known = all_blueprints()
     if patterns is None:
         return known
+    if isinstance(patterns, str):
+        raise BlueprintError(f"blueprints must be a list of names: write blueprints=[{patterns!r}]")
     for pattern in patterns:
         if not any(fnmatchcase(blueprint.name, pattern) for blueprint in known):
             names = ", ".join(blueprint.name for blueprint in known)

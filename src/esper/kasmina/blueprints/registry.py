@@ -39,7 +39,15 @@ class Blueprint:
     def body_parameters(self, site: Site) -> int:
         """Parameters of a body built for `site`, counted without allocating one."""
         with torch.device("meta"):
-            return sum(parameter.numel() for parameter in self.build(site).parameters())
+            return sum(parameter.numel() for parameter in self.construct(site).parameters())
+
+    def construct(self, site: Site) -> nn.Module:
+        body = self.build(site)
+        if not isinstance(body, nn.Module):
+            raise BlueprintError(
+                f"blueprint {self.name!r} must return an nn.Module, not {type(body).__name__}"
+            )
+        return body
 
 
 _REGISTRY: dict[str, Blueprint] = {}
@@ -68,6 +76,8 @@ def blueprint(
     `site.causal` when building. `fits` refuses further sites, for instance by `site.positions`.
     """
     served = _layouts(name, layouts)
+    if not served:
+        raise BlueprintError(f"blueprint {name!r}: layouts is empty; the layouts are {', '.join(Layout)}")
     causal_layouts = served if causal is True else _layouts(name, causal or ())
 
     def register(build: Factory) -> Factory:
@@ -98,6 +108,8 @@ def all_blueprints() -> tuple[Blueprint, ...]:
 
 
 def _layouts(name: str, layouts: Iterable[Layout | str]) -> frozenset[Layout]:
+    if isinstance(layouts, str):
+        raise BlueprintError(f"blueprint {name!r}: layouts must be a list, write layouts=[{layouts!r}]")
     try:
         return frozenset(Layout(layout) for layout in layouts)
     except ValueError as error:

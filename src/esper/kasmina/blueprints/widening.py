@@ -35,26 +35,40 @@ def bare_copy(module: nn.Module, device: torch.device) -> nn.Module:
     reads_input=True,
 )
 def widen(site: Site) -> nn.Module:
-    """The copy's weights are drawn anew; batch norm becomes channel norm and dropout goes.
+    """The copy's weights are drawn anew; batch norm becomes channel norm, dropout and in-place work go.
 
-    Parameters that no `reset_parameters` covers keep the values they had in the host.
+    Parameters that no `reset_parameters` covers keep the values they had in the host, unless those are all zero.
     """
     assert site.module is not None
     here = torch.empty(()).device  # weights are drawn where seeds are built, never on the host's device
-    twin = _without_batch_statistics(bare_copy(site.module, here))
+    twin = _fit_for_a_seed(bare_copy(site.module, here))
     if here.type != "meta":
         for part in twin.modules():
-            for reset in ("reset_parameters", "_reset_parameters"):  # torch.nn uses both names
-                if hasattr(part, reset):
-                    getattr(part, reset)()
+            _draw_anew(part)
     return twin
 
 
-def _without_batch_statistics(module: nn.Module) -> nn.Module:
+def _draw_anew(module: nn.Module) -> None:
+    """New weights for the parameters a module holds itself."""
+    for reset in ("reset_parameters", "_reset_parameters"):  # torch.nn uses both names
+        if hasattr(module, reset):
+            getattr(module, reset)()
+            return
+    for parameter in module.parameters(recurse=False):
+        # A gate that starts at zero would be a second zero before the seed's scale, and never learn.
+        if parameter.is_floating_point() and not parameter.any():
+            nn.init.ones_(parameter) if parameter.ndim < 2 else nn.init.xavier_normal_(parameter)
+
+
+def _fit_for_a_seed(module: nn.Module) -> nn.Module:
     if isinstance(module, _BatchNorm):
         return ChannelNorm(channel_axis=1)
     if isinstance(module, _DropoutNd):
         return nn.Identity()
+    if isinstance(module, nn.RNNBase):
+        module.dropout = 0.0
+    if isinstance(getattr(module, "inplace", None), bool):
+        setattr(module, "inplace", False)  # noqa: B010
     for name, child in list(module.named_children()):
-        setattr(module, name, _without_batch_statistics(child))
+        setattr(module, name, _fit_for_a_seed(child))
     return module
