@@ -206,7 +206,8 @@ class Slot(nn.Module):
         """Keep a broken seed's NaN out of its gradients, before clipping or a scaler can see them."""
         if self.seed is not None:
             for parameter in self.seed.parameters():
-                parameter.register_hook(self._clean_gradient)
+                if parameter.requires_grad:
+                    parameter.register_hook(self._clean_gradient)
 
     def _clean_gradient(self, gradient: Tensor) -> Tensor | None:
         broken = self.non_finite[0]
