@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## grow a small digits classifier under a scripted policy (under a minute)
+demo: $(STAMP) ## grow a small digits classifier under a scripted policy (half a minute)
 	$(BIN)/python examples/grow_digits.py
 
 test: $(STAMP) ## the fast tests

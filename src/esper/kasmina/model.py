@@ -301,6 +301,14 @@ class GrowingModel(nn.Module):
 
         load(self, path)
 
+    def draw(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The host's modules with the slots and seeds as text; with a path, also as a picture (.svg, .png)."""
+        from esper.kasmina.drawing import draw, draw_text
+
+        if path is not None:
+            draw(self, path)
+        return draw_text(self)
+
     def export(self) -> nn.Module:
         """A plain module that computes what this one computes now: no hooks of ours, no esper to import.
 

@@ -218,7 +218,7 @@ def read_layout(name: str, seen: Sighting, asked: Layout | None) -> Layout:
         layout = Layout.SERIES if isinstance(seen.telling, _SERIES_MODULES) else Layout.TOKENS
     else:
         layout = fitting[0]
-    if layout is Layout.IMAGE and isinstance(seen.telling, _CHANNELS_LAST_MODULES):
+    if asked is None and layout is Layout.IMAGE and isinstance(seen.telling, _CHANNELS_LAST_MODULES):
         raise WrapError(
             f"slot {name!r} puts out shape {tuple(seen.shapes[0])} with the channels last (a "
             f"{type(seen.telling).__name__}): name an enclosing block that puts out (batch, channel, height, width)"
