@@ -113,3 +113,14 @@ def test_seeds_take_the_dtype_of_their_host(dtype: torch.dtype) -> None:
     grown = model(x)
     assert isinstance(grown, torch.Tensor)
     assert torch.equal(grown, bare)
+
+
+@pytest.mark.parametrize("stage", [Stage.HOLDING, Stage.FOSSILIZED])
+def test_a_grown_slot_keeps_the_dtype_of_autocast(stage: Stage) -> None:
+    model, x = tiny_model(Layout.FLAT, 8), tiny_input(Layout.FLAT)
+    grow_until(model, SLOT, stage, "norm", style=Style.GATE)
+    seen: list[torch.dtype] = []
+    handle = model.host.get_submodule(SLOT).register_forward_hook(lambda _m, _a, out: seen.append(out.dtype))
+    _output(model, x, autocast=True)
+    handle.remove()
+    assert seen == [torch.bfloat16]

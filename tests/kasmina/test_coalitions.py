@@ -146,3 +146,32 @@ def test_an_override_ends_even_when_the_forward_fails() -> None:
     with pytest.raises(RuntimeError), model.override_alpha({"blocks.1": torch.zeros(5)}):
         model(torch.randn(2, 3))
     assert torch.equal(_call(model, x), before)
+
+
+@torch.no_grad()
+def test_several_rows_a_sample_stack_too() -> None:
+    """Windows: the rows of a sample lie together, and all take its alpha."""
+    host = nn.Sequential(nn.Flatten(0, 1), nn.Linear(3, 4), nn.Unflatten(0, (-1, 2)))
+    x = torch.randn(5, 2, 3)
+    model = esper.wrap(host, ["1"], x)
+    grow_until(model, "1", Stage.HOLDING, "mlp")
+    seed = model.slots["1"].seed
+    assert seed is not None
+    seed.scale.fill_(1.0)
+    model.eval()
+    stacked = forward_coalitions(model, x, [{"1"}, set()])
+    for coalition, together in zip(({"1"}, set[str]()), stacked, strict=True):
+        assert torch.allclose(together, forward_coalitions(model, x, [coalition])[0], atol=1e-6)
+
+
+@torch.no_grad()
+def test_overrides_nest() -> None:
+    model, x = _cases()[0]
+    before = _call(model, x)
+    with model.override_alpha({"blocks.1": 0}):
+        off = _call(model, x)
+        with model.override_alpha({"blocks.1": torch.ones(5)}):
+            assert not torch.equal(_call(model, x), off)
+        assert torch.equal(_call(model, x), off)
+    assert torch.equal(_call(model, x), before)
+    assert not torch.equal(off, before)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.kasmina.composition import compose_delta, drop_non_finite_gradient, finite_rows, isolate
+from esper.kasmina.composition import compose_delta, drop_non_finite_gradient, finite_mask, isolate
 from esper.leyline import Composition, Layout, Stage, Style
 from tiny import SLOT, grow_until, tiny_input, tiny_model
 
@@ -73,24 +73,24 @@ def test_isolation_matches_the_formula_through_autograd() -> None:
         assert torch.allclose(one, other, atol=1e-6)
 
 
-def test_isolation_works_under_vmap_and_survives_in_place_hosts() -> None:
-    h, delta = torch.randn(4, 3), torch.randn(4, 3)
-    assert torch.equal(torch.vmap(lambda a, b: isolate(a, b, 1.0))(h, delta), h)
+def test_isolation_survives_in_place_hosts() -> None:
+    delta = torch.randn(4, 3)
     leaf = torch.randn(4, 3, requires_grad=True)
     y = isolate(leaf * 1.0, delta.requires_grad_(), 1.0)
     torch.relu_(y).sum().backward()
 
 
-def test_finite_rows() -> None:
+def test_finite_mask() -> None:
     delta = torch.zeros(4, 3, 2)
     delta[1, 2, 0] = float("nan")
     delta[2, 0, 1] = float("-inf")
     delta[3, 0, 0], delta[3, 0, 1] = float("inf"), float("-inf")
-    assert finite_rows(delta).tolist() == [True, False, False, False]
+    assert finite_mask(delta, (1, 2)).flatten().tolist() == [True, False, False, False]
+    assert finite_mask(delta, (2,)).squeeze(-1).tolist()[1] == [True, True, False]
 
 
 def test_half_precision_does_not_overflow_the_check() -> None:
-    assert finite_rows(torch.full((1, 1000), 60000.0, dtype=torch.float16)).item()
+    assert finite_mask(torch.full((1, 1000), 60000.0, dtype=torch.float16), (1,)).item()
 
 
 def test_non_finite_gradients_are_dropped() -> None:

@@ -85,7 +85,9 @@ def test_the_isolated_seed_learns_something_useful() -> None:
 def test_the_seed_fits_the_negative_functional_gradient() -> None:
     """With penalty c, the optimum of <g, d> + c/2 mean(d^2) is d = -numel g / c."""
     linear = nn.Linear(2, 2, bias=False)
-    model = esper.wrap(nn.Sequential(linear), ["0"], torch.randn(7, 2), isolation_penalty=4.0)
+    with torch.no_grad():
+        linear.weight.copy_(torch.tensor([[0.8, -0.3], [0.2, 0.9]]))
+    model = esper.wrap(nn.Sequential(linear), ["0"], torch.eye(7, 2), isolation_penalty=4.0)
     model.germinate("0", "lora_large")
     seed = model.slots["0"].seed
     assert seed is not None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import esper
-from esper.kasmina import GrowingModel, forget
+from esper.kasmina import GrowingModel, IllegalOperation, forget
 from esper.kasmina.blueprints import Site
 from esper.leyline import Layout, LifecycleOp, NonFiniteSeedOutput, Stage, Style
 from tiny import BATCH, SLOT, Recorder, grow_until, tiny_host, tiny_input
@@ -185,3 +185,117 @@ def test_a_grad_scaler_goes_on_with_the_host(model: GrowingModel, stage: Stage) 
     scaler.update()
     assert scaler.get_scale() == 64.0
     assert not any(torch.equal(p, was) for p, was in zip(model.host.parameters(), before, strict=True))
+
+
+def test_a_broken_seed_is_not_fossilised_and_its_end_is_told(model: GrowingModel) -> None:
+    grow_until(model, SLOT, Stage.HOLDING, "exploding")
+    seed = model.slots[SLOT].seed
+    assert seed is not None
+    Exploding.broken[:] = True
+    with torch.no_grad():
+        seed.scale.fill_(1.0)
+        model(tiny_input(Layout.FLAT))
+    with pytest.raises(IllegalOperation, match="the seed was not finite in this epoch"):
+        model.fossilize(SLOT)
+    model.prune(SLOT)
+    sink = model._events
+    assert isinstance(sink, Recorder)
+    assert NonFiniteSeedOutput(SLOT, Stage.HOLDING) in sink.events
+
+
+def test_a_broken_validation_does_not_cost_a_training_step(model: GrowingModel) -> None:
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    model.attach(optimizer)
+    grow_until(model, SLOT, Stage.HOLDING, "exploding")
+    seed = model.slots[SLOT].seed
+    assert seed is not None
+    Exploding.broken[:] = True
+    with torch.no_grad():
+        model(tiny_input(Layout.FLAT))
+    Exploding.broken[:] = False
+    _train(model, optimizer)
+    assert seed.scale.any()
+
+
+def test_a_closure_step_is_as_safe(model: GrowingModel) -> None:
+    """With a closure, forward and backward happen inside step(), after its pre-hooks."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.attach(optimizer)
+    model.germinate(SLOT, "exploding")
+    Exploding.broken[:] = True
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = model(tiny_input(Layout.FLAT)).square().mean()
+        loss.backward()
+        return loss.item()
+
+    optimizer.step(closure)
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
+class RootOfZero(nn.Module):
+    """A finite output whose gradient is not."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+
+    def forward(self, h: Tensor) -> Tensor:
+        return (self.weight * 0.0).sqrt() + h * self.weight
+
+
+def test_a_finite_output_with_a_broken_gradient_is_skipped_too() -> None:
+    esper.blueprint("root", layouts=["flat"])(lambda site: RootOfZero(site.channels))
+    try:
+        model = esper.wrap(tiny_host(Layout.FLAT), [SLOT], tiny_input(Layout.FLAT))
+    finally:
+        forget("root")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.attach(optimizer)
+    model.germinate(SLOT, "root")
+    model.tick()
+    seed = model.slots[SLOT].seed
+    assert seed is not None
+    with torch.no_grad():
+        seed.scale.fill_(1.0)
+    _train(model, optimizer)
+    assert all(torch.equal(p, torch.ones(3)) for p in seed.parameters())
+    assert model.slots[SLOT].gradients_finite() is False
+
+
+def test_a_widened_copy_cannot_poison_the_host_through_its_input() -> None:
+    """The copy reads the submodule's arguments; their gradients are guarded as well."""
+    x = tiny_input(Layout.FLAT)
+    model = esper.wrap(tiny_host(Layout.FLAT), [SLOT], x)
+    grow_until(model, SLOT, Stage.HOLDING, "widen")
+    seed = model.slots[SLOT].seed
+    assert seed is not None
+    with torch.no_grad():
+        seed.scale.fill_(1.0)
+        for parameter in seed.body.parameters():
+            parameter.fill_(float("inf"))
+    model(x).square().mean().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.host.parameters())
+
+
+class Spike(nn.Module):
+    def forward(self, h: Tensor) -> Tensor:
+        return torch.where(h.abs() > 3.0, float("inf"), h)
+
+
+def test_under_causality_a_broken_position_does_not_reach_back() -> None:
+    esper.blueprint("spike", layouts=["tokens"], causal=True)(lambda _: Spike())
+    try:
+        model = esper.wrap(nn.Sequential(nn.Linear(4, 4)), ["0"], torch.randn(2, 7, 4), causal=True)
+    finally:
+        forget("spike")
+    grow_until(model, "0", Stage.HOLDING, "spike")
+    seed = model.slots["0"].seed
+    assert seed is not None
+    calm = torch.zeros(1, 7, 4)
+    wild = calm.clone()
+    wild[:, 5] = 1e3
+    with torch.no_grad():
+        seed.scale.fill_(1.0)
+        assert torch.equal(model(calm)[:, :5], model(wild)[:, :5])

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim import lr_scheduler as lrs
 
-from esper.kasmina import GrowingModel
+import esper
+from esper.kasmina import BlueprintError, GrowingModel, forget
 from esper.kasmina.blueprints import Site
 from esper.leyline import Layout, Stage
 from tiny import SLOT, grow_until, tiny_host, tiny_input, tiny_model
@@ -162,6 +163,60 @@ def test_attaching_late_sorts_the_seeds_out() -> None:
         assert torch.equal(optimizer.state[parameter]["exp_avg"], moment)
 
 
+def test_attaching_late_knows_kept_and_fading_seeds() -> None:
+    model = tiny_model(Layout.FLAT, 8)
+    grow_until(model, SLOT, Stage.HOLDING, "mlp")
+    parameters = _seed_parameters(model)
+    optimizer = Adam(model.parameters(), lr=0.01)
+    model.prune(SLOT, alpha_speed=3)
+    model.attach(optimizer)
+    assert _groups_of(optimizer, parameters) == set()
+    kept = tiny_model(Layout.FLAT, 8)
+    grow_until(kept, SLOT, Stage.FOSSILIZED, "mlp")
+    optimizer = Adam(kept.host.parameters(), lr=0.01)
+    kept.attach(optimizer)
+    assert _groups_of(optimizer, _seed_parameters(kept)) == {0}
+
+
+def test_detaching_leaves_no_hook() -> None:
+    model = tiny_model(Layout.FLAT, 8)
+    optimizer = Adam(model.parameters(), lr=0.01)
+    before = len(optimizer._optimizer_step_pre_hooks)
+    model.attach(optimizer)
+    model.detach()
+    assert len(optimizer._optimizer_step_pre_hooks) == before
+
+
+def test_schedules_of_several_groups_stay_with_their_groups() -> None:
+    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+    model = esper.wrap(nn.Sequential(first, second), ["0", "1"], torch.randn(2, 3))
+    optimizer = SGD([{"params": first.parameters(), "lr": 0.1}, {"params": second.parameters(), "lr": 0.4}])
+    scheduler = lrs.LambdaLR(optimizer, [lambda epoch: 0.5**epoch, lambda epoch: 0.9**epoch])
+    model.attach(optimizer, scheduler, seed_lr_multiplier=2.0)
+    model.germinate("0", "mlp")
+    model.germinate("1", "mlp")
+    for _ in range(3):
+        model.tick()
+        optimizer.step()
+        scheduler.step()
+    rates = [group["lr"] for group in optimizer.param_groups]
+    assert rates == pytest.approx([0.1 / 8, 0.4 * 0.9**3, 0.2 / 8, 0.8 * 0.9**3])
+    model.prune("0")
+    optimizer.step()
+    scheduler.step()
+    rates = [group["lr"] for group in optimizer.param_groups]
+    assert rates == pytest.approx([0.1 / 16, 0.4 * 0.9**4, 0.8 * 0.9**4])
+
+
+def test_a_sequence_of_schedules_reports_one_rate_a_group_at_once() -> None:
+    model = tiny_model(Layout.FLAT, 8)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scheduler = SCHEDULERS["SequentialLR"](optimizer)
+    model.attach(optimizer, scheduler)
+    model.germinate(SLOT, "mlp")
+    assert len(scheduler.get_last_lr()) == 2
+
+
 def test_named_parameters_keep_their_names() -> None:
     model = tiny_model(Layout.FLAT, 8)
     optimizer = Adam(model.named_parameters(), lr=0.01)
@@ -281,9 +336,6 @@ def test_what_is_refused_by_name() -> None:
 
 
 def test_a_refused_germination_leaves_the_optimiser_alone() -> None:
-    import esper
-    from esper.kasmina import BlueprintError, forget
-
     @esper.blueprint("broken", layouts=["flat"])
     def broken(site: Site) -> nn.Module:
         return nn.Linear(site.channels, site.channels + 1)

@@ -298,6 +298,98 @@ def test_a_host_that_transposes_inside_is_fine_where_the_batch_is_first() -> Non
         esper.wrap(Inside(), ["lstm"], torch.randn(4, 8, 3))
 
 
+def test_rows_that_lie_time_first_are_noticed() -> None:
+    """As many rows as samples allow, but not in the samples' order."""
+
+    class Flattened(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x.transpose(0, 1).flatten(0, 1))
+
+    with pytest.raises(WrapError, match="its first axis is not the batch"):
+        esper.wrap(Flattened(), ["linear"], torch.randn(4, 5, 3))
+
+
+def test_a_square_activation_does_not_tell() -> None:
+    class Transposing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv1d(8, 8, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.conv(x.transpose(1, 2)).transpose(1, 2)
+
+    for length in (7, 8):
+        with pytest.raises(WrapError, match="pass layout="):
+            esper.wrap(nn.Sequential(Transposing()), ["0"], torch.randn(2, length, 8))
+    assert (
+        esper.wrap(nn.Sequential(nn.Conv1d(8, 8, 1)), ["0"], torch.randn(2, 8, 8)).slots["0"].layout
+        == "series"
+    )
+
+
+def test_a_pattern_that_meets_an_alias_takes_it_once() -> None:
+    net = Net()
+    net.layers.append(net.layers[0])
+    assert list(esper.wrap(net, ["layers.*"], torch.randn(2, 4)).slots) == [
+        "layers.0",
+        "layers.2",
+        "layers.1",
+    ]
+
+
+class Cache:
+    pass
+
+
+class CachedLinear(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+
+    def forward(self, x: Tensor, cache: object = None) -> Tensor:
+        assert cache is not None
+        return super().forward(x)
+
+
+def test_a_cache_among_the_arguments_rules_out_a_second_call() -> None:
+    class Caching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = CachedLinear()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.block(x, cache=Cache())
+
+    assert "widen" not in esper.wrap(Caching(), ["block"], torch.randn(2, 4)).slots["block"].blueprints
+
+
+def test_a_module_that_keeps_its_activation_can_be_widened() -> None:
+    class Keeping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.last: Tensor | None = None
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.last = self.linear(x)
+            return self.last
+
+    x = torch.randn(2, 4)
+    model = esper.wrap(nn.Sequential(Keeping()), ["0"], x)
+    model(x)
+    model.germinate("0", "widen")
+
+
+def test_seeds_follow_a_host_that_moved_to_another_dtype() -> None:
+    model = esper.wrap(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), ["1"], torch.randn(2, 4))
+    model.double()
+    model.germinate("1", "mlp")
+    model(torch.randn(2, 4, dtype=torch.float64)).sum().backward()
+
+
 def test_nested_tensors_are_refused() -> None:
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2)
     with pytest.raises(WrapError, match="enable_nested_tensor=False"):
@@ -436,13 +528,13 @@ def test_modules_that_would_ignore_hooks_are_refused() -> None:
 
 def test_the_example_leaves_no_trace() -> None:
     host = nn.Sequential(nn.Conv1d(3, 4, 1), nn.BatchNorm1d(4), nn.Dropout())
-    host[1].eval()
+    host[2].eval()
     state = copy.deepcopy(host.state_dict())
     randomness = torch.get_rng_state()
     esper.wrap(host, ["0"], tiny_input(Layout.SERIES))
     assert torch.equal(torch.get_rng_state(), randomness)
     assert all(torch.equal(value, state[name]) for name, value in host.state_dict().items())
-    assert [part.training for part in host] == [True, False, True]
+    assert [part.training for part in host] == [True, True, False]
     assert [len(part._forward_hooks) for part in host] == [1, 0, 0]
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from esper.leyline import Composition
+from esper.leyline import Composition, Layout
 
 
 def compose_delta(composition: Composition, h: Tensor, d: Tensor, gate: Tensor | None) -> Tensor:
@@ -24,10 +24,15 @@ def compose_delta(composition: Composition, h: Tensor, d: Tensor, gate: Tensor |
     return d
 
 
-def finite_rows(delta: Tensor) -> Tensor:
-    """Which samples' delta is finite, (batch,). One reduction: a sum carries any NaN or Inf."""
+def per_channel(scale: Tensor, layout: Layout) -> Tensor:
+    """(channel,) -> ready to broadcast over an activation."""
+    return scale.view({Layout.IMAGE: (-1, 1, 1), Layout.SERIES: (-1, 1)}.get(layout, (-1,)))
+
+
+def finite_mask(delta: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """Where delta is finite all along `axes`, kept as axes of size 1. One reduction: a sum carries NaN and Inf."""
     accumulator = torch.promote_types(delta.dtype, torch.float32)
-    return torch.isfinite(delta.detach().sum(dim=tuple(range(1, delta.ndim)), dtype=accumulator))
+    return torch.isfinite(delta.detach().sum(dim=axes, keepdim=True, dtype=accumulator))
 
 
 def per_sample(values: Tensor, ndim: int) -> Tensor:
@@ -56,8 +61,6 @@ def drop_non_finite_gradient(x: Tensor) -> Tensor:
 
 
 class _Isolate(torch.autograd.Function):
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(h: Tensor, delta: Tensor, penalty: Tensor | float) -> Tensor:  # noqa: ARG004
         return h.clone()  # not a view of h: the host may go on in place
@@ -83,8 +86,6 @@ class _Isolate(torch.autograd.Function):
 
 
 class _DropNonFiniteGradient(torch.autograd.Function):
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(x: Tensor) -> Tensor:
         return x.view_as(x)

@@ -17,8 +17,11 @@ class IllegalOperation(ValueError):
     def __init__(
         self, slot: str, stage: Stage, operation: LifecycleOp, reason: str, legal: frozenset[LifecycleOp]
     ) -> None:
-        self.slot, self.stage, self.operation, self.legal = slot, stage, operation, legal
+        self.slot, self.stage, self.operation, self.reason, self.legal = slot, stage, operation, reason, legal
         names = ", ".join(op.name for op in sorted(legal))
         super().__init__(
             f"{operation.name} is not legal at slot {slot!r} in stage {stage.name}: {reason}. Legal now: {names}"
         )
+
+    def __reduce__(self) -> tuple[type["IllegalOperation"], tuple[object, ...]]:
+        return type(self), (self.slot, self.stage, self.operation, self.reason, self.legal)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.node import Argument
 
-from esper.kasmina.composition import compose_delta
+from esper.kasmina.composition import compose_delta, per_channel
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.outputs import OutputForm
 from esper.kasmina.seed import Seed
@@ -57,9 +57,8 @@ class _Blend(nn.Module):
         self.layout = layout
 
     def forward(self, h: Tensor, d: Tensor) -> Tensor:
-        per_channel = {Layout.IMAGE: (-1, 1, 1), Layout.SERIES: (-1, 1)}.get(self.layout, (-1,))
         gate = None if self.gate is None else self.gate(h)
-        delta = compose_delta(self.composition, h, d * self.scale.view(per_channel), gate).to(h.dtype)
+        delta = compose_delta(self.composition, h, d * per_channel(self.scale, self.layout), gate).to(h.dtype)
         return h + (delta if self.alpha == 1.0 else self.alpha * delta)
 
 

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from esper.kasmina.errors import BlueprintError, IllegalOperation
 from esper.kasmina.optimisers import OptimiserCare, Scheduler
+from esper.kasmina.rules import GrowthRules
 from esper.kasmina.seed import bear_seed, birth_randomness
 from esper.kasmina.slot import IsolationPenalty, Slot
 from esper.leyline import (
@@ -108,7 +109,7 @@ class GrowingModel(nn.Module):
         alpha_target  where that ramp will end (0.5, 0.7 or 1)
         """
         place = self._require(slot, LifecycleOp.GERMINATE)
-        style = Style(_choice("style", style, STYLES))
+        style = _choice("style", style, STYLES)
         tempo = _choice("tempo", tempo, TEMPOS)
         alpha_target = _choice("alpha_target", alpha_target, ALPHA_TARGETS)
         if blueprint not in place.blueprints:
@@ -149,20 +150,19 @@ class GrowingModel(nn.Module):
         """
         place = self._require(slot, LifecycleOp.SET_ALPHA_TARGET)
         life, legal = place.life, place.legal(free_places=0)
-        style = Style(_choice("style", life.style if style is None else style, legal.styles))
+        style = _choice("style", life.style if style is None else style, legal.styles)
         alpha_target = _choice("alpha_target", alpha_target, legal.alpha_targets)
         speed = _choice("alpha_speed", alpha_speed, ALPHA_SPEEDS)
-        life.set_alpha_target(
-            alpha_target, style, speed, Curve(_choice("alpha_curve", alpha_curve, ALPHA_CURVES))
-        )
+        life.set_alpha_target(alpha_target, style, speed, _choice("alpha_curve", alpha_curve, ALPHA_CURVES))
         self._changed(place, Stage.HOLDING, LifecycleOp.SET_ALPHA_TARGET)
 
     def prune(self, slot: str, *, alpha_speed: int = 0, alpha_curve: Curve | str = Curve.LINEAR) -> None:
         """Remove a seed: now, or faded out over `alpha_speed` epochs, frozen meanwhile (3, 5 or 8)."""
         place = self._require(slot, LifecycleOp.PRUNE)
         speed = _choice("alpha_speed", alpha_speed, ALPHA_SPEEDS)
-        curve = Curve(_choice("alpha_curve", alpha_curve, ALPHA_CURVES))
+        curve = _choice("alpha_curve", alpha_curve, ALPHA_CURVES)
         before = place.stage
+        self._tell_if_broken(place)
         place.life.prune(speed, curve)
         assert place.seed is not None
         parameters = list(place.seed.parameters())
@@ -187,10 +187,9 @@ class GrowingModel(nn.Module):
 
     def tick(self) -> None:
         """Begin an epoch: alphas move, arrivals happen, cooldowns run out. Call it once, before training."""
-        for name, slot in self._slots.items():
+        for slot in self._slots.values():
             before = slot.stage
-            if slot.seed is not None and before.is_live and slot.take_epoch_flag():
-                self._emit(NonFiniteSeedOutput(name, before))
+            self._tell_if_broken(slot)
             slot.reported_gradients_finite = None
             slot.life.tick()
             if not (slot.stage.is_live or slot.stage is Stage.FOSSILIZED):
@@ -258,6 +257,8 @@ class GrowingModel(nn.Module):
                 care.adopt(slot)
             elif slot.stage is Stage.FOSSILIZED:
                 care.settle(slot)
+            elif slot.seed is not None:
+                care.forget(list(slot.seed.parameters()))
         self._care, self._penalty.scaler = care, scaler
 
     def detach(self) -> None:
@@ -276,16 +277,16 @@ class GrowingModel(nn.Module):
         not even computed. A seed in TRAINING takes part too. Slots that are not named behave as always.
         """
         for name, alpha in alphas.items():
-            if not isinstance(alpha, Tensor | float):
+            if not isinstance(alpha, Tensor | float | int):
                 raise TypeError(f"alpha of {name!r} must be a float or a tensor, not {alpha!r}")
-        chosen = [(self._slot(name), alpha) for name, alpha in alphas.items()]
-        for slot, alpha in chosen:
-            slot.override_alpha(alpha)
+        before = {name: self._slot(name).alpha_override for name in alphas}
+        for name, alpha in alphas.items():
+            self._slots[name].alpha_override = alpha if isinstance(alpha, Tensor) else float(alpha)
         try:
             yield
         finally:
-            for slot, _ in chosen:
-                slot.override_alpha(None)
+            for name, previous in before.items():
+                self._slots[name].alpha_override = previous
 
     # Out of here
 
@@ -330,9 +331,12 @@ class GrowingModel(nn.Module):
         self.slot_config.index(name)
         return self._slots[name]
 
+    @property
+    def rules(self) -> GrowthRules:
+        return next(iter(self._slots.values())).life.rules
+
     def _free_places(self) -> int:
-        rules = next(iter(self._slots.values())).life.rules
-        return rules.max_live_seeds - self.live_seeds
+        return self.rules.max_live_seeds - self.live_seeds
 
     def _require(self, name: str, operation: LifecycleOp) -> Slot:
         slot, free = self._slot(name), self._free_places()
@@ -341,6 +345,11 @@ class GrowingModel(nn.Module):
             legal = slot.legal(free_places=free).operations
             raise IllegalOperation(name, slot.stage, operation, reason, legal)
         return slot
+
+    def _tell_if_broken(self, slot: Slot) -> None:
+        """At the end of an epoch, or of a seed's life: say if it was not finite, and begin a new record."""
+        if slot.stage.is_live and slot.take_epoch_flag():
+            self._emit(NonFiniteSeedOutput(slot.name, slot.stage))
 
     def _changed(self, slot: Slot, before: Stage, operation: LifecycleOp | None) -> None:
         if slot.stage is not before:

@@ -29,6 +29,10 @@ def resolve_slots(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Mod
         names = [name for name in modules if _matches(parts, name.split("."))]
         if not names:
             raise WrapError(_unknown(pattern, list(modules)))
+        if pattern not in modules:  # a pattern may meet one module under two names; its first will do
+            known = {id(module) for module in found.values()}
+            firsts = {id(modules[name]): name for name in reversed(names)}
+            names = [name for name in firsts.values() if id(modules[name]) not in known]
         found.update({name: modules[name] for name in names})
     by_identity: dict[int, str] = {}
     for name, module in found.items():

@@ -1,6 +1,7 @@
 """Keeping an optimiser and its schedulers right while parameters come and go."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -97,8 +98,7 @@ class OptimiserCare:
         named = [(f"{slot.prefix}.{name}", p) for name, p in slot.seed.named_parameters()]
         group["params"] = named if "param_names" in home else parameters
         self.optimizer.add_param_group(group)
-        for scheduler in self.schedulers:
-            self._extend(scheduler, home_index)
+        self._extend(home_index)
 
     def settle(self, slot: Slot) -> None:
         """Move a fossilised seed into its submodule's group, its optimiser state with it."""
@@ -142,16 +142,15 @@ class OptimiserCare:
             group["params"] = [p for p, stay in zip(group["params"], stays, strict=True) if stay]
             if not group["params"]:
                 del self.optimizer.param_groups[index]
-                for scheduler in self.schedulers:
-                    _shrink(scheduler, index)
+                for _, values in _group_lists(self.schedulers):
+                    del values[index]
         return names
 
-    def _extend(self, scheduler: Scheduler, home_index: int) -> None:
-        for name in _RATE_LISTS + _OTHER_LISTS:
-            values = getattr(scheduler, name, None)
-            if isinstance(values, list) and values:
-                value = values[home_index]
-                values.append(value * self.seed_lr_multiplier if name in _RATE_LISTS else value)
+    def _extend(self, home_index: int) -> None:
+        """Every per-group list of the schedulers gets an entry for a new last group."""
+        for name, values in _group_lists(self.schedulers):
+            value = values[home_index]
+            values.append(value * self.seed_lr_multiplier if name in _RATE_LISTS else value)
 
     @torch.no_grad()
     def _skip_non_finite(self, *_: object) -> None:
@@ -185,8 +184,12 @@ def _flatten(given: Iterable[Scheduler]) -> list[Scheduler]:
     return flat
 
 
-def _shrink(scheduler: Scheduler, index: int) -> None:
-    for name in _RATE_LISTS + _OTHER_LISTS:
-        values = getattr(scheduler, name, None)
-        if isinstance(values, list) and len(values) > index:
-            del values[index]
+def _group_lists(given: Iterable[Scheduler]) -> list[tuple[str, list[Any]]]:
+    """What schedulers keep per parameter group; a list that two of them share is named once."""
+    found: dict[int, tuple[str, list[Any]]] = {}
+    for scheduler in given:
+        for name in _RATE_LISTS + _OTHER_LISTS:
+            values = getattr(scheduler, name, None)
+            if isinstance(values, list) and values:
+                found.setdefault(id(values), (name, values))
+    return list(found.values())

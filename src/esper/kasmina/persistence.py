@@ -134,13 +134,12 @@ def _describe(model: GrowingModel) -> tuple[ModelRecord, dict[str, Tensor]]:
     if model.care is not None:
         optimizer, state = _describe_optimizer(model, model.care)
         tensors |= state
-    some_slot = next(iter(model.slots.values()))
     record = ModelRecord(
         format="esper growing model",
         version=VERSION,
         growth_seed=model.growth_seed,
         isolation_penalty=model.isolation_penalty,
-        rules=asdict(some_slot.life.rules),
+        rules=asdict(model.rules),
         slots={name: _describe_slot(slot) for name, slot in model.slots.items()},
         optimizer=optimizer,
     )

@@ -1,6 +1,6 @@
 """One forward of the example through the bare host, to see what passes through each slot."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -45,7 +45,9 @@ class Sighting:
     telling: nn.Module | None = None
     """The last submodule inside whose type tells what the axes of this very output mean."""
     batch_first: bool = True
-    """The first axis grows with the batch."""
+    """The rows are the samples', in order."""
+    last: Tensor | None = None
+    """The activation of the last call."""
     unusable: str | None = None
 
 
@@ -72,7 +74,7 @@ def batch_size(example: ExampleInput) -> int:
 def probe(model: nn.Module, slots: Mapping[str, nn.Module], example: ExampleInput) -> dict[str, Sighting]:
     """Run the example in eval mode, leaving no trace; what fired, by slot name, in firing order.
 
-    A second forward with one sample more shows which axis is the batch.
+    Two more forwards, one with a sample more and one with the samples in reverse, show which axis is the batch.
     """
     samples = batch_size(example)
     try:
@@ -81,21 +83,35 @@ def probe(model: nn.Module, slots: Mapping[str, nn.Module], example: ExampleInpu
         error.add_note("while running example_input through the host to find out about its slots")
         raise
     try:
-        larger = _watched(model, slots, _one_more(example, samples))
+        larger = _watched(model, slots, _rebatched(example, samples, lambda t: torch.cat([t, t[:1]])))
+        reversed_ = _watched(model, slots, _rebatched(example, samples, lambda t: t.flip(0)))
     except Exception:  # a host may insist on its batch size; then the first forward must do
-        larger = watch
+        larger = reversed_ = watch
     if any(rows != watch.time_first.get(part, rows) for part, rows in larger.time_first.items()):
         raise WrapError(
             "the first axis of example_input is time, as a module with batch_first=False reads it: seeds need the "
             "batch first. Make it batch_first=True"
         )
     for name, seen in watch.sightings.items():
-        again = larger.sightings.get(name, seen)
-        seen.batch_first = larger is watch or all(
-            one[0] * (samples + 1) == other[0] * samples
-            for one, other in zip(seen.shapes, again.shapes, strict=False)
-        )
+        more, back = larger.sightings.get(name), reversed_.sightings.get(name)
+        if larger is not watch and more is not None and back is not None:
+            grows = _grows_with_the_batch(seen, more, samples)
+            seen.batch_first = grows and _follows_the_samples(seen, back, samples)
     return dict(sorted(watch.sightings.items(), key=lambda item: item[1].order))
+
+
+def _grows_with_the_batch(seen: Sighting, more: Sighting, samples: int) -> bool:
+    pairs = zip(seen.shapes, more.shapes, strict=False)
+    return all(one[0] * (samples + 1) == other[0] * samples for one, other in pairs)
+
+
+def _follows_the_samples(seen: Sighting, back: Sighting, samples: int) -> bool:
+    """Reversing the samples reverses the rows, several rows a sample together."""
+    if seen.last is None or back.last is None or seen.last.shape[0] % samples:
+        return True  # there is nothing to compare, or the shape says it already
+    ours, theirs = (t.reshape(samples, -1).float() for t in (seen.last, back.last))
+    tolerance = 1e-3 * float(ours.abs().nan_to_num(0.0, 0.0, 0.0).amax()) if ours.numel() else 0.0
+    return torch.allclose(ours.flip(0), theirs, rtol=0.0, atol=tolerance, equal_nan=True)
 
 
 def _watched(model: nn.Module, slots: Mapping[str, nn.Module], example: ExampleInput) -> "_Watch":
@@ -109,15 +125,14 @@ def _watched(model: nn.Module, slots: Mapping[str, nn.Module], example: ExampleI
     return watch
 
 
-def _one_more(example: ExampleInput, samples: int) -> ExampleInput:
-    """The example with its first sample once more at the end."""
+def _rebatched(example: ExampleInput, samples: int, change: Callable[[Tensor], Tensor]) -> ExampleInput:
+    """The example with `change` done to every tensor that has the batch axis."""
 
-    def extend(tensor: Tensor) -> Tensor:
-        batched = tensor.ndim > 0 and tensor.shape[0] == samples
-        return torch.cat([tensor, tensor[:1]]) if batched else tensor
+    def apply(tensor: Tensor) -> Tensor:
+        return change(tensor) if tensor.ndim > 0 and tensor.shape[0] == samples else tensor
 
-    extended: ExampleInput = tree_map_only(Tensor, extend, example)
-    return extended
+    rebatched: ExampleInput = tree_map_only(Tensor, apply, example)
+    return rebatched
 
 
 class _Watch:
@@ -170,6 +185,7 @@ class _Watch:
             seen.unusable = f"it returns {what}; a slot needs a floating-point tensor, first in any tuple"
             return
         seen.shapes.append(tensor.shape)
+        seen.last = tensor
         seen.dtype, seen.device = tensor.dtype, tensor.device
         seen.form = output_form(output) or seen.form
         seen.positional, seen.keywords = len(args), tuple(kwargs)
@@ -177,14 +193,18 @@ class _Watch:
             leaf is None or isinstance(leaf, Tensor | bool | int | float | str)
             for leaf in tree_leaves((args, kwargs))
         )
-        seen.telling = next(
-            (
-                part
-                for part, shape in reversed(inside)
-                if shape == tensor.shape and isinstance(part, _SERIES_MODULES + _TOKEN_MODULES)
-            ),
-            seen.telling,
-        )
+        seen.telling = _telling(module, tensor.shape, inside) or seen.telling
+
+
+def _telling(
+    slot: nn.Module, shape: torch.Size, inside: list[tuple[nn.Module, torch.Size]]
+) -> nn.Module | None:
+    """The last part whose type tells what the axes of an output of this shape mean."""
+    if len(shape) == 3 and shape[1] == shape[2] and not isinstance(slot, nn.Sequential):
+        # A square activation looks the same transposed, so only the slot's own type tells.
+        inside = [(part, size) for part, size in inside if part is slot]
+    kinds = _SERIES_MODULES + _TOKEN_MODULES
+    return next((part for part, size in reversed(inside) if size == shape and isinstance(part, kinds)), None)
 
 
 def _versions(args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[int]:
@@ -231,10 +251,12 @@ def _untouched(model: nn.Module) -> Iterator[None]:
     """Eval mode inside; training flags and random states as before afterwards."""
     flags = [(module, module.training) for module in model.modules()]
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    model_training = model.training
     with torch.random.fork_rng(devices=devices):
         model.eval()
         try:
             yield
         finally:
+            model.train(model_training)  # a module may do more than set its flag
             for module, training in flags:
                 module.training = training

@@ -11,10 +11,10 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from esper.kasmina.blueprints import Blueprint, Site
 from esper.kasmina.blueprints.parts import pointwise
-from esper.kasmina.composition import compose_delta, finite_rows
+from esper.kasmina.composition import compose_delta, finite_mask, per_channel
 from esper.kasmina.errors import BlueprintError
 from esper.kasmina.outputs import main_tensor
-from esper.leyline import Composition, Layout
+from esper.leyline import Composition
 
 
 class Seed(nn.Module):
@@ -36,13 +36,12 @@ class Seed(nn.Module):
         self.gate = pointwise(site, site.channels, 1) if composition is Composition.GATE else None
         # A tensor, so that compiled and captured programs follow it; the slot keeps the same number as a float.
         self.register_buffer("alpha", torch.zeros(()), persistent=False)
-        # Behind the batch axis, channels come first or, for tokens, last.
-        self._channels_last = site.layout is Layout.TOKENS
+        self._layout, self._guard_axes = site.layout, site.guard_axes
 
     def forward(
         self, h: Tensor, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> tuple[Tensor, Tensor]:
-        """delta in h's dtype, and which samples are finite (batch,).
+        """delta in h's dtype, and where it is finite, sample by sample.
 
         A body that reads the submodule's input is given `args` and `kwargs`.
         """
@@ -57,11 +56,11 @@ class Seed(nn.Module):
                 f"blueprint {self.blueprint_name!r} gave {found} for an activation of shape {tuple(h.shape)}; "
                 "its module must keep the shape"
             )
-        d = d * (self.scale if self._channels_last else self.scale.view(-1, *([1] * (h.ndim - 2))))
+        d = d * per_channel(self.scale, self._layout)
         gate: Tensor | None = None if self.gate is None else self.gate(h)
         delta = compose_delta(self.composition, h, d, gate).to(dtype)
         # tanh hides an infinite d, so there it is d that must be finite
-        return delta, finite_rows(d if self.composition is Composition.MULTIPLY else delta)
+        return delta, finite_mask(d if self.composition is Composition.MULTIPLY else delta, self._guard_axes)
 
     def train(self, mode: bool = True) -> "Seed":
         """A seed is the same in training and evaluation: a copied submodule may not draw dropout masks.
@@ -89,7 +88,8 @@ def birth_randomness(growth_seed: int, slot: str, birth: int) -> Iterator[None]:
     before = torch.get_rng_state()
     torch.default_generator.manual_seed(int.from_bytes(digest, "little") >> 1)
     try:
-        with torch.device("cpu"):
+        # A controller may be acting in inference mode; a parameter born there could never be trained.
+        with torch.inference_mode(False), torch.enable_grad(), torch.device("cpu"):
             yield
     finally:
         torch.set_rng_state(before)

@@ -29,7 +29,7 @@ class IsolationPenalty:
     def in_loss_units(self, device: torch.device) -> Tensor | float:
         if self.scaler is None or not self.scaler.is_enabled():
             return self.weight
-        return self.scaler.scale(torch.tensor(self.weight, device=device))
+        return self.scaler.scale(torch.full((), self.weight, device=device))
 
     def __getstate__(self) -> dict[str, object]:
         return {"weight": self.weight, "scaler": None}  # a copied model is not in the middle of a loss
@@ -38,6 +38,7 @@ class IsolationPenalty:
 class Slot(nn.Module):
     """One place where the host can grow."""
 
+    anchor: Tensor
     non_finite: Tensor
     """Whether a delta was not finite: (since the last optimiser step, between the last tick and that step)."""
 
@@ -59,21 +60,18 @@ class Slot(nn.Module):
         self.contribution: float | None = None
         self.reported_gradients_finite: bool | None = None
         self._penalty = penalty
-        self._alpha_override: Tensor | float | None = None  # (sample,), or one for all
-        # In a tuple, so that the host's submodule is not registered here a second time.
-        self._site = (site,)
+        self.alpha_override: Tensor | float | None = None
+        """An alpha per sample (batch,), or one for all, for the forwards to come, whatever the stage."""
+        self.site = site
         self.register_buffer("non_finite", torch.zeros(2, dtype=torch.bool, device=device), persistent=False)
-        self._example_dtype = dtype
+        # Goes where the model goes, so that a submodule without parameters still has a device and a dtype.
+        self.register_buffer("anchor", torch.zeros((), dtype=dtype, device=device), persistent=False)
         self._handle = self._module.register_forward_hook(self._grow, with_kwargs=True)
 
     def forward(self) -> None:
         raise RuntimeError("a slot is not called: it hooks the host's submodule")
 
     # What can be seen
-
-    @property
-    def site(self) -> Site:
-        return self._site[0]
 
     @property
     def _module(self) -> nn.Module:
@@ -142,6 +140,8 @@ class Slot(nn.Module):
         reason = self.life.refusal(operation, free_places=free_places)
         if reason is not None:
             return reason
+        if operation is LifecycleOp.FOSSILIZE and self.broken():
+            return "the seed was not finite in this epoch, and the host would not be guarded from it any more"
         if operation is LifecycleOp.ADVANCE:
             finite = self.gradients_finite()
             if finite is None:
@@ -177,30 +177,33 @@ class Slot(nn.Module):
             return self.reported_gradients_finite
         if self.seed is None:
             return None
+        if self.broken():
+            return False
         gradients = [p.grad for p in self.seed.parameters() if p.grad is not None]
         if not gradients:
             return None
         return bool(torch.isfinite(torch.stack(torch._foreach_norm(gradients))).all())
 
+    def broken(self) -> bool:
+        """Whether an output or gradient of the seed was not finite in this epoch, unless a report denies it."""
+        return not self.reported_gradients_finite and bool(self.non_finite.any())
+
     # What happens to it
 
     def placement(self) -> tuple[torch.device, torch.dtype]:
         """Where a new seed's parameters belong: beside the submodule's own."""
-        own = next((p for p in self._module.parameters() if p.is_floating_point()), None)
-        if own is None:
-            return self.non_finite.device, self._example_dtype
+        own = next((p for p in self._module.parameters() if p.is_floating_point()), self.anchor)
         return own.device, own.dtype
 
     def plant(self, seed: Seed) -> None:
         self.seed = seed
+        self.non_finite = self.non_finite.to(seed.scale.device)
         self._guard_gradients()
         self.contribution = self.reported_gradients_finite = None
         self.non_finite.zero_()
 
-    def clear(self) -> Seed | None:
-        seed, self.seed = self.seed, None
-        self.contribution = self.reported_gradients_finite = None
-        return seed
+    def clear(self) -> None:
+        self.seed = self.contribution = self.reported_gradients_finite = None
 
     def _guard_gradients(self) -> None:
         """Keep a broken seed's NaN out of its gradients, before clipping or a scaler can see them."""
@@ -209,11 +212,11 @@ class Slot(nn.Module):
                 if parameter.requires_grad:
                     parameter.register_hook(self._clean_gradient)
 
-    def _clean_gradient(self, gradient: Tensor) -> Tensor | None:
+    def _clean_gradient(self, gradient: Tensor) -> Tensor:
+        """Zero if this or any output since the last step was not finite; the flag stays on the device."""
         broken = self.non_finite[0]
-        if broken.device.type != "cpu":
-            return gradient.masked_fill(broken, 0.0)
-        return torch.zeros_like(gradient) if broken else None
+        broken.logical_or_(~torch.isfinite(gradient.sum()))
+        return gradient.masked_fill(broken, 0.0)
 
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
@@ -245,10 +248,6 @@ class Slot(nn.Module):
     def remove_hook(self) -> None:
         self._handle.remove()
 
-    def override_alpha(self, alpha: Tensor | float | None) -> None:
-        """An alpha per sample, or one for all, for the forwards to come, whatever the stage; None ends it."""
-        self._alpha_override = alpha
-
     # The forward
 
     def _grow(
@@ -262,7 +261,7 @@ class Slot(nn.Module):
         h = main_tensor(output)
         if h is None:
             raise RuntimeError(f"slot {self.name!r}: the submodule returned no tensor, unlike in the example")
-        override = self._alpha_override
+        override = self.alpha_override
         if override is not None:
             if isinstance(override, float) and override == 0.0:
                 return None
@@ -284,7 +283,7 @@ class Slot(nn.Module):
         """The host's output, untouched; the seed learns from the gradient that passes."""
         args, kwargs = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
         delta, finite = seed(h.detach(), args, kwargs)
-        self.non_finite[0].logical_or_(~finite.all())
+        self._note(finite)
         return isolate(h, delta, self._penalty.in_loss_units(h.device))
 
     def _guarded_delta(
@@ -294,9 +293,13 @@ class Slot(nn.Module):
         if seed.reads_input:
             args, kwargs = tree_map_only(Tensor, drop_non_finite_gradient, (args, kwargs))
         delta, finite = seed(drop_non_finite_gradient(h), args, kwargs)
-        if self._alpha_override is None:
-            self.non_finite[0].logical_or_(~finite.all())
-        return torch.where(per_sample(finite, h.ndim), delta, 0.0)
+        if self.alpha_override is None:
+            self._note(finite)
+        return torch.where(finite, delta, 0.0)
+
+    def _note(self, finite: Tensor) -> None:
+        """Remember what was not finite: for the next optimiser step if it will be learned from, else to tell."""
+        self.non_finite[0 if torch.is_grad_enabled() else 1].logical_or_(~finite.all())
 
     def _by_row(self, alphas: Tensor, h: Tensor) -> Tensor:
         """(sample,) -> one alpha per row of h, ready to broadcast."""

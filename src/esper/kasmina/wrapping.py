@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from esper.kasmina.blueprints import Blueprint, Site, all_blueprints
+from esper.kasmina.blueprints.site import channel_axis
 from esper.kasmina.blueprints.widening import bare_copy
 from esper.kasmina.errors import BlueprintError, WrapError
 from esper.kasmina.model import GrowingModel
@@ -157,8 +158,7 @@ def _read_site(
     name: str, module: nn.Module, seen: Sighting, asked: Layout | None, causal: bool, samples: int
 ) -> Site:
     layout = read_layout(name, seen, asked)
-    axis = -1 if layout is Layout.TOKENS else 1
-    widths = sorted({shape[axis] for shape in seen.shapes})
+    widths = sorted({shape[channel_axis(layout)] for shape in seen.shapes})
     ranks = {len(shape) for shape in seen.shapes}
     if len(widths) > 1 or len(ranks) > 1:
         raise WrapError(
@@ -186,6 +186,10 @@ def _read_site(
 
 def _can_copy(module: nn.Module) -> bool:
     if not any(parameter.numel() for parameter in module.parameters()):
+        return False
+    if any(
+        part._forward_pre_hooks for part in module.modules()
+    ):  # weights that a hook makes, as weight_norm does
         return False
     try:
         bare_copy(module, torch.device("meta"))

@@ -31,4 +31,15 @@ class Site:
 
     @property
     def channel_axis(self) -> int:
-        return -1 if self.layout is Layout.TOKENS else 1
+        return channel_axis(self.layout)
+
+    @property
+    def guard_axes(self) -> tuple[int, ...]:
+        """What is judged finite or not together: a sample; in a causal model a position of it."""
+        if self.causal:
+            return (self.channel_axis,)
+        return {Layout.IMAGE: (1, 2, 3), Layout.FLAT: (1,)}.get(self.layout, (1, 2))
+
+
+def channel_axis(layout: Layout) -> int:
+    return -1 if layout is Layout.TOKENS else 1

@@ -3,7 +3,7 @@
 import copy
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
@@ -19,6 +19,9 @@ def bare_copy(module: nn.Module, device: torch.device) -> nn.Module:
     for part in module.modules():
         for hooks in (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks):
             memo[id(hooks)] = type(hooks)()
+        for kept in part.__dict__.values():
+            if isinstance(kept, Tensor) and not kept.is_leaf:  # an activation somebody keeps
+                memo[id(kept)] = kept.detach()
     for parameter in module.parameters():
         memo[id(parameter)] = nn.Parameter(parameter.detach().to(device, copy=True))
     for buffer in module.buffers():
