@@ -1,6 +1,13 @@
 """Leyline: the contracts every other part agrees on. Plain data and protocols; nothing heavy is imported."""
 
-from esper.leyline.events import Event, EventSink, NonFiniteSeedOutput, SeedFading, SeedGerminated, StageChanged
+from esper.leyline.events import (
+    Event,
+    EventSink,
+    NonFiniteSeedOutput,
+    SeedFading,
+    SeedGerminated,
+    StageChanged,
+)
 from esper.leyline.heads import (
     ALPHA_CURVES,
     ALPHA_SPEEDS,
