@@ -25,14 +25,16 @@ from esper.tamiyo import PolicyInputs, PolicyOutput, RecurrentActorCritic, Seque
 
 NUM_ENVS, NUM_STEPS, HIDDEN = 8, 128, 64
 CONFIG = PPOConfig(
-    lr=2e-3,
+    lr=1e-3,
     gamma=0.98,
     gae_lambda=0.95,
+    value_coef=0.1,
     entropy_coef=0.0,
     entropy_coef_min=0.0,
     target_kl=None,
     n_epochs=4,
-    num_minibatches=4,
+    num_minibatches=8,
+    normalize_observations=True,
 )
 
 
@@ -68,8 +70,8 @@ def make_envs(num_envs: int = NUM_ENVS) -> AnyVectorEnv:
 
 def train(
     seed: int, steps: int, *, memory: bool = True, on_update: Callable[[PPOUpdateMetrics], None] | None = None
-) -> tuple[RecurrentActorCritic, float]:
-    """Train on CartPole without velocities; returns the policy and environment steps per second."""
+) -> tuple[PPOAgent, float]:
+    """Train on CartPole without velocities; returns the agent and environment steps per second."""
     envs = make_envs()
     network = RecurrentActorCritic if memory else Amnesiac
     policy = network(
@@ -85,7 +87,7 @@ def train(
     learn(agent, envs, steps, seed=seed, on_update=on_update)
     elapsed = time.perf_counter() - began
     envs.close()
-    return policy, agent.env_steps / elapsed
+    return agent, agent.env_steps / elapsed
 
 
 def main() -> None:
@@ -95,9 +97,9 @@ def main() -> None:
     parser.add_argument("--no-memory", action="store_true", help="zero the LSTM's state at every step")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    policy, steps_per_second = train(arguments.seed, arguments.steps, memory=not arguments.no_memory)
+    agent, steps_per_second = train(arguments.seed, arguments.steps, memory=not arguments.no_memory)
     envs = make_envs()
-    returns = evaluate(policy, envs, 40, seed=arguments.seed + 10_000)
+    returns = evaluate(agent.actor(NUM_ENVS), envs, 40, seed=arguments.seed + 10_000)
     envs.close()
     result = {
         "seed": arguments.seed,

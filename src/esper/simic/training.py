@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper.simic.agent import PPOAgent, PPOUpdateMetrics
-from esper.tamiyo import ActionLayout, Actor, Policy, discrete_layout, multi_discrete_layout, unwrap
+from esper.tamiyo import ActionLayout, Actor, discrete_layout, multi_discrete_layout
 
 AnyVectorEnv = VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[np.float64]]
 Flags = NDArray[np.bool_]
@@ -70,14 +70,13 @@ def learn(
 
 
 @torch.inference_mode()
-def evaluate(policy: Policy, envs: AnyVectorEnv, episodes: int, *, seed: int) -> list[float]:
-    """Returns of `episodes` greedy episodes, an equal share from each env: no favour to short ones."""
+def evaluate(actor: Actor, envs: AnyVectorEnv, episodes: int, *, seed: int) -> list[float]:
+    """Returns of `episodes` episodes, an equal share from each env: no favour to short ones."""
     if episodes % envs.num_envs:
         raise ValueError(f"episodes is {episodes}; expected a multiple of the {envs.num_envs} envs")
     require_same_step_autoreset(envs)
-    plain = unwrap(policy)
-    actor = Actor(plain, envs.num_envs)
-    everything = plain.layout.all_legal(envs.num_envs, plain.device)
+    actor.reset()
+    everything = actor.policy.layout.all_legal(envs.num_envs, actor.policy.device)
     share = episodes // envs.num_envs
     finished: list[list[float]] = [[] for _ in range(envs.num_envs)]
     running = np.zeros(envs.num_envs)

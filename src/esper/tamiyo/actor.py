@@ -1,5 +1,7 @@
 """A policy in use: owns its memory and demands the mask, so that neither can be forgotten."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -13,19 +15,32 @@ class Actor:
     >>> action = actor.act(observation, mask)  # (env, head)
     >>> action = actor.act(observation, mask, reward=reward)
     >>> actor.reset()                          # a new episode
+
+    generator: to sample with; None takes the greedy choice.
+    normalize: how the policy's training transformed observations, if it did (`PPOAgent.actor` passes it).
     """
 
-    __slots__ = ("_awaits_reward", "_generator", "_policy", "_state")
+    __slots__ = ("_awaits_reward", "_generator", "_normalize", "_policy", "_state")
 
     def __init__(
-        self, policy: Policy, num_envs: int = 1, *, generator: torch.Generator | None = None
+        self,
+        policy: Policy,
+        num_envs: int = 1,
+        *,
+        generator: torch.Generator | None = None,
+        normalize: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs is {num_envs}; expected >= 1")
         self._policy = policy
         self._generator = generator
+        self._normalize = normalize
         self._state = ActorState.initial(policy, num_envs, policy.device)
         self._awaits_reward = False
+
+    @property
+    def policy(self) -> Policy:
+        return self._policy
 
     @property
     def num_envs(self) -> int:
@@ -40,6 +55,8 @@ class Actor:
         self._check(observation, mask, reward)
         if reward is not None:
             self._state.previous_reward = reward.float()
+        if self._normalize is not None:
+            observation = self._normalize(observation)
         actions, _, _, hidden = self._policy.get_action_batch(
             observation, mask, self._state, generator=self._generator
         )

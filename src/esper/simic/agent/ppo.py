@@ -23,7 +23,7 @@ from esper.simic.agent.rollout import Rollout
 from esper.simic.agent.rollout_buffer import Decision, Outcome, TamiyoRolloutBuffer
 from esper.simic.agent.types import PPOUpdateMetrics
 from esper.simic.agent.update import autocast, run_update
-from esper.tamiyo import ActorState, Policy, PolicyInputs, unwrap
+from esper.tamiyo import Actor, ActorState, Policy, PolicyInputs, unwrap
 
 CHECKPOINT_VERSION = "esper-ppo-1"
 MAX_RECURRENT_EPOCHS = 4
@@ -59,9 +59,9 @@ class PPOAgent:
 
     `observation` (env, feature) is always the one to act on next: after an end, that of the new episode. What
     a truncated episode was stopped in goes to `final_observation`, and is bootstrapped from with its own
-    recurrent state. The agent owns the recurrent state, the previous action and reward, the rollout, the optimiser, the
-    normalisers and the random generators; `save` and `load` carry all of them, so that a resumed run on CPU
-    repeats an uninterrupted one bit for bit.
+    recurrent state. The agent owns the recurrent state, the previous action and reward, the rollout, the
+    optimiser, the normalisers and the random generators; `save` and `load` carry all of them, so that a
+    resumed run on CPU repeats an uninterrupted one bit for bit. `actor` gives the trained policy for use.
 
     policy: an `ActorCritic`, `RecurrentActorCritic`, `GrowthPolicy` or your own `Policy`; it may be compiled.
     config: the dials, see `PPOConfig`.
@@ -147,7 +147,7 @@ class PPOAgent:
 
     @torch.inference_mode()
     def act(self, observation: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Choose in every env: observation (env, feature), mask (env, layout.width) -> actions (env, head)."""
+        """Choose in every env: observation (env, feature), mask (env, width) -> actions (env, head)."""
         if self._pending is not None:
             raise RuntimeError("act() was called twice: tell the agent what came of it with observe() first")
         if self.buffer.full:
@@ -233,6 +233,11 @@ class PPOAgent:
         )
         self._count_non_finite(metrics.minibatches_skipped > 0)
         return replace(metrics, anomalies=anomalies)
+
+    def actor(self, num_envs: int = 1, *, generator: torch.Generator | None = None) -> Actor:
+        """The policy as it is now, for use (greedy without a generator)."""
+        normalize = self.observation_stats.normalize if self._normalizes else None
+        return Actor(unwrap(self.policy), num_envs, generator=generator, normalize=normalize)
 
     def get_entropy_floor(self, mask: Tensor | None = None) -> float | Tensor:
         """The floor of the entropy coefficient under a head's mask; a single mask gives a float."""

@@ -165,7 +165,7 @@ class TamiyoRolloutBuffer:
         self.step += 1
 
     def drop_episode(self, env: int) -> int:
-        """Invalidate the running episode of one env (its worker was lost); returns how many steps that was."""
+        """Invalidate the running episode of one env (its worker was lost); returns its number of steps."""
         if not 0 <= env < self.num_envs:
             raise ValueError(f"env is {env}; expected 0..{self.num_envs - 1}")
         starts = np.flatnonzero(self.begins[env, : self.step])

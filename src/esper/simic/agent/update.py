@@ -188,5 +188,6 @@ def require_on_policy(
     if config.precision == "fp32" and not largest < RATIO_TOLERANCE:
         raise RuntimeError(
             f"before the first optimiser step |ratio - 1| reaches {largest:.3g}; expected "
-            f"< {RATIO_TOLERANCE:g}: the replayed sequence differs from the rollout (hidden state, masks or previous inputs)"
+            f"< {RATIO_TOLERANCE:g}: the replayed sequence differs from the rollout (hidden state, masks or "
+            "previous inputs)"
         )
