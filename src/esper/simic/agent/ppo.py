@@ -289,6 +289,7 @@ class PPOAgent:
                 raise CheckpointError(
                     f"{path}: the checkpoint's {field} is {theirs[field]}, this agent's is {value}"
                 )
+        require_same_shapes(path, unwrap(self.policy).state_dict(), checkpoint["policy"])
         unwrap(self.policy).load_state_dict(checkpoint["policy"])
         self.optimizer.load_state_dict(checkpoint["optimizer"])
         self.reward_normalizer.load_state_dict(checkpoint["reward_normalizer"])
@@ -418,3 +419,14 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
             f"{path}: version {checkpoint['version']!r}; this code reads {CHECKPOINT_VERSION!r} only"
         )
     return checkpoint
+
+
+def require_same_shapes(path: Path, ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
+    """Raise unless both name the same weights with the same shapes; checked before anything is changed."""
+    for name in sorted({*ours, *theirs}):
+        shapes = [tuple(state[name].shape) if name in state else "missing" for state in (theirs, ours)]
+        if shapes[0] != shapes[1]:
+            raise CheckpointError(
+                f"{path}: the checkpoint does not fit this agent's policy: {name} is {shapes[0]} there, "
+                f"{shapes[1]} here"
+            )
