@@ -65,9 +65,9 @@ def measure(
             times.append(milliseconds(lambda after=after: agent.update(after), device))  # type: ignore[misc]
     actor = agent.actor(envs, generator=agent.action_generator)
     observation, mask, reward = source.observation(), source.mask(), source.reward()
-    acting = []
-    for _ in range(50 * repeats):
-        acting.append(milliseconds(lambda: actor.act(observation, mask, reward=reward), device))
+    acting = [
+        milliseconds(lambda: actor.act(observation, mask, reward=reward), device) for _ in range(50 * repeats)
+    ]
     return {
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu, 1 thread",
         "precision": precision,

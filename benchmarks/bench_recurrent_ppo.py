@@ -1,7 +1,7 @@
 """Whole training on CartPole without velocities: this learner beside sb3-contrib's RecurrentPPO.
 
-Same process, same thread, same environment, same sizes: hidden 64, one layer of 64 in actor and critic, 8 envs,
-128 steps, 4 epochs. Needs the extra `bench`; without it only our side is measured.
+Same process, same thread, same environment, same sizes: hidden 64, one layer of 64 in actor and critic,
+8 envs, 128 steps, 4 epochs. Needs the extra `bench`; without it only our side is measured.
 
     pip install --constraint constraints.txt --editable '.[bench]'
     python benchmarks/bench_recurrent_ppo.py [--quick] [--steps 50000] [--seed 1]

@@ -57,9 +57,7 @@ class Actor:
             self._state.previous_reward = reward.float()
         if self._normalize is not None:
             observation = self._normalize(observation)
-        actions, _, _, hidden = self._policy.get_action_batch(
-            observation, mask, self._state, generator=self._generator
-        )
+        actions, _, hidden = self._policy.choose(observation, mask, self._state, self._generator)
         self._state.hidden = hidden
         self._state.previous_action = actions
         self._awaits_reward = self._policy.uses_previous

@@ -31,7 +31,8 @@ class FlatActor(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         hidden = self.trunk(features)
-        return torch.cat([head(hidden) for head in self.heads.values()], dim=-1)
+        rows = [head(hidden) for head in self.heads.values()]
+        return rows[0] if len(rows) == 1 else torch.cat(rows, dim=-1)
 
 
 def value_network(sizes: tuple[int, ...], generator: torch.Generator) -> nn.Sequential:

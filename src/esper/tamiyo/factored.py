@@ -8,9 +8,9 @@ from torch import Tensor
 
 from esper.tamiyo.layout import ActionLayout
 from esper.tamiyo.masked_categorical import (
-    exponential_noise,
-    gumbel_argmax,
+    gumbel_noise,
     mix_with_uniform,
+    require_finite,
     require_legal_choice,
 )
 
@@ -119,7 +119,7 @@ class FactoredDistribution:
         """Draw actions (..., head)."""
         constants = self.constants
         shape = torch.Size((*self.logits.shape[:-1], constants.layout.head_count, constants.width))
-        return self._choose(exponential_noise(shape, generator, self.logits.device))
+        return self._choose(gumbel_noise(shape, generator, self.logits.device))
 
     def mode(self) -> Tensor:
         """The greedy choice, head by head, (..., head)."""
@@ -127,8 +127,11 @@ class FactoredDistribution:
 
     def evaluate(self, actions: Tensor) -> HeadEvaluation:
         """Log-probabilities and entropies of actions (..., head). Sampling reports these very numbers."""
-        log_probs, legal, relevant = self._rows(actions, self.constants.every_head)
+        logits, legal, relevant = self._rows(actions, self.constants.every_head)
         require_legal_choice(legal)
+        log_probs = torch.log_softmax(logits, dim=-1)
+        if self.floor:
+            log_probs = mix_with_uniform(log_probs, legal, self.floor)
         chosen = log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
         finite = log_probs.masked_fill(~legal, 0.0)
         entropy = -(log_probs.exp() * finite).sum(-1)
@@ -139,18 +142,27 @@ class FactoredDistribution:
         shape = (*self.logits.shape[:-1], self.constants.layout.head_count)
         actions = torch.zeros(shape, dtype=torch.int64, device=self.logits.device)
         for group in self.constants.levels:
-            log_probs, _, _ = self._rows(actions, group)
-            if noise is None:
-                picked = log_probs.argmax(-1)
-            else:
-                picked = gumbel_argmax(log_probs, noise.index_select(-2, group.heads))
+            # Unnormalised is enough to choose with: log-softmax only shifts a row.
+            scores, legal, _ = self._rows(actions, group)
+            if self.floor:
+                scores = mix_with_uniform(torch.log_softmax(scores, dim=-1), legal, self.floor)
+            if noise is not None:
+                scores = scores + (noise if self._single else noise.index_select(-2, group.heads))
+            best, picked = scores.max(-1)
+            require_finite(best)
+            if self._single:
+                return picked
             actions.index_copy_(-1, group.heads, picked)
         return actions
 
+    @property
+    def _single(self) -> bool:
+        return self.constants.layout.head_count == 1
+
     def _rows(self, actions: Tensor, group: HeadGroup) -> tuple[Tensor, Tensor, Tensor]:
-        """log p and legality (..., head, choice) of the selected rows, and relevance (..., head)."""
+        """Masked logits and legality (..., head, choice) of the selected rows, and relevance (..., head)."""
         constants = self.constants
-        if constants.layout.head_count == 1:  # nothing to select: the flat vector is the row
+        if self._single:  # nothing to select: the flat vector is the row
             logits, legal = self.logits.unsqueeze(-2).float(), self.mask.unsqueeze(-2)
             relevant = torch.ones_like(actions, dtype=torch.bool)
         else:
@@ -160,7 +172,4 @@ class FactoredDistribution:
             legal = self.mask.gather(-1, flat_index).view(index.shape) & group.in_head
             relevant = constants.relevance[actions[..., 0]].index_select(-1, group.heads)
             legal = torch.where(relevant.unsqueeze(-1), legal, constants.canonical)
-        log_probs = torch.log_softmax(logits.masked_fill(~legal, -math.inf), dim=-1)
-        if self.floor:
-            log_probs = mix_with_uniform(log_probs, legal, self.floor)
-        return log_probs, legal, relevant
+        return torch.where(legal, logits, -math.inf), legal, relevant

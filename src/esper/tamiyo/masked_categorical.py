@@ -49,8 +49,8 @@ class MaskedCategorical:
 
     def sample(self, generator: torch.Generator) -> Tensor:
         """argmax_a (log p(a) + Gumbel noise); a masked choice is never drawn."""
-        noise = exponential_noise(self.log_probs.shape, generator, self.log_probs.device)
-        return gumbel_argmax(self.log_probs, noise)
+        noise = gumbel_noise(self.log_probs.shape, generator, self.log_probs.device)
+        return (self.log_probs + noise).argmax(-1)
 
 
 def require_legal_choice(mask: Tensor) -> None:
@@ -72,11 +72,18 @@ def mix_with_uniform(log_probs: Tensor, mask: Tensor, floor: float) -> Tensor:
     return torch.where(n_legal > 1, mixed, log_probs)
 
 
-def exponential_noise(shape: torch.Size, generator: torch.Generator, device: torch.device) -> Tensor:
-    return torch.empty(shape, device=device).exponential_(generator=generator)
+def gumbel_noise(shape: torch.Size, generator: torch.Generator, device: torch.device) -> Tensor:
+    """-log E with E ~ Exp(1): the argmax of log p plus this noise is a draw from p."""
+    noise = torch.empty(shape, device=device).exponential_(generator=generator)
+    return noise.clamp_min_(torch.finfo(noise.dtype).tiny).log_().neg_()
 
 
-def gumbel_argmax(log_probs: Tensor, noise: Tensor) -> Tensor:
-    """argmax_a log p(a) - log E_a with E ~ Exp(1): a draw from p."""
-    tiny = torch.finfo(noise.dtype).tiny
-    return (log_probs - noise.clamp_min(tiny).log()).argmax(-1)
+def require_finite(best: Tensor) -> None:
+    """The best score of each row is finite, or nothing was legal there. Asynchronous on CUDA."""
+    if best.is_cuda:
+        torch._assert_async(
+            torch.isfinite(best).all(), "a row has no legal choice, or its logits are not finite"
+        )
+    elif not math.isfinite(best.min().item()):
+        row = torch.isfinite(best).logical_not().nonzero()[0].tolist()
+        raise ValueError(f"row {row} has no legal choice, or its logits are not finite")

@@ -121,6 +121,17 @@ class Policy(nn.Module, ABC):
         return FactoredDistribution(self._constants, logits, mask, floor=self.exploration_floor)
 
     @torch.inference_mode()
+    def choose(
+        self, observation: Tensor, mask: Tensor, state: ActorState, generator: torch.Generator | None
+    ) -> tuple[Tensor, PolicyOutput, Tensor]:
+        """Actions (env, head), what the network said, and the next hidden; greedy without a generator."""
+        inputs = PolicyInputs(observation, state.previous_action, state.previous_reward)
+        output, hidden = self.step(inputs, state.hidden)
+        distribution = self.distribution(output.logits, mask)
+        actions = distribution.mode() if generator is None else distribution.sample(generator)
+        return actions, output, hidden
+
+    @torch.inference_mode()
     def get_action_batch(
         self,
         observation: Tensor,
@@ -134,11 +145,9 @@ class Policy(nn.Module, ABC):
         Returns actions (env, head), their evaluation, values (env,) and the next hidden. Without a generator
         the greedy choice is taken. The state is left alone: `Actor` and `PPOAgent` move it.
         """
-        inputs = PolicyInputs(observation, state.previous_action, state.previous_reward)
-        output, hidden = self.step(inputs, state.hidden)
-        distribution = self.distribution(output.logits, mask)
-        actions = distribution.mode() if generator is None else distribution.sample(generator)
-        return actions, distribution.evaluate(actions), output.value, hidden
+        actions, output, hidden = self.choose(observation, mask, state, generator)
+        evaluation = self.distribution(output.logits, mask).evaluate(actions)
+        return actions, evaluation, output.value, hidden
 
     @torch.inference_mode()
     def get_action(
@@ -150,9 +159,7 @@ class Policy(nn.Module, ABC):
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Act in one env: observation (feature,), mask (width,) -> action (head,), next hidden."""
-        actions, _, _, hidden = self.get_action_batch(
-            observation.unsqueeze(0), mask.unsqueeze(0), state, generator=generator
-        )
+        actions, _, hidden = self.choose(observation.unsqueeze(0), mask.unsqueeze(0), state, generator)
         return actions.squeeze(0), hidden
 
     def evaluate_actions(

@@ -38,8 +38,7 @@ def record(
             observation=torch.full((num_envs, 2), float(step)),
             mask=LAYOUT.all_legal(num_envs),
             action=torch.zeros(num_envs, 1, dtype=torch.int64),
-            log_prob=torch.zeros(num_envs, 1),
-            forced=torch.zeros(num_envs, dtype=torch.bool),
+            logits=torch.zeros(num_envs, 3),
             value=value[:, step],
             begins=begins,
         )
@@ -76,7 +75,7 @@ def finish(case: dict[str, Tensor], last_value: Tensor) -> Rollout:
         case["valid"].numpy(),
         case["beyond"],
     )
-    return buffer.finish(last_value, gamma=0.9, gae_lambda=0.8)
+    return buffer.finish(last_value, POLICY, gamma=0.9, gae_lambda=0.8)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -126,7 +125,7 @@ def test_a_lost_episode_is_dropped_and_the_rest_kept() -> None:
     assert buffer.drop_episode(0) == 3
     assert buffer.valid.tolist() == [[True] * 3 + [False] * 3, [True] * 6]
     assert buffer.drop_episode(1) == 6
-    rollout = buffer.finish(torch.zeros(2), gamma=0.9, gae_lambda=0.8)
+    rollout = buffer.finish(torch.zeros(2), POLICY, gamma=0.9, gae_lambda=0.8)
     assert rollout.row_lengths.tolist() == [3, 0]
     assert rollout.invalid_steps == 9
     batches = list(minibatches(rollout, 4, recurrent=True, generator=torch.Generator()))
@@ -144,7 +143,7 @@ def test_hidden_state_belongs_to_the_first_kept_step() -> None:
     case["valid"][0, :2] = False
     buffer = record(*(case[name].numpy() if case[name].dtype == torch.bool else case[name] for name in case))  # type: ignore[arg-type]
     buffer.begins[0, 2] = True
-    rollout = buffer.finish(torch.zeros(2), gamma=0.9, gae_lambda=0.8)
+    rollout = buffer.finish(torch.zeros(2), POLICY, gamma=0.9, gae_lambda=0.8)
     assert rollout.initial_hidden[:, 0].abs().max() == 0
     assert rollout.initial_hidden[:, 1].min() == 1
 
@@ -157,10 +156,10 @@ def test_limits_are_kept() -> None:
     with pytest.raises(RuntimeError, match="the buffer holds its 1 steps"):
         buffer.add(state, None, None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="last_value has shape"):
-        buffer.finish(torch.zeros(2), gamma=0.9, gae_lambda=0.9)
+        buffer.finish(torch.zeros(2), POLICY, gamma=0.9, gae_lambda=0.9)
     buffer.clear()
     with pytest.raises(RuntimeError, match="0 of 1 steps"):
-        buffer.finish(torch.zeros(1), gamma=0.9, gae_lambda=0.9)
+        buffer.finish(torch.zeros(1), POLICY, gamma=0.9, gae_lambda=0.9)
     with pytest.raises(ValueError, match="num_envs is 0"):
         make(0, 1)
     with pytest.raises(ValueError, match="over max_bytes"):
@@ -176,8 +175,7 @@ def test_a_truncation_without_its_value_is_refused() -> None:
         torch.zeros(1, 2),
         LAYOUT.all_legal(1),
         torch.zeros(1, 1, dtype=torch.int64),
-        torch.zeros(1, 1),
-        torch.zeros(1, dtype=torch.bool),
+        torch.zeros(1, 3),
         torch.zeros(1),
         flag,
     )

@@ -319,7 +319,7 @@ def test_a_rollout_without_valid_steps_is_refused() -> None:
         run_update(
             agent.policy,
             agent.optimizer,
-            agent.buffer.finish(torch.zeros(ENVS), gamma=0.9, gae_lambda=0.9),
+            agent.buffer.finish(torch.zeros(ENVS), agent.policy, gamma=0.9, gae_lambda=0.9),
             CONFIG,
             n_epochs=1,
             updates=0,

@@ -10,12 +10,13 @@ class RunningMeanStd:
     With no data it is the identity: mean 0, variance 1, count 0.
     """
 
-    __slots__ = ("count", "mean", "var")
+    __slots__ = ("_scale", "count", "mean", "var")
 
     def __init__(self, shape: tuple[int, ...] = (), device: torch.device | str = "cpu") -> None:
         self.mean = torch.zeros(shape, dtype=torch.float64, device=device)
         self.var = torch.ones(shape, dtype=torch.float64, device=device)
         self.count = torch.zeros((), dtype=torch.float64, device=device)
+        self._scale: tuple[Tensor, Tensor] | None = None
 
     @torch.inference_mode()
     def update(self, batch: Tensor) -> None:
@@ -36,10 +37,15 @@ class RunningMeanStd:
         self.mean = self.mean + delta * count / total
         self.var = m2 / total
         self.count = total
+        self._scale = None
 
+    @torch.inference_mode()
     def normalize(self, x: Tensor, *, clip: float = 10.0, eps: float = 1e-8) -> Tensor:
-        """clip((x - mean) / sqrt(var + eps)), float32."""
-        return ((x - self.mean) / (self.var + eps).sqrt()).clamp(-clip, clip).float()
+        """clip((x - mean) / sqrt(var + eps)), in float32."""
+        if self._scale is None:
+            self._scale = (self.mean.float(), (self.var + eps).rsqrt().float())
+        mean, scale = self._scale
+        return ((x - mean) * scale).clamp_(-clip, clip)
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"mean": self.mean.clone(), "var": self.var.clone(), "count": self.count.clone()}
@@ -53,6 +59,7 @@ class RunningMeanStd:
             )
         self.mean = state["mean"].to(device).clone()
         self.var = state["var"].to(device).clone()
+        self._scale = None
         self.count = state["count"].to(device).clone()
 
 

@@ -156,12 +156,8 @@ class PPOAgent:
         observation = self._see(observation)
         plain = unwrap(self.policy)
         with autocast(self.config, self.device, cache=False):
-            action, evaluation, value, hidden = plain.get_action_batch(
-                observation, mask, self.state, generator=self.action_generator
-            )
-        decision = Decision(
-            observation, mask, action, evaluation.log_prob, evaluation.forced, value, self._begins
-        )
+            action, output, hidden = plain.choose(observation, mask, self.state, self.action_generator)
+        decision = Decision(observation, mask, action, output.logits, output.value, self._begins)
         self._pending = (self.state, decision)
         self.state = ActorState(hidden.float(), action, self.state.previous_reward)
         return action
@@ -338,7 +334,11 @@ class PPOAgent:
             self.reward_normalizer.update(reward[valid])
             reward = self.reward_normalizer.normalize(reward)
         return self.buffer.finish(
-            last_value, gamma=self.config.gamma, gae_lambda=self.config.gae_lambda, reward=reward
+            last_value,
+            unwrap(self.policy),
+            gamma=self.config.gamma,
+            gae_lambda=self.config.gae_lambda,
+            reward=reward,
         )
 
     def _warn_on_small_advantages(self, metrics: PPOUpdateMetrics) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from esper.simic.agent.advantages import compute_gae
 from esper.simic.agent.rollout import Rollout, row_ends
-from esper.tamiyo import NO_ACTION, ActionLayout, ActorState, PolicyInputs
+from esper.tamiyo import NO_ACTION, ActionLayout, ActorState, Policy, PolicyInputs
 
 MAX_BYTES = 4 * 1024**3
 
@@ -24,10 +24,8 @@ class Decision:
     """(env, layout.width) bool."""
     action: Tensor
     """(env, head)"""
-    log_prob: Tensor
-    """(env, head)"""
-    forced: Tensor
-    """(env,) bool: there was nothing to choose."""
+    logits: Tensor
+    """(env, layout.width): log-probs are read from them in one pass when the rollout is finished."""
     value: Tensor
     """(env,)"""
     begins: NDArray[np.bool_]
@@ -63,8 +61,7 @@ class TamiyoRolloutBuffer:
     observation: Tensor
     mask: Tensor
     action: Tensor
-    log_prob: Tensor
-    forced: Tensor
+    logits: Tensor
     value: Tensor
     reward: Tensor
     truncation_value: Tensor
@@ -93,7 +90,7 @@ class TamiyoRolloutBuffer:
             if size < 1:
                 raise ValueError(f"{name} is {size}; expected >= 1")
         heads = layout.head_count
-        needed = num_envs * num_steps * (4 * observation_size + layout.width + 20 * heads + 24)
+        needed = num_envs * num_steps * (4 * observation_size + 5 * layout.width + 16 * heads + 24)
         if needed > max_bytes:
             raise ValueError(
                 f"a rollout of {num_envs} envs x {num_steps} steps needs {needed / 2**20:.0f} MiB, over "
@@ -115,8 +112,7 @@ class TamiyoRolloutBuffer:
             observation=zeros(observation_size),
             mask=zeros(layout.width, dtype=torch.bool),
             action=zeros(heads, dtype=torch.int64),
-            log_prob=zeros(heads),
-            forced=zeros(dtype=torch.bool),
+            logits=zeros(layout.width),
             value=zeros(),
             reward=zeros(),
             truncation_value=zeros(),
@@ -144,16 +140,19 @@ class TamiyoRolloutBuffer:
         t = self.step
         if t == 0:
             self.initial_hidden.copy_(state.hidden.detach())
-        self.observation[:, t] = decision.observation
-        self.mask[:, t] = decision.mask
-        self.action[:, t] = decision.action
-        self.log_prob[:, t] = decision.log_prob
-        self.forced[:, t] = decision.forced
-        self.value[:, t] = decision.value
-        self.reward[:, t] = outcome.reward
-        if self.stores_previous:
-            self.previous_action[:, t] = state.previous_action
-            self.previous_reward[:, t] = state.previous_reward
+        # One multi-tensor copy: a Python assignment per array would cost more than the copies.
+        torch._foreach_copy_(
+            [array[:, t] for array in self._step_arrays()],
+            [
+                decision.observation,
+                decision.mask,
+                decision.action,
+                decision.logits,
+                decision.value,
+                outcome.reward,
+                *((state.previous_action, state.previous_reward) if self.stores_previous else ()),
+            ],
+        )
         if outcome.truncation_value is not None:
             self.truncation_value[:, t] = outcome.truncation_value
         elif outcome.truncated.any():
@@ -163,6 +162,11 @@ class TamiyoRolloutBuffer:
         self.truncated[:, t] = outcome.truncated
         self.valid[:, t] = outcome.valid
         self.step += 1
+
+    def _step_arrays(self) -> list[Tensor]:
+        """What `add` writes at every step, in its order."""
+        arrays = [self.observation, self.mask, self.action, self.logits, self.value, self.reward]
+        return [*arrays, self.previous_action, self.previous_reward] if self.stores_previous else arrays
 
     def drop_episode(self, env: int) -> int:
         """Invalidate the running episode of one env (its worker was lost); returns its number of steps."""
@@ -179,11 +183,18 @@ class TamiyoRolloutBuffer:
 
     @torch.no_grad()  # not inference_mode: advantages meet autograd in the update
     def finish(
-        self, last_value: Tensor, *, gamma: float, gae_lambda: float, reward: Tensor | None = None
+        self,
+        last_value: Tensor,
+        policy: Policy,
+        *,
+        gamma: float,
+        gae_lambda: float,
+        reward: Tensor | None = None,
     ) -> Rollout:
         """Valid steps, env after env, with advantages and returns.
 
-        last_value (env,) is the value after the last step of each env; `reward` replaces the stored rewards
+        last_value (env,) is the value after the last step of each env; `policy` reads log-probs from the
+        stored logits, by the same path that the update evaluates with; `reward` replaces the stored rewards
         (normalised ones, say). Invalid steps vanish: neighbours close up around them.
         """
         if not self.full:
@@ -222,14 +233,16 @@ class TamiyoRolloutBuffer:
         begins = self.begins.reshape(-1)[kept]
         fresh = np.zeros(self.num_envs, dtype=np.bool_)  # rows whose first kept step begins an episode
         fresh[rows] = begins[np.concatenate([[0], ends[:-1] + 1])] if len(rows) else False
+        mask, action = pick(self.mask), pick(self.action)
+        evaluation = policy.distribution(pick(self.logits), mask).evaluate(action)
         return Rollout(
             inputs=PolicyInputs(
                 pick(self.observation), pick(self.previous_action), pick(self.previous_reward)
             ),
-            mask=pick(self.mask),
-            action=pick(self.action),
-            log_prob=pick(self.log_prob),
-            forced=pick(self.forced),
+            mask=mask,
+            action=action,
+            log_prob=evaluation.log_prob,
+            forced=evaluation.forced,
             value=value,
             advantage=advantage.squeeze(0),
             returns=returns.squeeze(0),

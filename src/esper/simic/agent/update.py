@@ -151,14 +151,19 @@ def run_update(
             ratio_finite = torch.isfinite(ratio).all()
             finite = ratio_finite & torch.isfinite(terms.loss.detach()) & torch.isfinite(norms.total)
             applied = gate.step(finite, terms.kl)
-            meter.add(
+            meter.reports.append(
                 MinibatchReport(
-                    terms.policy_loss, terms.value_loss, terms.kl, ratio, ratio_finite, finite, applied
-                ),
-                terms.evaluation,
-                batch.forced,
-                norms,
-                config.clip_ratio,
+                    terms.policy_loss,
+                    terms.value_loss,
+                    terms.kl,
+                    ratio_finite,
+                    finite,
+                    applied,
+                    ratio,
+                    terms.evaluation.entropy.detach(),
+                    terms.evaluation.has_choice,
+                    norms,
+                )
             )
             if device.type != "cuda" and gate.stopped:
                 break
@@ -166,7 +171,9 @@ def run_update(
         if epoch + 1 < n_epochs and bool(gate.stopped):
             break
     optimizer.zero_grad(set_to_none=True)
-    return meter.summarize(config.entropy_schedule, updates, kl_stopped=gate.stopped)
+    return meter.summarize(
+        config.entropy_schedule, updates, clip_ratio=config.clip_ratio, kl_stopped=gate.stopped
+    )
 
 
 def require_on_policy(

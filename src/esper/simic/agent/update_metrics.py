@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,7 +12,7 @@ from esper.simic.agent.entropy import EntropySchedule
 from esper.simic.agent.rollout import Rollout
 from esper.simic.agent.types import GradientStats, PPOUpdateMetrics, RatioBreakdown
 from esper.simic.agent.value_metrics import ValueDiagnostics
-from esper.tamiyo import ActionLayout, HeadEvaluation, Policy
+from esper.tamiyo import ActionLayout, Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,42 +53,43 @@ class GradientMeter:
 
 @dataclass(frozen=True, slots=True)
 class MinibatchReport:
-    """Scalars of one minibatch, still on the device; ratio is (step, head)."""
+    """One minibatch, still on the device; statistics are computed for all of them together, at the end."""
 
     policy_loss: Tensor
     value_loss: Tensor
     kl: Tensor
-    ratio: Tensor
     ratio_finite: Tensor
     finite: Tensor
     applied: Tensor
+    ratio: Tensor
+    """(step, head)"""
+    entropy: Tensor
+    """(step, head)"""
+    chosen: Tensor
+    """(step, head) bool: relevant, with a choice."""
+    norms: GradientNorms
+
+    def scalars(self) -> list[Tensor]:
+        """In the order of SCALARS."""
+        flags = (self.ratio_finite, self.finite, self.applied)
+        norms = (self.norms.total, self.norms.largest, self.norms.smallest)
+        return [self.policy_loss, self.value_loss, self.kl, *(flag.float() for flag in flags), *norms]
 
 
 SCALARS = (
-    "policy_loss",
-    "value_loss",
-    "kl",
-    "ratio_finite",
-    "finite",
-    "applied",
-    "clipped",
-    "ratio_sum",
-    "ratio_max",
-    "ratio_min",
-    "choices",
-    "entropy_sum",
-    "unforced",
-    "grad_norm",
-    "max_grad",
-    "min_grad",
+    *("policy_loss", "value_loss", "kl", "ratio_finite", "finite", "applied"),
+    *("grad_norm", "max_grad", "min_grad"),
 )
-"""The columns of one minibatch's record, before the per-head ones."""
+SUMS = ("clipped", "ratio_sum", "choices", "entropy_sum", "unforced")
+EXTREMES = ("ratio_max", "ratio_min")
+COLUMNS = (*SCALARS, *SUMS, *EXTREMES)
+"""One minibatch's record; per-head columns follow: entropies, choices, gradient norms."""
 
 
 class UpdateMeter:
-    """Collects one small vector per minibatch; `summarize` moves them to the host together."""
+    """Keeps what each minibatch reports; `summarize` reduces it on the device and moves it once."""
 
-    __slots__ = ("broken", "debug", "epochs", "layout", "normalized", "records", "rollout", "value_record")
+    __slots__ = ("debug", "epochs", "layout", "normalized", "reports", "rollout", "value_record")
 
     def __init__(
         self, layout: ActionLayout, rollout: Rollout, mean: Tensor, std: Tensor, *, debug: bool
@@ -96,61 +98,59 @@ class UpdateMeter:
         self.rollout = rollout
         self.debug = debug
         self.epochs = 0
-        self.records: list[Tensor] = []
-        self.broken: list[Tensor] = []
+        self.reports: list[MinibatchReport] = []
         self.value_record = ValueDiagnostics.pack(rollout.value, rollout.returns, mean, std)
         self.normalized = (mean, std)
 
     @torch.no_grad()
-    def add(
-        self,
-        report: MinibatchReport,
-        evaluation: HeadEvaluation,
-        forced: Tensor,
-        norms: GradientNorms,
-        clip_ratio: float,
-    ) -> None:
-        chosen = evaluation.has_choice  # (step, head)
-        ratio = report.ratio
+    def _records(self, clip_ratio: float) -> Tensor:
+        """(minibatch, column): all statistics, by one pass over the steps of all minibatches."""
+        reports, heads = self.reports, self.layout.head_count
+        ratio = torch.cat([report.ratio for report in reports])  # (step, head)
+        chosen = torch.cat([report.chosen for report in reports])
+        entropy = torch.cat([report.entropy for report in reports])
+        owner = np.repeat(np.arange(len(reports)), [len(report.ratio) for report in reports])
+        index = torch.from_numpy(owner).to(ratio.device, non_blocking=True)
         # Where nothing could be chosen the ratio is 1 and says nothing.
         seen = torch.where(chosen, ratio, 1.0)
+        entropy = torch.where(chosen, entropy, 0.0)
         clipped = ((ratio - 1.0).abs() > clip_ratio) & chosen
-        entropy_by_head = torch.where(chosen, evaluation.entropy, 0.0).sum(0)
-        choices_by_head = chosen.sum(0).float()
-        scalars = torch.stack(
+        per_step = torch.stack(
             (
-                report.policy_loss,
-                report.value_loss,
-                report.kl,
-                report.ratio_finite.float(),
-                report.finite.float(),
-                report.applied.float(),
-                clipped.sum().float(),
-                torch.where(chosen, ratio, 0.0).sum(),
-                seen.max(),
-                seen.min(),
-                choices_by_head.sum(),
-                entropy_by_head.sum(),
-                (~forced).sum().float(),
-                norms.total,
-                norms.largest,
-                norms.smallest,
-            )
+                clipped.sum(-1).float(),
+                torch.where(chosen, ratio, 0.0).sum(-1),
+                chosen.sum(-1).float(),
+                entropy.sum(-1),
+                chosen.any(-1).float(),
+            ),
+            dim=-1,
         )
-        self.records.append(torch.cat((scalars, entropy_by_head, choices_by_head, norms.heads)))
-        if self.debug:
-            self.broken.append(torch.stack((ratio.isnan().sum(0), ratio.isinf().sum(0))))
+        per_step = torch.cat((per_step, entropy, chosen.float()), dim=-1)
+        sums = per_step.new_zeros(len(reports), per_step.shape[-1]).index_add(0, index, per_step)
+        ones = seen.new_ones(len(reports))
+        extremes = (
+            ones.scatter_reduce(0, index, seen.amax(-1), "amax", include_self=False),
+            ones.scatter_reduce(0, index, seen.amin(-1), "amin", include_self=False),
+        )
+        scalars = torch.stack([torch.stack(report.scalars()) for report in reports])
+        norms = torch.stack([report.norms.heads for report in reports])
+        totals, by_head = sums[:, : len(SUMS)], sums[:, len(SUMS) :]
+        assert by_head.shape[-1] == 2 * heads
+        return torch.cat((scalars, totals, torch.stack(extremes, dim=-1), by_head, norms), dim=-1)
 
-    def summarize(self, schedule: EntropySchedule, updates: int, *, kl_stopped: Tensor) -> PPOUpdateMetrics:
+    def summarize(
+        self, schedule: EntropySchedule, updates: int, *, clip_ratio: float, kl_stopped: Tensor
+    ) -> PPOUpdateMetrics:
         """The one transfer of an update."""
         extra = torch.stack((*self.normalized, kl_stopped.float(), self.rollout.forced.sum().float()))
-        packed = torch.cat((torch.stack(self.records).flatten(), self.value_record, extra)).tolist()
+        records = self._records(clip_ratio)
+        packed = torch.cat((records.flatten(), self.value_record, extra)).tolist()
         advantage_mean, advantage_std, stopped, forced_steps = packed[-4:]
         value = ValueDiagnostics.unpack(packed[-4 - ValueDiagnostics.SIZE : -4])
-        width = len(self.records[0])
-        rows = [packed[start : start + width] for start in range(0, width * len(self.records), width)]
-        table = [dict(zip(SCALARS, row[: len(SCALARS)], strict=True)) for row in rows]
-        heads = [row[len(SCALARS) :] for row in rows]
+        count, width = records.shape
+        rows = [packed[start : start + width] for start in range(0, width * count, width)]
+        table = [dict(zip(COLUMNS, row[: len(COLUMNS)], strict=True)) for row in rows]
+        heads = [row[len(COLUMNS) :] for row in rows]
         applied = [number for number, row in enumerate(table) if row["applied"]]
         finite = [number for number, row in enumerate(table) if row["finite"]]
         choices = sum(table[number]["choices"] for number in finite)
@@ -207,7 +207,8 @@ class UpdateMeter:
     def _breakdown(self) -> RatioBreakdown | None:
         if not self.debug:
             return None
-        nan, inf = torch.stack(self.broken).sum(0).tolist()
+        ratio = torch.cat([report.ratio for report in self.reports])
+        nan, inf = torch.stack((ratio.isnan().sum(0), ratio.isinf().sum(0))).tolist()
         names = tuple(
             name
             for name, bad in zip(self.layout.names, map(sum, zip(nan, inf, strict=True)), strict=True)
