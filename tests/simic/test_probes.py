@@ -151,15 +151,17 @@ def test_truncation_bootstraps_and_termination_does_not() -> None:
     assert max(wrong) < 10.0
 
 
-IDENTITY = PPOConfig(lr=1e-2, gamma=0.4, target_kl=None, entropy_coef=0.0, entropy_coef_min=0.0, n_epochs=10)
+IDENTITY = replace(
+    CONFIG, lr=2e-3, clip_ratio=0.3, entropy_coef=0.01, max_grad_norm=5.0, n_epochs=10, num_minibatches=8
+)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_identity_of_seventy_actions_of_which_fifty_five_are_masked(seed: int) -> None:
     """2,048 steps; without masks a learner gets about 30 of 100."""
     probe = MaskedIdentity(8, generator(seed))
-    policy = ActorCritic(70, probe.layout, widths=(64,), generator=generator(seed))
-    agent = train(policy, probe, 16, IDENTITY, steps=16)
+    policy = ActorCritic(70, probe.layout, widths=(1024,), generator=generator(seed))
+    agent = train(policy, probe, 8, IDENTITY, steps=32)
     assert agent.env_steps == 2048
     assert 100 * score(agent, probe, 100) >= 90
 
@@ -167,7 +169,7 @@ def test_identity_of_seventy_actions_of_which_fifty_five_are_masked(seed: int) -
 @pytest.mark.parametrize("seed", range(3))
 def test_identity_of_several_heads(seed: int) -> None:
     probe = MultiIdentity(8, generator(seed))
-    policy = ActorCritic(6, probe.layout, widths=(64,), generator=generator(seed))
-    agent = train(policy, probe, 15, IDENTITY, steps=10)
+    policy = ActorCritic(6, probe.layout, widths=(), generator=generator(seed))
+    agent = train(policy, probe, 15, replace(IDENTITY, lr=2e-2), steps=10)
     assert agent.env_steps == 1200
     assert 100 * score(agent, probe, 100) >= 90

@@ -1,1 +1,27 @@
-"""Kasmina: the growing model."""
+"""Kasmina: the growing model. A host, slots in it, seeds in the slots, alpha, and the care of optimisers."""
+
+from esper.kasmina.blueprints import Blueprint, Site, all_blueprints, blueprint, forget
+from esper.kasmina.coalitions import Coalition, forward_coalitions, standard_coalitions
+from esper.kasmina.errors import BlueprintError, IllegalOperation, WrapError
+from esper.kasmina.model import GrowingModel
+from esper.kasmina.rules import GrowthRules
+from esper.kasmina.slot import Slot
+from esper.kasmina.wrapping import wrap
+
+__all__ = [
+    "Blueprint",
+    "BlueprintError",
+    "Coalition",
+    "GrowingModel",
+    "GrowthRules",
+    "IllegalOperation",
+    "Site",
+    "Slot",
+    "WrapError",
+    "all_blueprints",
+    "blueprint",
+    "forget",
+    "forward_coalitions",
+    "standard_coalitions",
+    "wrap",
+]

@@ -149,7 +149,7 @@ def test_a_loss_can_be_computed_without_any_sync() -> None:
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        compute_loss(agent.policy, batches[1], agent.config, constants, 0).loss.backward()  # type: ignore[no-untyped-call]
+        compute_loss(agent.policy, batches[1], agent.config, constants, 0).loss.backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

@@ -52,7 +52,7 @@ def loss_of(agent: PPOAgent, rollout: Rollout, config: PPOConfig = CONFIG, updat
 
 def gradients(agent: PPOAgent, terms: LossTerms) -> dict[str, Tensor]:
     agent.optimizer.zero_grad(set_to_none=True)
-    terms.loss.backward()  # type: ignore[no-untyped-call]
+    terms.loss.backward()
     return {name: p.grad.clone() for name, p in agent.policy.named_parameters() if p.grad is not None}
 
 
@@ -99,7 +99,7 @@ def test_blueprint_logits_get_gradient_only_on_germinate() -> None:
     handle = policy.actor.register_forward_hook(keep)
     terms = loss_of(agent, rollout)
     handle.remove()
-    terms.loss.backward()  # type: ignore[no-untyped-call]
+    terms.loss.backward()
     assert logits[0].grad is not None
     for head, name in enumerate(HEAD_NAMES):
         touched = policy.layout.block(logits[0].grad, name).abs().sum((-1, -2)) > 0
@@ -165,7 +165,7 @@ def test_the_first_gradient_is_the_plain_policy_gradient() -> None:
     )
     weighted = evaluation.log_prob.sum(-1) * batch.advantage * ~batch.forced
     agent.optimizer.zero_grad(set_to_none=True)
-    (-weighted.sum() / (~batch.forced).sum()).backward()  # type: ignore[no-untyped-call]
+    (-weighted.sum() / (~batch.forced).sum()).backward()
     for name, parameter in agent.policy.named_parameters():
         if parameter.grad is not None:
             torch.testing.assert_close(grads[name], parameter.grad, atol=1e-5, rtol=1e-4)

@@ -145,7 +145,7 @@ def run_update(
         ):
             terms = compute_loss(policy, batch, config, constants, updates)
             optimizer.zero_grad(set_to_none=True)
-            terms.loss.backward()  # type: ignore[no-untyped-call]
+            terms.loss.backward()
             norms = gradients.measure_and_clip()
             ratio = terms.log_ratio.exp()
             ratio_finite = torch.isfinite(ratio).all()

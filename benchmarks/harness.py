@@ -1,0 +1,78 @@
+"""What the benchmarks share: interleaved timing, a printed table, a JSON file beside it."""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+Row = Mapping[str, str | float | int]
+
+
+def arguments(description: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument(
+        "--quick", action="store_true", help="a tenth of the repetitions, to see that it runs"
+    )
+    return parser.parse_args()
+
+
+def interleaved_seconds(
+    candidates: Mapping[str, Callable[[], object]], *, rounds: int, warmup: int = 3
+) -> dict[str, list[float]]:
+    """Seconds per call of each candidate, one call of each a round, so that all meet the same weather.
+
+    The order turns around every round: nobody always comes first.
+    """
+    names = list(candidates)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for index in range(-warmup, rounds):
+        for name in names if index % 2 else reversed(names):
+            began = time.perf_counter()
+            candidates[name]()
+            elapsed = time.perf_counter() - began
+            if index >= 0:
+                seconds[name].append(elapsed)
+    return seconds
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
+    """Median of the paired ratios with a 95 % bootstrap interval."""
+    ratios = torch.tensor([one / other for one, other in zip(ours, theirs, strict=True)], dtype=torch.float64)
+    draws = torch.randint(len(ratios), (2000, len(ratios)), generator=torch.Generator().manual_seed(0))
+    medians = ratios[draws].median(dim=1).values
+    low, high = torch.quantile(medians, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return ratios.median().item(), low, high
+
+
+def median_milliseconds(seconds: Sequence[float]) -> float:
+    return 1e3 * statistics.median(seconds)
+
+
+def report(name: str, title: str, rows: Sequence[Row]) -> None:
+    """Print the rows as a table and write them to results/<name>.json."""
+    columns = list(rows[0])
+    cells = [columns, *([_cell(row[column]) for column in columns] for row in rows)]
+    widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
+    print(f"\n{title}")
+    for line in cells:
+        print("  " + "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
+    RESULTS.mkdir(exist_ok=True)
+    machine = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "processor": platform.machine(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "threads": torch.get_num_threads(),
+    }
+    document = {"benchmark": name, "title": title, "machine": machine, "rows": list(rows)}
+    (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n")
+
+
+def _cell(value: str | float | int) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,108 @@
+"""The one place where blueprints are registered."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from esper.kasmina.blueprints.site import Site
+from esper.kasmina.errors import BlueprintError
+from esper.leyline import BlueprintKind, Layout
+
+Factory = Callable[[Site], nn.Module]
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """A kind of seed: how to build its body, and where that makes sense."""
+
+    name: str
+    kind: BlueprintKind
+    layouts: frozenset[Layout]
+    causal_layouts: frozenset[Layout]
+    build: Factory
+    fits: Callable[[Site], bool]
+    reads_input: bool
+    """The body is called with the submodule's arguments instead of its output."""
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Blueprint":
+        return self
+
+    def __reduce__(self) -> tuple[Callable[[str], "Blueprint"], tuple[str]]:
+        return find_blueprint, (self.name,)  # pickled by name: code is never stored
+
+    def serves(self, site: Site) -> bool:
+        layouts = self.causal_layouts if site.causal else self.layouts
+        return site.layout in layouts and self.fits(site)
+
+    def body_parameters(self, site: Site) -> int:
+        """Parameters of a body built for `site`, counted without allocating one."""
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in self.build(site).parameters())
+
+
+_REGISTRY: dict[str, Blueprint] = {}
+
+
+def blueprint(
+    name: str,
+    *,
+    layouts: Iterable[Layout | str],
+    kind: BlueprintKind = BlueprintKind.OTHER,
+    causal: bool | Iterable[Layout | str] = False,
+    fits: Callable[[Site], bool] = lambda _: True,
+    reads_input: bool = False,
+) -> Callable[[Factory], Factory]:
+    """Register a factory `site -> nn.Module` under a stable name.
+
+    The module maps the slot's output h to a tensor of the same shape. Esper adds the zero-initialised scale
+    and the composition, so nothing in the module should be zero-initialised (two zeros in a row never learn),
+    and it holds no dropout and no batch norm.
+
+        @esper.blueprint("wide_mlp", layouts=["flat"])
+        def wide_mlp(site):
+            return nn.Sequential(nn.Linear(site.channels, 256), nn.GELU(), nn.Linear(256, site.channels))
+
+    `causal` says where it cannot see later positions: True for all its layouts, or a list of them; look at
+    `site.causal` when building. `fits` refuses further sites, for instance by `site.positions`.
+    """
+    served = _layouts(name, layouts)
+    causal_layouts = served if causal is True else _layouts(name, causal or ())
+
+    def register(build: Factory) -> Factory:
+        known = _REGISTRY.get(name)
+        # Running a notebook cell again defines the same function again; that replaces it.
+        if known is not None and _home(known.build) != _home(build):
+            raise BlueprintError(f"a blueprint named {name!r} is registered already by {_home(known.build)}")
+        _REGISTRY[name] = Blueprint(name, kind, served, causal_layouts & served, build, fits, reads_input)
+        return build
+
+    return register
+
+
+def forget(name: str) -> None:
+    """Take a blueprint out of the registry; models wrapped before keep it."""
+    del _REGISTRY[name]
+
+
+def find_blueprint(name: str) -> Blueprint:
+    if name not in _REGISTRY:
+        raise BlueprintError(f"no blueprint is named {name!r}; registered: {', '.join(_REGISTRY)}")
+    return _REGISTRY[name]
+
+
+def all_blueprints() -> tuple[Blueprint, ...]:
+    """Every registered blueprint, in order of registration."""
+    return tuple(_REGISTRY.values())
+
+
+def _layouts(name: str, layouts: Iterable[Layout | str]) -> frozenset[Layout]:
+    try:
+        return frozenset(Layout(layout) for layout in layouts)
+    except ValueError as error:
+        raise BlueprintError(f"blueprint {name!r}: {error}; the layouts are {', '.join(Layout)}") from None
+
+
+def _home(build: Factory) -> str:
+    return f"{build.__module__}.{build.__qualname__}"

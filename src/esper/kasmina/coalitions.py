@@ -1,0 +1,97 @@
+"""Evaluating several coalitions of seeds in one forward: what leave-one-out and probes are made of."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from esper.kasmina.model import GrowingModel
+from esper.kasmina.outputs import main_tensor
+from esper.kasmina.probing import ExampleInput, batch_size, call_with
+from esper.leyline import Stage
+
+Coalition = frozenset[str]
+"""The slots whose live seeds are switched on. Fossilised seeds are part of the host and always on."""
+
+
+def live_slots(model: GrowingModel) -> tuple[str, ...]:
+    return tuple(name for name, slot in model.slots.items() if slot.stage.is_live)
+
+
+def standard_coalitions(model: GrowingModel) -> list[Coalition]:
+    """The model as it is, each blended seed off, each TRAINING seed on, and none; no coalition twice."""
+    live = live_slots(model)
+    blended = frozenset(name for name in live if model.slots[name].stage is not Stage.TRAINING)
+    wanted = [blended, *(blended ^ {name} for name in live), frozenset[str]()]
+    return list(dict.fromkeys(wanted))
+
+
+def switched_on_alpha(model: GrowingModel, name: str) -> float:
+    """A seed's own alpha; a TRAINING seed, which has none yet, is probed at its target."""
+    life = model.slots[name].life
+    if life.stage is Stage.TRAINING:
+        assert life.alpha_target is not None
+        return life.alpha_target
+    return life.alpha
+
+
+def coalition_alphas(
+    model: GrowingModel, coalitions: Sequence[Iterable[str]], samples: int
+) -> dict[str, Tensor | float]:
+    """Slot -> alpha of each row when `coalitions` copies of a batch are stacked, (coalition x sample,).
+
+    Where all coalitions agree it is one float, so that a seed which is off everywhere costs nothing.
+    """
+    live = live_slots(model)
+    members = [frozenset(coalition) for coalition in coalitions]
+    for name in sorted(frozenset[str]().union(*members) - set(live)):
+        raise ValueError(
+            f"coalition names {name!r}, which has no live seed; live: {', '.join(live) or 'none'}"
+        )
+    alphas: dict[str, Tensor | float] = {}
+    for name in live:
+        seed, on = model.slots[name].seed, switched_on_alpha(model, name)
+        assert seed is not None
+        column = [on if name in member else 0.0 for member in members]
+        agreed = len(set(column)) == 1
+        alphas[name] = column[0] if agreed else seed.alpha.new_tensor(column).repeat_interleave(samples)
+    return alphas
+
+
+def forward_coalitions(
+    model: GrowingModel,
+    example: ExampleInput,
+    coalitions: Sequence[Iterable[str]],
+    *,
+    chunk: int | None = None,
+) -> Tensor:
+    """The host's output under each coalition, (coalition, sample, ...): one stacked forward per `chunk` of them.
+
+    Nothing of the model is changed. It must be in eval mode, where a sample's output is its own.
+    """
+    if model.training:
+        raise ValueError(
+            "forward_coalitions needs eval mode, or batch statistics mix coalitions: call model.eval()"
+        )
+    chunk = chunk or len(coalitions)
+    samples, outputs = batch_size(example), []
+    for start in range(0, len(coalitions), chunk):
+        part = coalitions[start : start + chunk]
+        with model.override_alpha(coalition_alphas(model, part, samples)):
+            output = main_tensor(call_with(model, _stack(example, len(part), samples)))
+        if output is None:
+            raise ValueError("forward_coalitions: the model returned no tensor")
+        outputs.append(output.view(len(part), samples, *output.shape[1:]))
+    return torch.cat(outputs)
+
+
+def _stack(example: ExampleInput, copies: int, samples: int) -> ExampleInput:
+    """`copies` of every tensor that has the batch axis, one after another."""
+
+    def repeat(tensor: Tensor) -> Tensor:
+        batched = tensor.ndim > 0 and tensor.shape[0] == samples
+        return tensor.repeat(copies, *([1] * (tensor.ndim - 1))) if batched else tensor
+
+    stacked: ExampleInput = tree_map_only(Tensor, repeat, example)
+    return stacked

@@ -1,0 +1,119 @@
+"""The stage machine of one slot: pure bookkeeping, no tensors.
+
+An operation is applied before the tick, the tick before the epoch's training. So at the next decision a
+counter says how many epochs have been trained in that state.
+"""
+
+from dataclasses import dataclass
+
+from esper.kasmina.alpha import Ramp
+from esper.kasmina.rules import GrowthRules
+from esper.leyline import Curve, LifecycleOp, Stage, Style
+
+
+@dataclass(slots=True)
+class Life:
+    """Where one slot stands."""
+
+    rules: GrowthRules
+    stage: Stage = Stage.DORMANT
+    fading: bool = False
+    """Pruned with a ramp: frozen, on its way out."""
+    age: int = 0
+    epochs_in_stage: int = 0
+    births: int = 0
+    alpha: float = 0.0
+    alpha_target: float | None = None
+    style: Style | None = None
+    tempo: int = 0
+    ramp: Ramp | None = None
+
+    def refusal(self, operation: LifecycleOp, *, free_places: int) -> str | None:
+        """Why `operation` is not legal now, or None if it is. Gradients are judged by the slot."""
+        stage, rules = self.stage, self.rules
+        if operation is LifecycleOp.WAIT:
+            return None
+        if operation is LifecycleOp.GERMINATE:
+            if stage is not Stage.DORMANT:
+                return "a seed can only be germinated in a DORMANT slot"
+            return None if free_places > 0 else "max_live_seeds seeds are live already"
+        if self.fading:
+            return "the seed is fading out"
+        if not stage.is_live:
+            return "the slot has no live seed"
+        if operation is LifecycleOp.PRUNE:
+            return None if self.age >= rules.min_prune_age else "the seed is younger than min_prune_age"
+        if operation is LifecycleOp.ADVANCE:
+            if stage is not Stage.TRAINING:
+                return "only a seed in TRAINING can be advanced"
+            young = self.epochs_in_stage < rules.min_training_epochs
+            return "the seed has not trained for min_training_epochs" if young else None
+        if stage is not Stage.HOLDING:
+            return "the seed is not HOLDING at its alpha target"
+        if operation is LifecycleOp.FOSSILIZE:
+            young = self.epochs_in_stage < rules.min_holding_epochs
+            return "the seed has not held for min_holding_epochs" if young else None
+        return None
+
+    def germinate(self, style: Style, tempo: int, alpha_target: float) -> None:
+        self._enter(Stage.TRAINING)
+        self.births += 1
+        self.style, self.tempo, self.alpha_target = style, tempo, alpha_target
+
+    def advance(self) -> None:
+        assert self.style is not None
+        assert self.alpha_target is not None
+        self._enter(Stage.BLENDING)
+        self.ramp = Ramp(self.alpha, self.alpha_target, self.tempo, self.style.first_curve)
+
+    def set_alpha_target(self, alpha_target: float, style: Style, speed: int, curve: Curve) -> None:
+        self._enter(Stage.BLENDING)
+        self.style, self.alpha_target = style, alpha_target
+        self.ramp = Ramp(self.alpha, alpha_target, speed, curve)
+
+    def fossilize(self) -> None:
+        self._enter(Stage.FOSSILIZED)
+
+    def prune(self, speed: int, curve: Curve) -> None:
+        """Remove the seed now (speed 0, or nothing to fade), or begin to fade it out."""
+        if speed == 0 or self.stage is Stage.TRAINING:
+            self._embargo()
+            self._thaw()
+            return
+        if self.stage is not Stage.BLENDING:
+            self._enter(Stage.BLENDING)
+        self.fading = True
+        self.ramp = Ramp(self.alpha, 0.0, speed, curve)
+
+    def tick(self) -> None:
+        """Begin the next epoch: alphas move, arrivals happen, cooldowns run out."""
+        if self.stage is Stage.DORMANT:
+            return
+        self.epochs_in_stage += 1
+        if self.stage is Stage.EMBARGOED:
+            self._thaw()
+            return
+        self.age += 1
+        if self.ramp is None:
+            return
+        self.alpha = self.ramp.tick()
+        if not self.ramp.arrived:
+            return
+        if self.fading:
+            self._embargo()
+        else:
+            self._enter(Stage.HOLDING)
+        self.epochs_in_stage = 1  # the epoch that now begins is the first in the new stage
+        self._thaw()
+
+    def _enter(self, stage: Stage) -> None:
+        self.stage, self.epochs_in_stage, self.ramp = stage, 0, None
+
+    def _embargo(self) -> None:
+        self._enter(Stage.EMBARGOED)
+        self.fading, self.age, self.alpha = False, 0, 0.0
+        self.alpha_target, self.style, self.tempo = None, None, 0
+
+    def _thaw(self) -> None:
+        if self.stage is Stage.EMBARGOED and self.epochs_in_stage >= self.rules.embargo_epochs:
+            self._enter(Stage.DORMANT)

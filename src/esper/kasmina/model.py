@@ -1,0 +1,306 @@
+"""The growing model: a host, its slots, and the operations of a seed's life."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+from esper.kasmina.errors import BlueprintError, IllegalOperation
+from esper.kasmina.optimisers import OptimiserCare, Scheduler
+from esper.kasmina.seed import bear_seed, birth_randomness
+from esper.kasmina.slot import IsolationPenalty, Slot
+from esper.leyline import (
+    ALPHA_CURVES,
+    ALPHA_SPEEDS,
+    ALPHA_TARGETS,
+    STYLES,
+    TEMPOS,
+    Curve,
+    Event,
+    EventSink,
+    LegalOperations,
+    LifecycleOp,
+    NonFiniteSeedOutput,
+    SeedFading,
+    SeedGerminated,
+    SlotConfig,
+    Stage,
+    StageChanged,
+    Style,
+)
+
+_Choice = TypeVar("_Choice")
+
+
+class GrowingModel(nn.Module):
+    """A host that can grow. Made by `esper.wrap`; calling it calls the host.
+
+    Once per epoch, in this order: one operation (or none), `tick()`, train, and `report` what was measured.
+    """
+
+    def __init__(
+        self,
+        host: nn.Module,
+        slots: Sequence[Slot],
+        *,
+        penalty: IsolationPenalty,
+        growth_seed: int,
+        events: EventSink | None,
+    ) -> None:
+        super().__init__()
+        self.host = host
+        # Module names may not hold dots, slot names do.
+        self.grown = nn.ModuleDict({slot.name.replace(".", "/"): slot for slot in slots})
+        self.slot_config = SlotConfig(tuple(slot.name for slot in slots))
+        self.host_parameters = sum(parameter.numel() for parameter in host.parameters())
+        self.growth_seed = growth_seed
+        self._slots = {slot.name: slot for slot in slots}
+        self._penalty = penalty
+        self._events = events
+        self._care: OptimiserCare | None = None
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        return self.host(*args, **kwargs)
+
+    def __getstate__(self) -> dict[str, object]:
+        # A copy grows on its own: it has no optimiser yet and reports to nobody.
+        return {**self.__dict__, "_care": None, "_events": None}
+
+    # What can be seen
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """Name -> slot, in the order they fire in a forward."""
+        return self._slots
+
+    @property
+    def added_parameters(self) -> int:
+        """Parameters of live and fossilised seeds, gates included."""
+        return sum(slot.parameter_count for slot in self._slots.values())
+
+    @property
+    def live_seeds(self) -> int:
+        return sum(slot.stage.is_live for slot in self._slots.values())
+
+    def legal_operations(self) -> dict[str, LegalOperations]:
+        """What may be executed now at each slot: exactly that, no more and no less."""
+        free = self._free_places()
+        return {name: slot.legal(free_places=free) for name, slot in self._slots.items()}
+
+    # The operations
+
+    def germinate(
+        self,
+        slot: str,
+        blueprint: str,
+        *,
+        style: Style | str = Style.LINEAR_ADD,
+        tempo: int = 3,
+        alpha_target: float = 1.0,
+    ) -> None:
+        """Plant a seed, which begins to train behind the host.
+
+        tempo         epochs its first ramp will take (3, 5 or 8)
+        alpha_target  where that ramp will end (0.5, 0.7 or 1)
+        """
+        place = self._require(slot, LifecycleOp.GERMINATE)
+        style = Style(_choice("style", style, STYLES))
+        tempo = _choice("tempo", tempo, TEMPOS)
+        alpha_target = _choice("alpha_target", alpha_target, ALPHA_TARGETS)
+        if blueprint not in place.blueprints:
+            raise BlueprintError(
+                f"blueprint {blueprint!r} is not offered at slot {slot!r} (layout {place.layout}"
+                f"{', causal' if place.site.causal else ''}); offered: {', '.join(place.blueprints)}"
+            )
+        device, dtype = place.placement()
+        with birth_randomness(self.growth_seed, slot, place.life.births):
+            seed = bear_seed(
+                place.blueprints[blueprint], place.site, style.composition, device=device, dtype=dtype
+            )
+        place.plant(seed)
+        place.life.germinate(style, tempo, alpha_target)
+        if self._care is not None:
+            self._care.adopt(place)
+        self._emit(SeedGerminated(slot, blueprint, style, place.parameter_count))
+        self._emit(StageChanged(slot, Stage.DORMANT, Stage.TRAINING, LifecycleOp.GERMINATE))
+
+    def advance(self, slot: str) -> None:
+        """Let a trained seed begin to blend in; alpha moves from the next tick on."""
+        place = self._require(slot, LifecycleOp.ADVANCE)
+        place.life.advance()
+        self._changed(place, Stage.TRAINING, LifecycleOp.ADVANCE)
+
+    def set_alpha_target(
+        self,
+        slot: str,
+        alpha_target: float,
+        *,
+        style: Style | str | None = None,
+        alpha_speed: int = 3,
+        alpha_curve: Curve | str = Curve.LINEAR,
+    ) -> None:
+        """Send a holding seed to another alpha over `alpha_speed` epochs (0, 3, 5 or 8; 0 is the next tick).
+
+        A style may only be one with the seed's own composition.
+        """
+        place = self._require(slot, LifecycleOp.SET_ALPHA_TARGET)
+        life, legal = place.life, place.legal(free_places=0)
+        style = Style(_choice("style", life.style if style is None else style, legal.styles))
+        alpha_target = _choice("alpha_target", alpha_target, legal.alpha_targets)
+        speed = _choice("alpha_speed", alpha_speed, ALPHA_SPEEDS)
+        life.set_alpha_target(
+            alpha_target, style, speed, Curve(_choice("alpha_curve", alpha_curve, ALPHA_CURVES))
+        )
+        self._changed(place, Stage.HOLDING, LifecycleOp.SET_ALPHA_TARGET)
+
+    def prune(self, slot: str, *, alpha_speed: int = 0, alpha_curve: Curve | str = Curve.LINEAR) -> None:
+        """Remove a seed: now, or faded out over `alpha_speed` epochs, frozen meanwhile (3, 5 or 8)."""
+        place = self._require(slot, LifecycleOp.PRUNE)
+        speed = _choice("alpha_speed", alpha_speed, ALPHA_SPEEDS)
+        curve = Curve(_choice("alpha_curve", alpha_curve, ALPHA_CURVES))
+        before = place.stage
+        place.life.prune(speed, curve)
+        assert place.seed is not None
+        parameters = list(place.seed.parameters())
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+            parameter.grad = None
+        if self._care is not None:
+            self._care.forget(parameters)
+        if place.life.fading:
+            self._emit(SeedFading(slot, place.alpha, speed))
+        else:
+            place.clear()
+        self._changed(place, before, LifecycleOp.PRUNE)
+
+    def fossilize(self, slot: str) -> None:
+        """Keep a seed for good: it is part of the host from now on, and its live place is free again."""
+        place = self._require(slot, LifecycleOp.FOSSILIZE)
+        place.life.fossilize()
+        if self._care is not None:
+            self._care.settle(place)
+        self._changed(place, Stage.HOLDING, LifecycleOp.FOSSILIZE)
+
+    def tick(self) -> None:
+        """Begin an epoch: alphas move, arrivals happen, cooldowns run out. Call it once, before training."""
+        for name, slot in self._slots.items():
+            before = slot.stage
+            if slot.seed is not None and before.is_live and slot.take_epoch_flag():
+                self._emit(NonFiniteSeedOutput(name, before))
+            slot.reported_gradients_finite = None
+            slot.life.tick()
+            if not (slot.stage.is_live or slot.stage is Stage.FOSSILIZED):
+                slot.clear()
+            slot.sync_alpha()
+            self._changed(slot, before, None)
+
+    def report(
+        self, slot: str, *, contribution: float | None = None, gradients_finite: bool | None = None
+    ) -> None:
+        """Tell the model what was measured of a seed in the epoch that just ended; None leaves it unsaid.
+
+        `gradients_finite` is forgotten at the next tick. Without it, `.grad` is looked at.
+        """
+        place = self._slot(slot)
+        if not place.stage.is_live and place.stage is not Stage.FOSSILIZED:
+            raise ValueError(f"slot {slot!r} is {place.stage.name}: there is no seed to report on")
+        if contribution is not None:
+            place.contribution = contribution
+        if gradients_finite is not None:
+            place.reported_gradients_finite = gradients_finite
+
+    # Optimisers
+
+    def attach(
+        self,
+        optimizer: Optimizer,
+        scheduler: Scheduler | Sequence[Scheduler] | None = None,
+        *,
+        scaler: GradScaler | None = None,
+        seed_lr_multiplier: float = 3.0,
+    ) -> None:
+        """Keep an optimiser (SGD, Adam, AdamW) and its schedulers right across growth.
+
+        Germination adds a parameter group with `seed_lr_multiplier` times the learning rate of the submodule's
+        group; pruning removes it with its state; fossilising moves it into the submodule's group, momentum and
+        all. Pass the `GradScaler`, if there is one, so that the isolation penalty follows its scale.
+        """
+        if self._care is not None:
+            raise ValueError("an optimizer is attached already: call detach() first")
+        given = (
+            [] if scheduler is None else list(scheduler) if isinstance(scheduler, Sequence) else [scheduler]
+        )
+        care = OptimiserCare(optimizer, given, self.host, seed_lr_multiplier=seed_lr_multiplier)
+        care.watch(self._slots.values())
+        for slot in self._slots.values():
+            if slot.stage.is_live and not slot.life.fading:
+                care.adopt(slot)
+            elif slot.stage is Stage.FOSSILIZED:
+                care.settle(slot)
+        self._care, self._penalty.scaler = care, scaler
+
+    def detach(self) -> None:
+        """Stop caring for the optimiser; its groups stay as they are."""
+        if self._care is not None:
+            self._care.detach()
+        self._care = self._penalty.scaler = None
+
+    # Looking through other alphas
+
+    @contextmanager
+    def override_alpha(self, alphas: Mapping[str, Tensor | float]) -> Iterator[None]:
+        """Forwards inside use these alphas, whatever the stage; nothing of the model is changed.
+
+        An alpha is a tensor with one value per sample (batch,), or a float for all of them; at 0.0 the seed is
+        not even computed. A seed in TRAINING takes part too. Slots that are not named behave as always.
+        """
+        chosen = [(self._slot(name), alpha) for name, alpha in alphas.items()]
+        for slot, alpha in chosen:
+            slot.override_alpha(alpha)
+        try:
+            yield
+        finally:
+            for slot, _ in chosen:
+                slot.override_alpha(None)
+
+    def unwrap(self) -> nn.Module:
+        """Take the hooks off and return the bare host, without its seeds."""
+        for slot in self._slots.values():
+            slot.remove_hook()
+        return self.host
+
+    # Helpers
+
+    def _slot(self, name: str) -> Slot:
+        self.slot_config.index(name)
+        return self._slots[name]
+
+    def _free_places(self) -> int:
+        rules = next(iter(self._slots.values())).life.rules
+        return rules.max_live_seeds - self.live_seeds
+
+    def _require(self, name: str, operation: LifecycleOp) -> Slot:
+        slot, free = self._slot(name), self._free_places()
+        reason = slot.refusal(operation, free_places=free)
+        if reason is not None:
+            legal = slot.legal(free_places=free).operations
+            raise IllegalOperation(name, slot.stage, operation, reason, legal)
+        return slot
+
+    def _changed(self, slot: Slot, before: Stage, operation: LifecycleOp | None) -> None:
+        if slot.stage is not before:
+            self._emit(StageChanged(slot.name, before, slot.stage, operation))
+
+    def _emit(self, event: Event) -> None:
+        if self._events is not None:
+            self._events.emit(event)
+
+
+def _choice(name: str, value: object, choices: Sequence[_Choice]) -> _Choice:
+    for choice in choices:
+        if choice == value:
+            return choice
+    raise ValueError(f"{name}={value!r} is not a choice here; choose from {', '.join(map(str, choices))}")

@@ -1,0 +1,280 @@
+"""A slot: the permanent hook on one submodule of the host, and the seed behind it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.utils._pytree import tree_map_only
+
+from esper.kasmina.blueprints import Blueprint, Site
+from esper.kasmina.composition import drop_non_finite_gradient, finite_rows, isolate, per_sample
+from esper.kasmina.life import Life
+from esper.kasmina.outputs import main_tensor, with_main_tensor
+from esper.kasmina.rules import GrowthRules
+from esper.kasmina.seed import Seed
+from esper.leyline import BlueprintCard, Layout, LegalOperations, LifecycleOp, SlotSnapshot, Stage, Style
+from esper.leyline.heads import ALPHA_TARGETS, STYLES
+
+
+@dataclass
+class IsolationPenalty:
+    """The weight of a TRAINING seed's penalty, in the units of the loss that is being backpropagated."""
+
+    weight: float
+    scaler: GradScaler | None = None
+
+    def in_loss_units(self, device: torch.device) -> Tensor | float:
+        if self.scaler is None or not self.scaler.is_enabled():
+            return self.weight
+        return self.scaler.scale(torch.tensor(self.weight, device=device))
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"weight": self.weight, "scaler": None}  # a copied model is not in the middle of a loss
+
+
+class Slot(nn.Module):
+    """One place where the host can grow."""
+
+    non_finite: Tensor
+    """Whether a delta was not finite: (since the last optimiser step, between the last tick and that step)."""
+
+    def __init__(
+        self,
+        name: str,
+        site: Site,
+        blueprints: tuple[Blueprint, ...],
+        rules: GrowthRules,
+        penalty: IsolationPenalty,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.blueprints = {blueprint.name: blueprint for blueprint in blueprints}
+        self.life = Life(rules)
+        self.seed: Seed | None = None
+        self.contribution: float | None = None
+        self.reported_gradients_finite: bool | None = None
+        self._penalty = penalty
+        self._alpha_override: Tensor | float | None = None  # (sample,), or one for all
+        # In a tuple, so that the host's submodule is not registered here a second time.
+        self._site = (site,)
+        self.register_buffer("non_finite", torch.zeros(2, dtype=torch.bool, device=device), persistent=False)
+        self._example_dtype = dtype
+        self._handle = self._module.register_forward_hook(self._grow, with_kwargs=True)
+
+    def forward(self) -> None:
+        raise RuntimeError("a slot is not called: it hooks the host's submodule")
+
+    # What can be seen
+
+    @property
+    def site(self) -> Site:
+        return self._site[0]
+
+    @property
+    def _module(self) -> nn.Module:
+        assert self.site.module is not None
+        return self.site.module
+
+    @property
+    def layout(self) -> Layout:
+        return self.site.layout
+
+    @property
+    def stage(self) -> Stage:
+        return self.life.stage
+
+    @property
+    def alpha(self) -> float:
+        return self.life.alpha
+
+    @property
+    def parameter_count(self) -> int:
+        return 0 if self.seed is None else self.seed.parameter_count
+
+    @cached_property
+    def cards(self) -> tuple[BlueprintCard, ...]:
+        """The blueprints offered here with what each would cost."""
+        scale = self.site.channels
+        return tuple(
+            BlueprintCard(name, blueprint.kind, blueprint.body_parameters(self.site) + scale)
+            for name, blueprint in self.blueprints.items()
+        )
+
+    def snapshot(self) -> SlotSnapshot:
+        life = self.life
+        return SlotSnapshot(
+            name=self.name,
+            layout=self.layout,
+            channels=self.site.channels,
+            stage=life.stage,
+            fading=life.fading,
+            alpha=life.alpha,
+            alpha_target=life.alpha_target,
+            epochs_to_target=0 if life.ramp is None else life.ramp.epochs_left,
+            age=life.age,
+            epochs_in_stage=life.epochs_in_stage,
+            blueprint=None if self.seed is None else self.seed.blueprint_name,
+            style=life.style,
+            parameters=self.parameter_count,
+            contribution=self.contribution,
+            gradients_finite=self.gradients_finite() if life.stage.is_live else None,
+        )
+
+    # What may be done
+
+    def refusal(self, operation: LifecycleOp, *, free_places: int) -> str | None:
+        """Why `operation` is not legal here now, or None if it is."""
+        reason = self.life.refusal(operation, free_places=free_places)
+        if reason is not None:
+            return reason
+        if operation is LifecycleOp.GERMINATE and not self.blueprints:
+            return "no blueprint serves this slot"
+        if operation is LifecycleOp.ADVANCE:
+            finite = self.gradients_finite()
+            if finite is None:
+                return (
+                    "no gradient of the seed has been seen; train an epoch first and ask before zero_grad(), or "
+                    "call report(slot, gradients_finite=True)"
+                )
+            return None if finite else "the seed's gradients are not finite"
+        return None
+
+    def legal(self, *, free_places: int) -> LegalOperations:
+        operations = frozenset(op for op in LifecycleOp if self.refusal(op, free_places=free_places) is None)
+        germinate = LifecycleOp.GERMINATE in operations
+        retarget = LifecycleOp.SET_ALPHA_TARGET in operations
+        return LegalOperations(
+            operations=operations,
+            blueprints=tuple(self.blueprints) if germinate else (),
+            styles=self._legal_styles(retarget) if germinate or retarget else (),
+            alpha_targets=tuple(t for t in ALPHA_TARGETS if t != self.life.alpha_target)
+            if germinate or retarget
+            else (),
+        )
+
+    def _legal_styles(self, retarget: bool) -> tuple[Style, ...]:
+        own = self.life.style
+        if not retarget or own is None:
+            return STYLES
+        return tuple(style for style in STYLES if style.composition is own.composition)
+
+    def gradients_finite(self) -> bool | None:
+        """As reported for this epoch; else what `.grad` shows; None if neither says anything."""
+        if self.reported_gradients_finite is not None:
+            return self.reported_gradients_finite
+        if self.seed is None:
+            return None
+        gradients = [p.grad for p in self.seed.parameters() if p.grad is not None]
+        if not gradients:
+            return None
+        return bool(torch.isfinite(torch.stack(torch._foreach_norm(gradients))).all())
+
+    # What happens to it
+
+    def placement(self) -> tuple[torch.device, torch.dtype]:
+        """Where a new seed's parameters belong: beside the submodule's own."""
+        own = next((p for p in self._module.parameters() if p.is_floating_point()), None)
+        if own is None:
+            return self.non_finite.device, self._example_dtype
+        return own.device, own.dtype
+
+    def plant(self, seed: Seed) -> None:
+        self.seed = seed
+        self.contribution = self.reported_gradients_finite = None
+        self.non_finite.zero_()
+
+    def clear(self) -> Seed | None:
+        seed, self.seed = self.seed, None
+        self.contribution = self.reported_gradients_finite = None
+        return seed
+
+    def take_step_flag(self) -> Tensor:
+        """Whether a delta since the last optimiser step was not finite; begins the next step's record."""
+        flag = self.non_finite[0].clone()
+        self.non_finite[1].logical_or_(flag)
+        self.non_finite[0].zero_()
+        return flag
+
+    def take_epoch_flag(self) -> bool:
+        """Whether any delta since the last tick was not finite; begins the next epoch's record."""
+        flag = bool(self.non_finite.any())
+        self.non_finite.zero_()
+        return flag
+
+    def sync_alpha(self) -> None:
+        """Copy the lifecycle's alpha to where the forward reads it."""
+        if self.seed is not None:
+            self.seed.alpha.fill_(self.life.alpha)
+
+    def remove_hook(self) -> None:
+        self._handle.remove()
+
+    def override_alpha(self, alpha: Tensor | float | None) -> None:
+        """An alpha per sample, or one for all, for the forwards to come, whatever the stage; None ends it."""
+        self._alpha_override = alpha
+
+    # The forward
+
+    def _grow(
+        self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object
+    ) -> object:
+        """The hook: the submodule's output, grown. None leaves it as it is."""
+        del module
+        seed, life = self.seed, self.life
+        if seed is None:
+            return None
+        h = main_tensor(output)
+        if h is None:
+            raise RuntimeError(f"slot {self.name!r}: the submodule returned no tensor, unlike in the example")
+        override = self._alpha_override
+        if override is not None:
+            if isinstance(override, float) and override == 0.0:
+                return None
+            alpha = override if isinstance(override, float) else self._by_row(override, h)
+            grown = h + alpha * self._guarded_delta(seed, h, args, kwargs)
+        elif life.stage is Stage.TRAINING:
+            if not torch.is_grad_enabled():
+                return None
+            grown = self._isolated(seed, h, args, kwargs)
+        elif life.stage is Stage.FOSSILIZED:
+            grown = h + seed.alpha * seed(h, args, kwargs).to(h.dtype)
+        else:
+            grown = h + seed.alpha * self._guarded_delta(seed, h, args, kwargs)
+        return with_main_tensor(output, grown)
+
+    def _isolated(
+        self, seed: Seed, h: Tensor, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> Tensor:
+        """The host's output, untouched; the seed learns from the gradient that passes."""
+        args, kwargs = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
+        delta = seed(h.detach(), args, kwargs).to(h.dtype)
+        self.non_finite[0].logical_or_(~finite_rows(delta).all())
+        return isolate(h, delta, self._penalty.in_loss_units(h.device))
+
+    def _guarded_delta(
+        self, seed: Seed, h: Tensor, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> Tensor:
+        """delta with the samples where it is not finite set to zero, in the forward and in the gradient."""
+        if seed.reads_input:
+            args, kwargs = tree_map_only(Tensor, drop_non_finite_gradient, (args, kwargs))
+        delta = seed(drop_non_finite_gradient(h), args, kwargs).to(h.dtype)
+        finite = finite_rows(delta)
+        if self._alpha_override is None:
+            self.non_finite[0].logical_or_(~finite.all())
+        return torch.where(per_sample(finite, h.ndim), delta, 0.0)
+
+    def _by_row(self, alphas: Tensor, h: Tensor) -> Tensor:
+        """(sample,) -> one alpha per row of h, ready to broadcast."""
+        rows, samples = h.shape[0], alphas.shape[0]
+        if rows % samples:
+            raise ValueError(
+                f"slot {self.name!r} has {rows} rows, which {samples} per-sample alphas do not divide"
+            )
+        if rows != samples:  # several rows a sample, as with windows of an image
+            alphas = alphas.repeat_interleave(rows // samples)
+        return per_sample(alphas.to(h.dtype), h.ndim)

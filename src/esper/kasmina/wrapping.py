@@ -1,0 +1,179 @@
+"""`esper.wrap`: any nn.Module becomes a growing one."""
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+import torch
+from torch import nn
+
+from esper.kasmina.blueprints import Blueprint, Site, all_blueprints
+from esper.kasmina.blueprints.widening import bare_copy
+from esper.kasmina.errors import BlueprintError, WrapError
+from esper.kasmina.model import GrowingModel
+from esper.kasmina.naming import resolve_slots
+from esper.kasmina.probing import ExampleInput, Sighting, batch_size, probe, read_layout
+from esper.kasmina.rules import GrowthRules
+from esper.kasmina.slot import IsolationPenalty, Slot
+from esper.leyline import EventSink, Layout
+
+
+def wrap(
+    model: nn.Module,
+    slots: Sequence[str],
+    example_input: ExampleInput,
+    *,
+    layout: Layout | str | Mapping[str, Layout | str] | None = None,
+    causal: bool = False,
+    blueprints: Sequence[str] | None = None,
+    rules: GrowthRules | None = None,
+    isolation_penalty: float = 10.0,
+    seed: int = 0,
+    events: EventSink | None = None,
+) -> GrowingModel:
+    """Wrap a model so that it can grow behind the named submodules.
+
+        model = esper.wrap(net, slots=["layer*"], example_input=torch.randn(2, 3, 32, 32))
+        model.germinate("layer2", "conv_light")
+
+    The model is not copied: it gets one permanent hook per slot, and a forward through the wrapper is a forward
+    through it. Wrap first, then `torch.compile` the result.
+
+    slots              submodule names or patterns; `*` stays within one part of a dotted name, `**` crosses dots
+    example_input      a tensor, a tuple of arguments or a dict of keyword arguments, batch first; it is run
+                       once, in eval mode, to see what passes through each slot
+    layout             what the axes mean where the submodule's type does not tell: one for all, or by slot name
+    causal             offer only seeds that cannot see later positions (language models)
+    blueprints         names or patterns of the blueprints to offer; all that serve the slot by default
+    rules              waiting times and limits of a seed's life
+    isolation_penalty  weight of the penalty that keeps a seed in TRAINING from running away
+    seed               of the randomness that new seeds' weights are drawn from; nobody else's is touched
+    events             where to send what happens
+    """
+    if isinstance(model, GrowingModel):
+        raise WrapError("the model is a GrowingModel already; its slots are model.slots")
+    if not isolation_penalty >= 0:
+        raise WrapError(f"isolation_penalty must be >= 0, not {isolation_penalty!r}")
+    found = resolve_slots(model, slots)
+    _refuse_unhookable(model, found)
+    samples = batch_size(example_input)
+    sightings = probe(model, found, example_input)
+    _refuse_silent(found, sightings)
+    penalty = IsolationPenalty(isolation_penalty)
+    offered = _select_blueprints(blueprints)
+    layouts = _asked_layouts(layout, found)
+    sites = {
+        name: _read_site(name, found[name], seen, layouts.get(name), causal, samples)
+        for name, seen in sightings.items()
+    }
+    made = [
+        Slot(
+            name,
+            site,
+            tuple(b for b in offered if b.serves(site)),
+            rules or GrowthRules(),
+            penalty,
+            sightings[name].device,
+            sightings[name].dtype,
+        )
+        for name, site in sites.items()
+    ]
+    return GrowingModel(model, made, penalty=penalty, growth_seed=seed, events=events)
+
+
+def _refuse_unhookable(model: nn.Module, found: Mapping[str, nn.Module]) -> None:
+    """Modules whose hooks would be ignored or misplaced, on the way from the root to each slot."""
+    for name, module in found.items():
+        parts = name.split(".")
+        way = [model, *(model.get_submodule(".".join(parts[: depth + 1])) for depth in range(len(parts)))]
+        for place in way:
+            if isinstance(place, torch._dynamo.OptimizedModule) or place._compiled_call_impl is not None:
+                raise WrapError(
+                    f"slot {name!r} lies in a module compiled by torch.compile, which would ignore the slot: wrap "
+                    "the plain model first, then compile the result, torch.compile(esper.wrap(...))"
+                )
+            if isinstance(place, torch.jit.ScriptModule):
+                raise WrapError(f"slot {name!r} lies in a TorchScript module: wrap the original nn.Module")
+            if isinstance(place, nn.parallel.DistributedDataParallel | nn.DataParallel):
+                raise WrapError(f"{type(place).__name__} cannot be wrapped: wrap its .module first")
+        if any(isinstance(getattr(hook, "__self__", None), Slot) for hook in module._forward_hooks.values()):
+            raise WrapError(
+                f"slot {name!r} belongs to another GrowingModel: use that one, or take it off with its unwrap()"
+            )
+
+
+def _refuse_silent(found: Mapping[str, nn.Module], sightings: Mapping[str, Sighting]) -> None:
+    for name, module in found.items():
+        if name not in sightings:
+            members = [f"{name}.{child}" for child, _ in module.named_children()]
+            container = isinstance(module, nn.ModuleList | nn.ModuleDict)
+            hint = f"; it is a container, name its members: {', '.join(members[:6])}" if container else ""
+            raise WrapError(
+                f"slot {name!r} never fired: no forward of it was called for example_input, so nothing would ever "
+                f"grow there{hint}"
+            )
+        if sightings[name].unusable is not None:
+            raise WrapError(f"slot {name!r} cannot grow: {sightings[name].unusable}")
+
+
+def _asked_layouts(
+    layout: Layout | str | Mapping[str, Layout | str] | None, found: Mapping[str, nn.Module]
+) -> dict[str, Layout]:
+    if layout is None:
+        return {}
+    by_name = dict(layout) if isinstance(layout, Mapping) else dict.fromkeys(found, layout)
+    unknown = sorted(set(by_name) - set(found))
+    if unknown:
+        raise WrapError(f"layout names {', '.join(unknown)}, not among the slots {', '.join(found)}")
+    try:
+        return {name: Layout(asked) for name, asked in by_name.items()}
+    except ValueError as error:
+        raise WrapError(f"layout: {error}; choose from {', '.join(Layout)}") from None
+
+
+def _read_site(
+    name: str, module: nn.Module, seen: Sighting, asked: Layout | None, causal: bool, samples: int
+) -> Site:
+    layout = read_layout(name, seen, asked)
+    axis = -1 if layout is Layout.TOKENS else 1
+    widths = sorted({shape[axis] for shape in seen.shapes})
+    ranks = {len(shape) for shape in seen.shapes}
+    if len(widths) > 1 or len(ranks) > 1:
+        raise WrapError(
+            f"slot {name!r} is called {len(seen.shapes)} times in one forward with different shapes "
+            f"({', '.join(str(tuple(shape)) for shape in seen.shapes)}): one seed cannot serve them all"
+        )
+    if any(shape[0] % samples for shape in seen.shapes):
+        raise WrapError(
+            f"slot {name!r} puts out {tuple(seen.shapes[0])} for a batch of {samples}: its first axis is not the "
+            "batch. Seeds need the batch first"
+        )
+    positions = {tuple(shape[1:-1] if layout is Layout.TOKENS else shape[2:]) for shape in seen.shapes}
+    return Site(
+        layout=layout,
+        channels=widths[0],
+        positions=positions.pop() if len(positions) == 1 else None,
+        causal=causal,
+        module=module,
+        copyable=seen.plain_arguments and _can_copy(module),
+    )
+
+
+def _can_copy(module: nn.Module) -> bool:
+    if not any(parameter.numel() for parameter in module.parameters()):
+        return False
+    try:
+        bare_copy(module, torch.device("meta"))
+    except Exception:  # whatever a foreign module raises when it cannot be copied
+        return False
+    return True
+
+
+def _select_blueprints(patterns: Sequence[str] | None) -> tuple[Blueprint, ...]:
+    known = all_blueprints()
+    if patterns is None:
+        return known
+    for pattern in patterns:
+        if not any(fnmatchcase(blueprint.name, pattern) for blueprint in known):
+            names = ", ".join(blueprint.name for blueprint in known)
+            raise BlueprintError(f"no blueprint matches {pattern!r}; registered: {names}")
+    return tuple(b for b in known if any(fnmatchcase(b.name, pattern) for pattern in patterns))

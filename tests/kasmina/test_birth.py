@@ -1,0 +1,115 @@
+"""SPEC F2: a newborn seed changes nothing, and yet all of it learns; the skip stays alive at alpha 1."""
+
+import pytest
+import torch
+
+import esper
+from esper.kasmina import GrowingModel
+from esper.leyline import Layout, Stage, Style
+from tiny import BATCH, SLOT, grow_until, offered, tiny_input, tiny_model
+
+WIDTHS = (1, 3, 8)
+EVERY_SEED = [(layout, blueprint, width) for layout, blueprint in offered() for width in WIDTHS]
+
+
+def _full_alpha() -> dict[str, torch.Tensor]:
+    return {SLOT: torch.ones(BATCH)}
+
+
+@pytest.mark.parametrize("style", Style)
+@pytest.mark.parametrize(("layout", "blueprint", "width"), EVERY_SEED)
+def test_identity_at_birth(layout: Layout, blueprint: str, width: int, style: Style) -> None:
+    """Outputs equal bit for bit, in TRAINING and switched on at alpha 1; nobody's randomness moves."""
+    model, x = tiny_model(layout, width), tiny_input(layout)
+    bare = {autocast: _output(model, x, autocast) for autocast in (False, True)}
+    randomness = torch.get_rng_state()
+    model.germinate(SLOT, blueprint, style=style)
+    assert torch.equal(torch.get_rng_state(), randomness)
+    for autocast, expected in bare.items():
+        assert torch.equal(_output(model, x, autocast), expected)
+        with model.override_alpha(_full_alpha()):
+            assert torch.equal(_output(model, x, autocast), expected)
+    assert torch.equal(torch.get_rng_state(), randomness)
+
+
+def _output(model: GrowingModel, x: torch.Tensor, autocast: bool) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        out = model(x)
+    assert isinstance(out, torch.Tensor)
+    assert out.dtype is (torch.float32 if not autocast else torch.bfloat16)
+    return out
+
+
+@pytest.mark.parametrize("stage", [Stage.TRAINING, Stage.HOLDING])
+@pytest.mark.parametrize("style", [Style.LINEAR_ADD, Style.MULTIPLY, Style.GATE])
+@pytest.mark.parametrize(("layout", "blueprint", "width"), EVERY_SEED)
+def test_every_parameter_learns_within_two_steps(
+    layout: Layout, blueprint: str, width: int, style: Style, stage: Stage
+) -> None:
+    model, x = tiny_model(layout, width), tiny_input(layout)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.attach(optimizer)
+    grow_until(model, SLOT, stage, blueprint, style=style)
+    seed = model.slots[SLOT].seed
+    assert seed is not None
+    for _ in range(2):
+        optimizer.zero_grad()
+        out = model(x)
+        assert isinstance(out, torch.Tensor)
+        (out - torch.linspace(-2, 2, out.numel()).view_as(out)).square().mean().backward()
+        optimizer.step()
+    silent = [name for name, p in seed.named_parameters() if p.grad is None or not p.grad.any()]
+    assert not silent
+
+
+@pytest.mark.parametrize("style", Style)
+@pytest.mark.parametrize(("layout", "blueprint"), offered())
+def test_the_host_keeps_learning_at_alpha_one(layout: Layout, blueprint: str, style: Style) -> None:
+    """Upstream gradients stay alive through the skip, even when the seed itself passes nothing back."""
+    model, x = tiny_model(layout, 8), tiny_input(layout)
+    grow_until(model, SLOT, Stage.HOLDING, blueprint, style=style)
+    out = model(x)
+    assert isinstance(out, torch.Tensor)
+    out.square().sum().backward()
+    assert model.slots[SLOT].alpha == 1.0
+    for parameter in model.host.parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.abs().sum() > 0
+
+
+def test_births_are_reproducible_and_distinct() -> None:
+    def weights(seed: int, births: int) -> torch.Tensor:
+        model = tiny_model(Layout.FLAT, 8, seed=seed)
+        model.slots[SLOT].life.births = births
+        model.germinate(SLOT, "mlp")
+        planted = model.slots[SLOT].seed
+        assert planted is not None
+        return torch.cat([p.flatten() for p in planted.body.parameters()])
+
+    assert torch.equal(weights(0, 0), weights(0, 0))
+    assert not torch.equal(weights(0, 0), weights(0, 1))
+    assert not torch.equal(weights(0, 0), weights(1, 0))
+
+
+def test_two_slots_of_one_model_get_different_seeds() -> None:
+    host = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    model = esper.wrap(host, ["0", "1"], torch.randn(2, 3))
+    for slot in model.slots:
+        model.germinate(slot, "mlp")
+    first, second = (list(slot.seed.body.parameters()) for slot in model.slots.values() if slot.seed)
+    assert not torch.equal(first[0], second[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_seeds_take_the_dtype_of_their_host(dtype: torch.dtype) -> None:
+    model, x = tiny_model(Layout.FLAT, 8), tiny_input(Layout.FLAT).to(dtype)
+    model.to(dtype)
+    bare = model(x)
+    assert isinstance(bare, torch.Tensor)
+    grow_until(model, SLOT, Stage.HOLDING, "mlp")
+    seed = model.slots[SLOT].seed
+    assert seed is not None
+    assert {p.dtype for p in seed.parameters()} == {dtype}
+    grown = model(x)
+    assert isinstance(grown, torch.Tensor)
+    assert torch.equal(grown, bare)

@@ -1,0 +1,184 @@
+import pytest
+import torch
+from torch import Tensor, nn
+
+import esper
+from esper.kasmina import BlueprintError, Site, all_blueprints, forget
+from esper.kasmina.blueprints.parts import ChannelNorm
+from esper.kasmina.blueprints.widening import widen
+from esper.leyline import BlueprintKind, Layout, Style
+from tiny import SLOT, offered, tiny_model
+
+NAMES = (
+    "norm", "attention", "depthwise", "bottleneck", "conv_small", "conv_light", "conv_heavy", "mixer", "lora",
+    "lora_large", "mlp_small", "mlp", "widen",
+)  # fmt: skip
+
+
+def test_all_blueprints_are_there() -> None:
+    assert {blueprint.name for blueprint in all_blueprints()} == set(NAMES)
+
+
+def test_every_layout_has_several_kinds() -> None:
+    for layout in Layout:
+        kinds = {b.kind for b in all_blueprints() if layout in b.layouts}
+        assert len(kinds) >= 3, layout
+
+
+@pytest.mark.parametrize("style", Style)
+@pytest.mark.parametrize("width", [1, 3, 8])
+@pytest.mark.parametrize("layout", Layout)
+def test_the_cost_on_the_card_is_the_cost(layout: Layout, width: int, style: Style) -> None:
+    for card in tiny_model(layout, width).slots[SLOT].cards:
+        model = tiny_model(layout, width)
+        bare = sum(p.numel() for p in model.parameters())
+        model.germinate(SLOT, card.name, style=style)
+        gate = width + 1 if style is Style.GATE else 0
+        added = sum(p.numel() for p in model.parameters()) - bare
+        assert added == card.parameters + gate == model.added_parameters, card.name
+
+
+def test_known_costs() -> None:
+    """By hand, for a series of 8 channels and 11 positions; every seed has a scale of 8."""
+    costs = {card.name: card.parameters - 8 for card in tiny_model(Layout.SERIES, 8).slots[SLOT].cards}
+    assert costs == {
+        "norm": 0,
+        "attention": (8 * 2 + 2) + (2 * 8 + 8),
+        "depthwise": (8 * 3 + 8) + (8 * 8 + 8),
+        "bottleneck": (8 * 2 + 2) + (2 * 2 * 3 + 2) + (2 * 8 + 8),
+        "conv_small": (8 * 4 * 3 + 4) + (4 * 8 + 8),
+        "conv_light": 8 * 8 * 3 + 8,
+        "conv_heavy": 2 * (8 * 8 * 3 + 8),
+        "mixer": 11 * 11 + 11,
+        "lora": 2 * 8 * 4,
+        "lora_large": 2 * 8 * 8,
+        "widen": 8 * 8 * 3 + 8,
+    }
+
+
+def test_a_blueprint_of_ones_own() -> None:
+    @esper.blueprint("shift", layouts=["flat"])
+    def shift(site: Site) -> nn.Module:
+        return nn.Linear(site.channels, site.channels)
+
+    try:
+        model = tiny_model(Layout.FLAT)
+        assert "shift" in model.slots[SLOT].blueprints
+        assert "shift" not in tiny_model(Layout.IMAGE).slots[SLOT].blueprints
+        model.germinate(SLOT, "shift")
+        assert model.added_parameters == 3 * 3 + 3 + 3
+    finally:
+        forget("shift")
+
+
+def test_the_same_definition_again_replaces_and_another_is_refused() -> None:
+    def register(kind: BlueprintKind) -> None:
+        @esper.blueprint("twice", layouts=["flat"], kind=kind)
+        def twice(site: Site) -> nn.Module:
+            return nn.Linear(site.channels, site.channels)
+
+    try:
+        register(BlueprintKind.OTHER)
+        register(BlueprintKind.NORM)
+        assert [b.kind for b in all_blueprints() if b.name == "twice"] == [BlueprintKind.NORM]
+        with pytest.raises(BlueprintError, match="'twice' is registered already by"):
+            esper.blueprint("twice", layouts=["flat"])(lambda site: nn.Linear(site.channels, site.channels))
+    finally:
+        forget("twice")
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (
+            lambda width: nn.Linear(width, width + 1),
+            r"gave shape \(2, 4\) for an activation of shape \(2, 3\)",
+        ),
+        (lambda width: nn.Sequential(nn.Linear(width, width), nn.Dropout()), "contains Dropout"),
+        (lambda width: nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width)), "contains BatchNorm1d"),
+    ],
+)
+def test_badly_made_blueprints_are_refused_at_germination(make: object, complaint: str) -> None:
+    esper.blueprint("bad", layouts=["flat"])(lambda site: make(site.channels))  # type: ignore[operator]
+    try:
+        model = tiny_model(Layout.FLAT)
+        with pytest.raises(BlueprintError, match=f"blueprint 'bad' {complaint}"):
+            model.germinate(SLOT, "bad")
+        assert model.added_parameters == 0
+        assert model.slots[SLOT].stage is esper.Stage.DORMANT
+    finally:
+        forget("bad")
+
+
+def test_unknown_layouts_are_refused() -> None:
+    with pytest.raises(BlueprintError, match=r"'x': 'picture' .* image, series, tokens, flat"):
+        esper.blueprint("x", layouts=["picture"])
+
+
+def test_a_blueprint_for_another_layout_is_refused_with_those_that_serve() -> None:
+    model = tiny_model(Layout.FLAT)
+    with pytest.raises(BlueprintError, match=r"'conv_heavy' .* 'middle' \(layout flat\); offered: .*mlp"):
+        model.germinate(SLOT, "conv_heavy")
+
+
+def test_the_offer_can_be_narrowed() -> None:
+    model = tiny_model(Layout.SERIES, blueprints=["conv_*", "norm"])
+    assert set(model.slots[SLOT].blueprints) == {"conv_small", "conv_light", "conv_heavy", "norm"}
+    with pytest.raises(BlueprintError, match="no blueprint matches 'konv'; registered: "):
+        tiny_model(Layout.SERIES, blueprints=["konv"])
+
+
+def test_a_mixer_says_what_to_do_about_another_length() -> None:
+    model = tiny_model(Layout.SERIES)
+    model.germinate(SLOT, "mixer")
+    with pytest.raises(ValueError, match=r"born for positions \(11,\) and met \(13,\): .* blueprints="):
+        model(torch.randn(2, 3, 13))
+
+
+def test_attention_is_not_offered_over_a_single_token() -> None:
+    model = esper.wrap(nn.Sequential(nn.Linear(3, 3)), ["0"], torch.randn(2, 1, 3))
+    assert "attention" not in model.slots["0"].blueprints
+
+
+def test_channel_norm() -> None:
+    h = torch.tensor([[3.0, 4.0]])
+    assert torch.allclose(ChannelNorm(1)(h), h / 12.5**0.5, atol=1e-5)
+    assert torch.allclose(ChannelNorm(1)(torch.tensor([[-7.0]])), torch.tensor([[-1.0]]), atol=1e-5)
+
+
+def _site(module: nn.Module) -> Site:
+    return Site(Layout.IMAGE, 4, (5, 5), module=module, copyable=True)
+
+
+def test_widen_draws_new_weights_and_drops_batch_statistics_and_hooks() -> None:
+    block = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(), nn.ReLU())
+    block.register_forward_hook(lambda *_: pytest.fail("the copy must not run the host's hooks"))
+    block.requires_grad_(False)
+    twin = widen(_site(block))
+    assert isinstance(twin, nn.Sequential)
+    assert [type(part) for part in twin] == [nn.Conv2d, ChannelNorm, nn.Identity, nn.ReLU]
+    assert all(p.requires_grad for p in twin.parameters())
+    twin_conv, conv = twin[0], block[0]
+    assert isinstance(twin_conv, nn.Conv2d)
+    assert isinstance(conv, nn.Conv2d)
+    assert not torch.equal(twin_conv.weight, conv.weight)
+    out: Tensor = twin(torch.randn(2, 3, 7, 7))
+    assert out.shape == (2, 4, 5, 5)
+
+
+def test_widen_is_not_offered_where_there_is_nothing_to_copy() -> None:
+    host = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    model = esper.wrap(host, ["0", "1"], torch.randn(2, 3))
+    assert "widen" in model.slots["0"].blueprints
+    assert "widen" not in model.slots["1"].blueprints
+
+
+@pytest.mark.parametrize(("layout", "blueprint"), offered())
+def test_bodies_start_away_from_zero(layout: Layout, blueprint: str) -> None:
+    """The scale is the only zero in the chain."""
+    model = tiny_model(layout, 8)
+    model.germinate(SLOT, blueprint)
+    seed = model.slots[SLOT].seed
+    assert seed is not None
+    assert not seed.scale.any()
+    assert all(p.any() for p in seed.body.parameters())

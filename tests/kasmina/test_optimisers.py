@@ -1,0 +1,283 @@
+"""Optimisers and schedulers stay right while parameters come and go."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import lr_scheduler as lrs
+
+from esper.kasmina import GrowingModel
+from esper.kasmina.blueprints import Site
+from esper.leyline import Layout, Stage
+from tiny import SLOT, grow_until, tiny_host, tiny_input, tiny_model
+
+MakeOptimiser = Callable[[object], Optimizer]
+OPTIMISERS: dict[str, MakeOptimiser] = {
+    "sgd": lambda p: SGD(p, lr=0.1, momentum=0.9),  # type: ignore[arg-type]
+    "adam": lambda p: Adam(p, lr=0.01),  # type: ignore[arg-type]
+    "adamw": lambda p: AdamW(p, lr=0.01, weight_decay=0.1, amsgrad=True),  # type: ignore[arg-type]
+    "fused adam": lambda p: Adam(p, lr=0.01, fused=True),  # type: ignore[arg-type]
+}
+
+
+def _seed_parameters(model: GrowingModel) -> list[nn.Parameter]:
+    seed = model.slots[SLOT].seed
+    assert seed is not None
+    return list(seed.parameters())
+
+
+def _train(model: GrowingModel, optimizer: Optimizer, steps: int = 2) -> None:
+    x = tiny_input(Layout.FLAT)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        out = model(x)
+        assert isinstance(out, Tensor)
+        (out - 1).square().mean().backward()
+        optimizer.step()
+
+
+def _groups_of(optimizer: Optimizer, parameters: list[nn.Parameter]) -> set[int]:
+    wanted = {id(p) for p in parameters}
+    return {
+        index
+        for index, group in enumerate(optimizer.param_groups)
+        for parameter in group["params"]
+        if id(parameter) in wanted
+    }
+
+
+@pytest.fixture(params=OPTIMISERS)
+def growing(request: pytest.FixtureRequest) -> tuple[GrowingModel, Optimizer]:
+    model = tiny_model(Layout.FLAT, 8)
+    optimizer = OPTIMISERS[request.param](model.parameters())
+    model.attach(optimizer)
+    return model, optimizer
+
+
+def test_germination_adds_a_group_of_its_own(growing: tuple[GrowingModel, Optimizer]) -> None:
+    model, optimizer = growing
+    _train(model, optimizer)
+    host_state = {p: dict(s) for p, s in optimizer.state.items()}
+    model.germinate(SLOT, "mlp")
+    assert len(optimizer.param_groups) == 2
+    assert _groups_of(optimizer, _seed_parameters(model)) == {1}
+    home, own = optimizer.param_groups
+    assert own["lr"] == pytest.approx(3 * home["lr"])
+    rest = set(home) - {"params", "lr"}
+    assert {key: own[key] for key in rest} == {key: home[key] for key in rest}
+    for parameter, state in host_state.items():
+        assert all(optimizer.state[parameter][key] is value for key, value in state.items())
+    _train(model, optimizer)
+    assert all(p in optimizer.state for p in _seed_parameters(model))
+
+
+def test_pruning_removes_group_and_state(growing: tuple[GrowingModel, Optimizer]) -> None:
+    model, optimizer = growing
+    grow_until(model, SLOT, Stage.HOLDING, "mlp")
+    _train(model, optimizer)
+    leaving, staying = _seed_parameters(model), list(model.host.parameters())
+    model.prune(SLOT)
+    assert len(optimizer.param_groups) == 1
+    assert _groups_of(optimizer, leaving) == set()
+    assert set(optimizer.state) == set(staying)
+    _train(model, optimizer)
+
+
+def test_a_fading_seed_is_frozen(growing: tuple[GrowingModel, Optimizer]) -> None:
+    model, optimizer = growing
+    grow_until(model, SLOT, Stage.HOLDING, "mlp")
+    _train(model, optimizer)
+    parameters = _seed_parameters(model)
+    model.prune(SLOT, alpha_speed=3)
+    frozen = [p.detach().clone() for p in parameters]
+    before = [p.detach().clone() for p in model.host.parameters()]
+    model.tick()
+    _train(model, optimizer, 3)
+    assert all(torch.equal(p, was) for p, was in zip(parameters, frozen, strict=True))
+    assert not any(torch.equal(p, was) for p, was in zip(model.host.parameters(), before, strict=True))
+    assert len(optimizer.param_groups) == 1
+
+
+def test_fossilising_moves_without_losing_momentum(growing: tuple[GrowingModel, Optimizer]) -> None:
+    model, optimizer = growing
+    grow_until(model, SLOT, Stage.HOLDING, "mlp")
+    _train(model, optimizer)
+    parameters = _seed_parameters(model)
+    state = {
+        p: {k: v.clone() for k, v in optimizer.state[p].items() if isinstance(v, Tensor)} for p in parameters
+    }
+    assert all(any(v.any() for v in kept.values()) for kept in state.values())
+    model.fossilize(SLOT)
+    assert len(optimizer.param_groups) == 1
+    assert _groups_of(optimizer, parameters) == {0}
+    for parameter, kept in state.items():
+        assert all(torch.equal(optimizer.state[parameter][key], value) for key, value in kept.items())
+    _train(model, optimizer)
+
+
+def test_a_seed_joins_the_group_of_its_own_submodule() -> None:
+    model = tiny_model(Layout.FLAT, 8)
+    host = model.host
+    optimizer = AdamW(
+        [
+            {"params": host.first.parameters(), "lr": 0.1, "weight_decay": 0.5},  # type: ignore[union-attr]
+            {"params": host.middle.parameters(), "lr": 0.2, "weight_decay": 0.25},  # type: ignore[union-attr]
+            {"params": host.last.parameters(), "lr": 0.3},  # type: ignore[union-attr]
+        ]
+    )
+    model.attach(optimizer, seed_lr_multiplier=2.0)
+    grow_until(model, SLOT, Stage.HOLDING, "mlp")
+    assert optimizer.param_groups[3]["lr"] == pytest.approx(0.4)
+    assert optimizer.param_groups[3]["weight_decay"] == 0.25
+    model.fossilize(SLOT)
+    assert _groups_of(optimizer, _seed_parameters(model)) == {1}
+
+
+def test_attaching_late_sorts_the_seeds_out() -> None:
+    """An optimiser made from model.parameters() after germination already holds the seed's."""
+    model = tiny_model(Layout.FLAT, 8)
+    grow_until(model, SLOT, Stage.HOLDING, "mlp")
+    optimizer = Adam(model.parameters(), lr=0.01)
+    _train(model, optimizer)
+    moments = [optimizer.state[p]["exp_avg"].clone() for p in _seed_parameters(model)]
+    model.attach(optimizer)
+    assert _groups_of(optimizer, _seed_parameters(model)) == {1}
+    assert _groups_of(optimizer, list(model.host.parameters())) == {0}
+    for parameter, moment in zip(_seed_parameters(model), moments, strict=True):
+        assert torch.equal(optimizer.state[parameter]["exp_avg"], moment)
+
+
+def test_named_parameters_keep_their_names() -> None:
+    model = tiny_model(Layout.FLAT, 8)
+    optimizer = Adam(model.named_parameters(), lr=0.01)
+    model.attach(optimizer)
+    grow_until(model, SLOT, Stage.HOLDING, "lora")
+    parts = ("scale", "body.0.weight", "body.1.weight")
+    assert optimizer.param_groups[1]["param_names"] == [f"middle.{part}" for part in parts]
+    model.fossilize(SLOT)
+    names, params = (optimizer.param_groups[0][key] for key in ("param_names", "params"))
+    assert len(names) == len(params) == len(set(names))
+    optimizer.load_state_dict(optimizer.state_dict())
+
+
+def test_after_loading_optimiser_state_growth_goes_on() -> None:
+    """load_state_dict makes new group dicts; nothing may hold on to the old ones."""
+    model = tiny_model(Layout.FLAT, 8)
+    optimizer = Adam(model.parameters(), lr=0.01)
+    model.attach(optimizer)
+    grow_until(model, SLOT, Stage.HOLDING, "mlp")
+    _train(model, optimizer)
+    optimizer.load_state_dict(optimizer.state_dict())
+    model.fossilize(SLOT)
+    assert len(optimizer.param_groups) == 1
+    assert _groups_of(optimizer, _seed_parameters(model)) == {0}
+
+
+def test_tensor_learning_rates_are_not_shared() -> None:
+    model = tiny_model(Layout.FLAT, 8)
+    optimizer = Adam(model.parameters(), lr=torch.tensor(0.01), capturable=False, foreach=False)
+    model.attach(optimizer)
+    model.germinate(SLOT, "mlp")
+    home, own = optimizer.param_groups
+    own["lr"].fill_(1.0)
+    assert home["lr"].item() == pytest.approx(0.01)
+
+
+SCHEDULERS: dict[str, Callable[[Optimizer], lrs.LRScheduler]] = {
+    "LambdaLR": lambda o: lrs.LambdaLR(o, lambda epoch: 0.9**epoch),
+    "MultiplicativeLR": lambda o: lrs.MultiplicativeLR(o, lambda _: 0.9),
+    "StepLR": lambda o: lrs.StepLR(o, 2, 0.5),
+    "MultiStepLR": lambda o: lrs.MultiStepLR(o, [2, 5], 0.5),
+    "ConstantLR": lambda o: lrs.ConstantLR(o, 0.5, 4),
+    "LinearLR": lambda o: lrs.LinearLR(o, 0.1, 1.0, 6),
+    "ExponentialLR": lambda o: lrs.ExponentialLR(o, 0.9),
+    "PolynomialLR": lambda o: lrs.PolynomialLR(o, 20, 2.0),
+    "CosineAnnealingLR": lambda o: lrs.CosineAnnealingLR(o, 12),
+    "CosineAnnealingWarmRestarts": lambda o: lrs.CosineAnnealingWarmRestarts(o, 3),
+    "CyclicLR": lambda o: lrs.CyclicLR(o, 0.01, 0.1, 3),
+    "OneCycleLR": lambda o: lrs.OneCycleLR(o, 0.1, total_steps=30),
+    "ReduceLROnPlateau": lambda o: lrs.ReduceLROnPlateau(o, patience=1, factor=0.5, min_lr=[1e-3]),
+    "SequentialLR": lambda o: lrs.SequentialLR(
+        o, [lrs.LinearLR(o, 0.1, 1.0, 4), lrs.CosineAnnealingLR(o, 10)], milestones=[5]
+    ),
+    "ChainedScheduler": lambda o: lrs.ChainedScheduler(
+        [lrs.LinearLR(o, 0.1, 1.0, 4), lrs.ExponentialLR(o, 0.9)]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_schedulers_drive_the_new_group_in_step(name: str) -> None:
+    """Whatever the schedule, the seed's rate stays three times the host's, and the host's is not disturbed."""
+    model = tiny_model(Layout.FLAT, 8)
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = SCHEDULERS[name](optimizer)
+    model.attach(optimizer, scheduler)
+    twin = SGD(tiny_host(Layout.FLAT, 8).parameters(), lr=0.1, momentum=0.9)
+    alone = SCHEDULERS[name](twin)
+
+    def step() -> None:
+        for one, its in ((optimizer, scheduler), (twin, alone)):
+            one.step()
+            its.step(1.0) if isinstance(its, lrs.ReduceLROnPlateau) else its.step()
+
+    for epoch in range(24):
+        if epoch == 3:
+            model.germinate(SLOT, "mlp")
+        if epoch == 12:
+            model.prune(SLOT)
+        if epoch == 15:
+            model.germinate(SLOT, "mlp")
+        step()
+        model.tick()
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(twin.param_groups[0]["lr"])
+        for group in optimizer.param_groups[1:]:
+            assert group["lr"] == pytest.approx(3 * optimizer.param_groups[0]["lr"]), epoch
+        assert len(scheduler.get_last_lr()) == len(optimizer.param_groups)
+    assert len(optimizer.param_groups) == 2
+
+
+def test_what_is_refused_by_name() -> None:
+    model = tiny_model(Layout.FLAT, 8)
+    with pytest.raises(TypeError, match="optimizer LBFGS is not supported; use one of SGD, Adam, AdamW"):
+        model.attach(torch.optim.LBFGS(model.parameters()))
+    optimizer = Adam(model.parameters())
+
+    class OwnSchedule(lrs.LRScheduler):
+        def get_lr(self) -> list[float | Tensor]:
+            return [0.1 for _ in self.optimizer.param_groups]
+
+    with pytest.raises(TypeError, match="scheduler OwnSchedule is not supported; use one of LambdaLR"):
+        model.attach(optimizer, OwnSchedule(optimizer))
+    with pytest.raises(ValueError, match="StepLR drives another optimizer"):
+        model.attach(optimizer, lrs.StepLR(Adam(model.parameters()), 1))
+    with pytest.raises(ValueError, match="holds none of the host's parameters"):
+        model.attach(Adam(tiny_host(Layout.FLAT).parameters()))
+    with pytest.raises(ValueError, match="seed_lr_multiplier must be > 0, not 0"):
+        model.attach(optimizer, seed_lr_multiplier=0)
+    model.attach(optimizer)
+    with pytest.raises(ValueError, match="attached already"):
+        model.attach(optimizer)
+    model.detach()
+    model.attach(optimizer)
+
+
+def test_a_refused_germination_leaves_the_optimiser_alone() -> None:
+    import esper
+    from esper.kasmina import BlueprintError, forget
+
+    @esper.blueprint("broken", layouts=["flat"])
+    def broken(site: Site) -> nn.Module:
+        return nn.Linear(site.channels, site.channels + 1)
+
+    try:
+        model = tiny_model(Layout.FLAT, 8)
+        optimizer = Adam(model.parameters())
+        model.attach(optimizer)
+        with pytest.raises(BlueprintError):
+            model.germinate(SLOT, "broken")
+        assert len(optimizer.param_groups) == 1
+    finally:
+        forget("broken")

@@ -1,0 +1,150 @@
+"""Random lives: whatever legal thing is done in whatever order, the books stay right."""
+
+import os
+from collections.abc import Callable
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import esper
+from esper.kasmina import GrowingModel, GrowthRules, IllegalOperation
+from esper.kasmina.hosts import GPT, MLP, ConvNet
+from esper.leyline import ALPHA_CURVES, ALPHA_SPEEDS, TEMPOS, LegalOperations, LifecycleOp, Stage
+
+HOSTS = ("mlp", "series", "image", "gpt")
+EXAMPLES = {
+    "mlp": torch.linspace(-1, 1, 21).view(3, 7),
+    "series": torch.linspace(-1, 1, 48).view(3, 1, 16),
+    "image": torch.linspace(-1, 1, 192).view(3, 1, 8, 8),
+    "gpt": torch.arange(21).view(3, 7) % 11,
+}
+
+
+def _model(kind: str, rules: GrowthRules) -> GrowingModel:
+    hosts: dict[str, Callable[[], nn.Module]] = {
+        "mlp": lambda: MLP(7, 3, (5, 4, 3)),
+        "series": lambda: ConvNet(1, 3, dims=1, widths=(3, 4, 5)),
+        "image": lambda: ConvNet(1, 3, dims=2, widths=(3, 4, 5), norm="batch"),
+        "gpt": lambda: GPT(11, 7, layers=3, heads=2, width=8),
+    }
+    return esper.wrap(hosts[kind](), ["blocks.*"], EXAMPLES[kind], causal=kind == "gpt", rules=rules)
+
+
+def _apply(
+    model: GrowingModel, draw: st.DataObject, operation: LifecycleOp, name: str, legal: LegalOperations
+) -> None:
+    if operation is LifecycleOp.GERMINATE:
+        model.germinate(
+            name,
+            draw.draw(st.sampled_from(legal.blueprints)),
+            style=draw.draw(st.sampled_from(legal.styles)),
+            tempo=draw.draw(st.sampled_from(TEMPOS)),
+            alpha_target=draw.draw(st.sampled_from(legal.alpha_targets)),
+        )
+    elif operation is LifecycleOp.ADVANCE:
+        model.advance(name)
+    elif operation is LifecycleOp.SET_ALPHA_TARGET:
+        model.set_alpha_target(
+            name,
+            draw.draw(st.sampled_from(legal.alpha_targets)),
+            style=draw.draw(st.sampled_from(legal.styles)),
+            alpha_speed=draw.draw(st.sampled_from(ALPHA_SPEEDS)),
+            alpha_curve=draw.draw(st.sampled_from(ALPHA_CURVES)),
+        )
+    elif operation is LifecycleOp.PRUNE:
+        speed, curve = draw.draw(st.sampled_from(ALPHA_SPEEDS)), draw.draw(st.sampled_from(ALPHA_CURVES))
+        model.prune(name, alpha_speed=speed, alpha_curve=curve)
+    elif operation is LifecycleOp.FOSSILIZE:
+        model.fossilize(name)
+
+
+def _refuses_everything_else(model: GrowingModel, legal: dict[str, LegalOperations]) -> None:
+    attempts = {
+        LifecycleOp.GERMINATE: lambda name: model.germinate(name, "norm"),
+        LifecycleOp.ADVANCE: model.advance,
+        LifecycleOp.SET_ALPHA_TARGET: lambda name: model.set_alpha_target(name, 0.5),
+        LifecycleOp.PRUNE: model.prune,
+        LifecycleOp.FOSSILIZE: model.fossilize,
+    }
+    for name, options in legal.items():
+        for operation, attempt in attempts.items():
+            if operation not in options.operations:
+                try:
+                    attempt(name)
+                except IllegalOperation:
+                    continue
+                raise AssertionError(f"{operation.name} passed at {name} in {model.slots[name].stage.name}")
+
+
+def _check_books(model: GrowingModel, optimizer: torch.optim.Optimizer, rules: GrowthRules) -> None:
+    everything = sum(p.numel() for p in model.parameters())
+    assert everything == model.host_parameters + model.added_parameters
+    trainable = [id(p) for p in model.parameters() if p.requires_grad]
+    covered = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    assert sorted(covered) == sorted(trainable)
+    assert {id(p) for p in optimizer.state} <= set(trainable)
+    assert model.live_seeds <= rules.max_live_seeds
+    for slot in model.slots.values():
+        assert (slot.seed is not None) == (slot.stage.is_live or slot.stage is Stage.FOSSILIZED)
+        assert 0.0 <= slot.alpha <= 1.0
+        if slot.seed is not None:
+            assert slot.seed.alpha.item() == torch.tensor(slot.alpha).item()
+            frozen = not any(p.requires_grad for p in slot.seed.parameters())
+            assert frozen == slot.life.fading
+
+
+def _train(model: GrowingModel, optimizer: torch.optim.Optimizer, kind: str) -> None:
+    optimizer.zero_grad()
+    out = model(EXAMPLES[kind])
+    assert isinstance(out, Tensor)
+    assert out.isfinite().all()
+    (out - 0.5).square().mean().backward()
+    optimizer.step()
+
+
+@settings(max_examples=60, deadline=None, derandomize="CI" in os.environ)
+@given(
+    draw=st.data(),
+    kind=st.sampled_from(HOSTS),
+    max_live_seeds=st.integers(1, 3),
+    min_prune_age=st.integers(0, 3),
+    embargo_epochs=st.integers(0, 2),
+    momentum=st.booleans(),
+)
+def test_random_legal_lives(
+    draw: st.DataObject,
+    kind: str,
+    max_live_seeds: int,
+    min_prune_age: int,
+    embargo_epochs: int,
+    momentum: bool,
+) -> None:
+    rules = GrowthRules(
+        max_live_seeds=max_live_seeds, min_prune_age=min_prune_age, embargo_epochs=embargo_epochs
+    )
+    model = _model(kind, rules)
+    optimizer: torch.optim.Optimizer = (
+        torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+        if momentum
+        else torch.optim.Adam(model.parameters(), lr=1e-3)
+    )
+    model.attach(optimizer)
+    for _ in range(draw.draw(st.integers(5, 25))):
+        legal = model.legal_operations()
+        _refuses_everything_else(model, legal)
+        choices = [
+            (operation, name)
+            for name, options in legal.items()
+            for operation in sorted(options.operations)
+            if operation is not LifecycleOp.WAIT
+        ]
+        eager: int = draw.draw(st.integers(0, 3))
+        if choices and eager:
+            operation, name = choices[draw.draw(st.integers(0, len(choices) - 1))]
+            _apply(model, draw, operation, name, legal[name])
+        _check_books(model, optimizer, rules)
+        model.tick()
+        _train(model, optimizer, kind)
+        _check_books(model, optimizer, rules)

@@ -1,0 +1,97 @@
+"""Tiny hosts and scripted lives that the tests share. Shapes are primes, so that broadcasting mistakes show."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+import esper
+from esper.kasmina import GrowingModel, all_blueprints
+from esper.leyline import Event, Layout, Stage
+
+BATCH = 5
+POSITIONS = {Layout.IMAGE: (7, 3), Layout.SERIES: (11,), Layout.TOKENS: (7,), Layout.FLAT: ()}
+INPUT_CHANNELS = 3
+SLOT = "middle"
+
+
+def _layer(layout: Layout, size_in: int, size_out: int) -> nn.Module:
+    if layout is Layout.IMAGE:
+        return nn.Conv2d(size_in, size_out, 3, padding=1)
+    if layout is Layout.SERIES:
+        return nn.Conv1d(size_in, size_out, 3, padding=1)
+    return nn.Linear(size_in, size_out)
+
+
+class TinyHost(nn.Module):
+    """first -> middle (the slot) -> last, of one layout and width."""
+
+    def __init__(self, layout: Layout, channels: int) -> None:
+        super().__init__()
+        self.layout = layout
+        self.first = nn.Sequential(_layer(layout, INPUT_CHANNELS, channels), nn.Tanh())
+        self.middle = nn.Sequential(_layer(layout, channels, channels), nn.Tanh())
+        self.last = nn.Sequential(_layer(layout, channels, 4), nn.Tanh())
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.middle(self.first(x)))
+        return out
+
+
+def tiny_input(layout: Layout, batch: int = BATCH, seed: int = 1) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    positions = POSITIONS[layout]
+    tokens = layout is Layout.TOKENS
+    shape = (*positions, INPUT_CHANNELS) if tokens else (INPUT_CHANNELS, *positions)
+    return torch.randn(batch, *shape, generator=generator)
+
+
+def tiny_host(layout: Layout, channels: int = 3, seed: int = 0) -> TinyHost:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return TinyHost(layout, channels)
+
+
+def tiny_model(layout: Layout, channels: int = 3, **options: object) -> GrowingModel:
+    wrapping: Callable[..., GrowingModel] = esper.wrap
+    return wrapping(tiny_host(layout, channels), [SLOT], tiny_input(layout), **options)
+
+
+def offered() -> list[tuple[Layout, str]]:
+    """Every (layout, blueprint) that Esper ships."""
+    return [
+        (layout, blueprint.name)
+        for layout in Layout
+        for blueprint in all_blueprints()
+        if layout in blueprint.layouts
+    ]
+
+
+@dataclass
+class Recorder:
+    """An event sink that remembers."""
+
+    events: list[Event] = field(default_factory=list)
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+
+def grow_until(model: GrowingModel, slot: str, stage: Stage, blueprint: str, **germination: object) -> None:
+    """Walk one seed through its life up to `stage`, as early as the rules allow."""
+    germinate: Callable[..., None] = model.germinate
+    germinate(slot, blueprint, **germination)
+    if stage is Stage.TRAINING:
+        return
+    model.tick()
+    model.report(slot, gradients_finite=True)
+    model.advance(slot)
+    if stage is Stage.BLENDING:
+        return
+    while model.slots[slot].stage is Stage.BLENDING:
+        model.tick()
+    if stage is Stage.FOSSILIZED:
+        model.fossilize(slot)
+    elif stage is Stage.EMBARGOED:
+        model.prune(slot)
