@@ -119,7 +119,7 @@ def test_a_head_that_matters_only_when_another_chose_it() -> None:
     assert values(policy, [[1.0]])[0] == pytest.approx(1.0, abs=0.2)
 
 
-CYCLE = replace(CONFIG, gamma=0.98, gae_lambda=0.95, lr=0.02, n_epochs=8, num_minibatches=2)
+CYCLE = replace(CONFIG, gamma=0.98, gae_lambda=1.0, lr=0.1, n_epochs=4, num_minibatches=2)
 
 
 def cycle_values(*, treat_truncation_as_the_end: bool) -> list[float]:
@@ -127,7 +127,7 @@ def cycle_values(*, treat_truncation_as_the_end: bool) -> list[float]:
     policy = ActorCritic(4, probe.layout, widths=(), generator=generator())
     agent = PPOAgent(policy, CYCLE, num_envs=8, num_steps=32, seed=0)
     observation, mask = probe.reset()
-    for _ in range(120):
+    for _ in range(60):
         while not agent.ready:
             outcome = probe.step(agent.act(observation, mask))
             observation, mask = outcome.observation, outcome.mask
@@ -151,9 +151,7 @@ def test_truncation_bootstraps_and_termination_does_not() -> None:
     assert max(wrong) < 10.0
 
 
-IDENTITY = replace(
-    CONFIG, lr=2e-3, clip_ratio=0.3, entropy_coef=0.01, max_grad_norm=5.0, n_epochs=10, num_minibatches=8
-)
+IDENTITY = replace(CONFIG, lr=2e-3, clip_ratio=0.3, max_grad_norm=5.0, n_epochs=15, num_minibatches=8)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -161,7 +159,7 @@ def test_identity_of_seventy_actions_of_which_fifty_five_are_masked(seed: int) -
     """2,048 steps; without masks a learner gets about 30 of 100."""
     probe = MaskedIdentity(8, generator(seed))
     policy = ActorCritic(70, probe.layout, widths=(1024,), generator=generator(seed))
-    agent = train(policy, probe, 8, IDENTITY, steps=32)
+    agent = train(policy, probe, 4, IDENTITY, steps=64)
     assert agent.env_steps == 2048
     assert 100 * score(agent, probe, 100) >= 90
 
@@ -170,6 +168,6 @@ def test_identity_of_seventy_actions_of_which_fifty_five_are_masked(seed: int) -
 def test_identity_of_several_heads(seed: int) -> None:
     probe = MultiIdentity(8, generator(seed))
     policy = ActorCritic(6, probe.layout, widths=(), generator=generator(seed))
-    agent = train(policy, probe, 15, replace(IDENTITY, lr=2e-2), steps=10)
+    agent = train(policy, probe, 15, replace(IDENTITY, lr=2e-2, num_minibatches=4), steps=10)
     assert agent.env_steps == 1200
     assert 100 * score(agent, probe, 100) >= 90
