@@ -162,3 +162,11 @@ def test_defaults_are_those_of_the_design() -> None:
     detector = AnomalyDetector()
     assert (detector.max_ratio_threshold, detector.min_ratio_threshold) == (5.0, 0.1)
     assert detector.min_explained_variance == 0.1
+
+
+def test_the_learning_rate_falls_to_a_tenth() -> None:
+    config = PPOConfig(lr=1.0, lr_anneal_steps=10)
+    assert [config.lr_at(updates) for updates in (0, 5, 10, 99)] == pytest.approx([1.0, 0.55, 0.1, 0.1])
+    assert PPOConfig(lr=1.0).lr_at(99) == 1.0
+    with pytest.raises(ValueError, match="lr_anneal_steps is -1; expected >= 0"):
+        PPOConfig(lr_anneal_steps=-1)

@@ -12,6 +12,8 @@ from esper.simic.agent.entropy import EntropySchedule
 class PPOConfig:
     lr: float = 3e-4
     """Adam's learning rate."""
+    lr_anneal_steps: int = 0
+    """Updates over which lr falls linearly to a tenth; 0 keeps it."""
     adam_eps: float = 1e-5
     gamma: float = 0.995
     """Discount per step."""
@@ -62,6 +64,7 @@ class PPOConfig:
             "value_coef",
             "weight_decay",
             "entropy_anneal_steps",
+            "lr_anneal_steps",
         ):
             self._require(name, getattr(self, name) >= 0.0, ">= 0")
         for name in ("n_epochs", "num_minibatches"):
@@ -80,6 +83,11 @@ class PPOConfig:
     def _require(self, name: str, holds: bool, expected: str) -> None:
         if not holds:
             raise ValueError(f"{name} is {getattr(self, name)!r}; expected {expected}")
+
+    def lr_at(self, updates: int) -> float:
+        """lr (1 - 0.9 progress), progress linear over `lr_anneal_steps` updates."""
+        progress = min(updates / self.lr_anneal_steps, 1.0) if self.lr_anneal_steps else 0.0
+        return self.lr * (1.0 - 0.9 * progress)
 
     @property
     def entropy_schedule(self) -> EntropySchedule:

@@ -207,6 +207,8 @@ class PPOAgent:
     def update(self, observation: Tensor) -> PPOUpdateMetrics:
         """Learn from the full rollout; `observation` (env, feature) is the one after its last step."""
         rollout = self._finish(observation)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.lr_at(self.updates)
         metrics = run_update(
             self.policy,
             self.optimizer,
