@@ -27,7 +27,10 @@ def agent_with_rollout(seed: int = 0, config: PPOConfig = CONFIG) -> tuple[PPOAg
     perturb(policy, seed)
     agent = PPOAgent(policy, config, num_envs=ENVS, num_steps=STEPS, seed=seed)
     source = SyntheticGrowth(policy, ENVS, torch.Generator().manual_seed(seed + 1), end_probability=0.1)
+    source.fill(agent)
+    agent.buffer.clear()  # the second rollout begins in the middle of episodes, with memory
     observation = source.fill(agent)
+    assert agent.buffer.initial_hidden.abs().max() > 0
     assert agent.buffer.terminated.any()
     assert agent.buffer.truncated.any()
     return agent, agent._finish(observation)
