@@ -25,7 +25,7 @@ from esper.tamiyo import PolicyInputs, PolicyOutput, RecurrentActorCritic, Seque
 
 NUM_ENVS, NUM_STEPS, HIDDEN = 8, 128, 64
 CONFIG = PPOConfig(
-    lr=1e-3,
+    lr=1.5e-3,
     lr_anneal_steps=49,
     gamma=0.98,
     gae_lambda=0.95,
