@@ -44,8 +44,11 @@ def ours(seed: int, steps: int) -> Row:
     return Row("esper", steps_per_second, float(np.mean(returns)))
 
 
-def theirs(seed: int, steps: int, batch_size: int) -> Row:
-    """RecurrentPPO with one LSTM for both, as ours has, normalised observations and our coefficients."""
+def theirs(seed: int, steps: int, batch_size: int, *, shared: bool) -> Row:
+    """RecurrentPPO with our coefficients and normalised observations.
+
+    shared: one LSTM for actor and critic, as ours has; else its default, one for each.
+    """
     from sb3_contrib import RecurrentPPO
     from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
@@ -68,8 +71,8 @@ def theirs(seed: int, steps: int, batch_size: int) -> Row:
         policy_kwargs={
             "lstm_hidden_size": ppo_memory.HIDDEN,
             "net_arch": {"pi": [64], "vf": [64]},
-            "shared_lstm": True,
-            "enable_critic_lstm": False,
+            "shared_lstm": shared,
+            "enable_critic_lstm": not shared,
         },
         seed=seed,
         device="cpu",
@@ -79,7 +82,8 @@ def theirs(seed: int, steps: int, batch_size: int) -> Row:
     steps_per_second = model.num_timesteps / (time.perf_counter() - began)
     envs.training = False
     mean_return, _ = evaluate_policy(model, envs, n_eval_episodes=EPISODES, deterministic=True)
-    return Row(f"sb3-contrib, batch {batch_size}", steps_per_second, float(np.mean(mean_return)))
+    name = f"sb3-contrib, batch {batch_size}, {'one LSTM' if shared else 'two LSTMs'}"
+    return Row(name, steps_per_second, float(np.mean(mean_return)))
 
 
 def main() -> None:
@@ -98,11 +102,15 @@ def main() -> None:
         print("sb3-contrib is not installed (extra `bench`): only our side is measured")
     else:
         # 128 is our minibatch (8 per epoch); 1024 the whole rollout at once, the fastest it can go.
-        rows += [theirs(arguments.seed, steps, batch_size) for batch_size in (128, 1024)]
-    print(f"{'learner':<24}{'steps/s':>10}{'return':>10}{'ours is':>10}")
+        rows += [
+            theirs(arguments.seed, steps, 128, shared=True),
+            theirs(arguments.seed, steps, 128, shared=False),
+            theirs(arguments.seed, steps, 1024, shared=True),
+        ]
+    print(f"{'learner':<36}{'steps/s':>10}{'return':>10}{'ours is':>10}")
     for row in rows:
         times = rows[0].steps_per_second / row.steps_per_second
-        print(f"{row.learner:<24}{row.steps_per_second:>10.0f}{row.mean_return:>10.1f}{times:>9.1f}x")
+        print(f"{row.learner:<36}{row.steps_per_second:>10.0f}{row.mean_return:>10.1f}{times:>9.1f}x")
     RESULTS.mkdir(exist_ok=True)
     result = {"steps": steps, "seed": arguments.seed, "goal": GOAL, "rows": [asdict(row) for row in rows]}
     (RESULTS / "recurrent_ppo.json").write_text(json.dumps(result, indent=2))
