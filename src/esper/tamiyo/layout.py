@@ -39,6 +39,16 @@ GROWTH_PARENTS: Mapping[str, str] = {
 """head -> the earlier head whose choice selects its row of logits and masks. `op` has none."""
 
 
+FIXED_SIZES: Mapping[str, int] = {
+    "op": len(LifecycleOp),
+    "style": len(STYLES),
+    "tempo": len(TEMPOS),
+    "alpha_target": len(ALPHA_TARGETS),
+    "alpha_speed": len(ALPHA_SPEEDS),
+    "alpha_curve": len(ALPHA_CURVES),
+}
+"""Choices of the growth heads that are the same for every model; slots and blueprints are the model's own."""
+
 CausalTable: TypeAlias = Mapping[int, Sequence[str]] | Mapping[LifecycleOp, Sequence[str]]
 """choice of the first head -> the heads it makes relevant."""
 
@@ -207,16 +217,7 @@ def growth_layout(
     slot_config: SlotConfig, blueprints: int, causal_table: CausalTable = CAUSAL_TABLE
 ) -> ActionLayout:
     """The layout of a growth decision over these slots, with as many blueprints as are offered anywhere."""
-    sizes = {
-        "op": len(LifecycleOp),
-        "slot": len(slot_config),
-        "blueprint": blueprints,
-        "style": len(STYLES),
-        "tempo": len(TEMPOS),
-        "alpha_target": len(ALPHA_TARGETS),
-        "alpha_speed": len(ALPHA_SPEEDS),
-        "alpha_curve": len(ALPHA_CURVES),
-    }
+    sizes = {**FIXED_SIZES, "slot": len(slot_config), "blueprint": blueprints}
     return ActionLayout(
         names=HEAD_NAMES,
         sizes=tuple(sizes[name] for name in HEAD_NAMES),
