@@ -38,4 +38,5 @@ lint: $(STAMP) ## ruff, mypy strict, import contracts
 	$(BIN)/lint-imports
 
 bench: $(STAMP) ## the benchmarks: tables here, JSON in benchmarks/results
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python benchmarks/run.py

@@ -1,0 +1,1 @@
+"""Simic: selection. Rewards, environments, PPO, rollouts and the trainer."""

@@ -1,0 +1,434 @@
+"""PPOAgent: what a training loop talks to, and its checkpoints."""
+
+import os
+import pickle
+import warnings
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esper.leyline import SlotConfig
+from esper.simic.agent.anomaly import AnomalyDetector
+from esper.simic.agent.config import PPOConfig
+from esper.simic.agent.normalization import RewardNormalizer, RunningMeanStd
+from esper.simic.agent.optimizer import build_optimizer
+from esper.simic.agent.rollout import Rollout
+from esper.simic.agent.rollout_buffer import Decision, Outcome, TamiyoRolloutBuffer
+from esper.simic.agent.types import PPOUpdateMetrics
+from esper.simic.agent.update import autocast, run_update
+from esper.tamiyo import Actor, ActorState, Policy, PolicyInputs, unwrap
+
+CHECKPOINT_VERSION = "esper-ppo-1"
+MAX_RECURRENT_EPOCHS = 4
+LOW_ADVANTAGE_STD = 0.1
+NON_FINITE_LIMIT = 3
+
+Plain: TypeAlias = (
+    "Tensor | bool | int | float | str | list[Plain] | tuple[Plain, ...] | dict[str, Plain] | None"
+)
+"""What a checkpoint may hold besides the agent: data, never objects."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that must not or cannot be loaded; the message says which and why."""
+
+
+class NonFiniteUpdateError(RuntimeError):
+    """Three updates in a row were not finite."""
+
+
+class PPOAgent:
+    """Masked, factored PPO over `num_envs` environments, with memory or without.
+
+    The loop, in full:
+
+    >>> agent = PPOAgent(policy, PPOConfig(gamma=0.99), num_envs=8, num_steps=128, seed=1)
+    >>> while training:
+    ...     actions = agent.act(observation, mask)                 # (env, head); no mask: all is legal
+    ...     observation, reward, terminated, truncated = env.step(actions)
+    ...     agent.observe(reward, terminated, truncated, final_observation=final)  # final: where truncated
+    ...     if agent.ready:
+    ...         metrics = agent.update(observation)
+
+    `observation` (env, feature) is always the one to act on next: after an end, that of the new episode. What
+    a truncated episode was stopped in goes to `final_observation`, and is bootstrapped from with its own
+    recurrent state. The agent owns the recurrent state, the previous action and reward, the rollout, the
+    optimiser, the normalisers and the random generators; `save` and `load` carry all of them, so that a
+    resumed run on CPU repeats an uninterrupted one bit for bit. `actor` gives the trained policy for use.
+
+    policy: an `ActorCritic`, `RecurrentActorCritic`, `GrowthPolicy` or your own `Policy`; it may be compiled.
+    config: the dials, see `PPOConfig`.
+    num_steps: steps per env between updates.
+    seed: of the generators that sample actions and shuffle minibatches.
+    slot_config: the environment's slots, compared with the policy's by name and order.
+    failure_checkpoint: where to save when three updates in a row were not finite, before the error is raised.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: PPOConfig,
+        *,
+        num_envs: int,
+        num_steps: int,
+        seed: int,
+        slot_config: SlotConfig | None = None,
+        detector: AnomalyDetector | None = None,
+        failure_checkpoint: Path | None = None,
+    ) -> None:
+        plain = unwrap(policy)
+        unknown = set(config.entropy_coef_per_head) - set(plain.layout.names)
+        if unknown:
+            raise ValueError(
+                f"entropy_coef_per_head names {sorted(unknown)}; the policy's heads are {plain.layout.names}"
+            )
+        self.policy = policy
+        self.config = config
+        self.n_epochs = recurrent_epochs(config) if plain.recurrent else config.n_epochs
+        self.device = plain.device
+        self.detector = AnomalyDetector() if detector is None else detector
+        self.failure_checkpoint = failure_checkpoint
+        self.optimizer = build_optimizer(
+            plain, lr=config.lr, eps=config.adam_eps, weight_decay=config.weight_decay
+        )
+        self.buffer = TamiyoRolloutBuffer.allocate(
+            plain.layout,
+            num_envs=num_envs,
+            num_steps=num_steps,
+            observation_size=plain.observation_size,
+            hidden_size=plain.hidden_size,
+            stores_previous=plain.uses_previous,
+            device=self.device,
+        )
+        self.require_layout(self.buffer)
+        if slot_config is not None:
+            self.require_slots(slot_config)
+        self.state = ActorState.initial(plain, num_envs, self.device)
+        self.reward_normalizer = RewardNormalizer(device=self.device)
+        self.observation_stats = RunningMeanStd((plain.observation_size,), self.device)
+        self._raw_observations = torch.zeros_like(self.buffer.observation) if self._normalizes else None
+        self.action_generator = torch.Generator(self.device).manual_seed(seed)
+        self.shuffle_generator = torch.Generator().manual_seed(seed + 1)
+        self.updates = 0
+        """Updates done."""
+        self.env_steps = 0
+        """Steps taken, over all envs."""
+        self.non_finite_in_a_row = 0
+        self._begins = np.ones(num_envs, dtype=np.bool_)
+        self._pending: tuple[ActorState, Decision] | None = None
+        self._all_legal = plain.layout.all_legal(num_envs, self.device)
+
+    @property
+    def num_envs(self) -> int:
+        return self.buffer.num_envs
+
+    @property
+    def ready(self) -> bool:
+        """The rollout is full: call `update`."""
+        return self.buffer.full
+
+    def require_slots(self, slot_config: SlotConfig) -> None:
+        """Raise unless these are the policy's slots, in its order."""
+        ours = unwrap(self.policy).layout.slot_config
+        if ours is None:
+            raise ValueError("the policy points at no slots, the environment has some")
+        ours.require_same(slot_config, ours="the policy", theirs="the environment")
+
+    def require_layout(self, buffer: TamiyoRolloutBuffer) -> None:
+        """Raise unless the buffer was made for this policy's heads and slots."""
+        unwrap(self.policy).layout.require_same(buffer.layout, ours="the policy", theirs="the buffer")
+
+    @torch.inference_mode()
+    def act(self, observation: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Choose in every env: observation (env, feature), mask (env, width) -> actions (env, head)."""
+        if self._pending is not None:
+            raise RuntimeError("act() was called twice: tell the agent what came of it with observe() first")
+        if self.buffer.full:
+            raise RuntimeError("the rollout is full: call update() before the next act()")
+        mask = self._all_legal if mask is None else mask
+        observation = self._see(observation)
+        plain = unwrap(self.policy)
+        with autocast(self.config, self.device, cache=False):
+            action, output, hidden = plain.choose(observation, mask, self.state, self.action_generator)
+        decision = Decision(observation, mask, action, output.logits, output.value, self._begins)
+        self._pending = (self.state, decision)
+        self.state = ActorState(hidden.float(), action, self.state.previous_reward)
+        return action
+
+    @torch.inference_mode()
+    def observe(
+        self,
+        reward: Tensor,
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        *,
+        final_observation: Tensor | None = None,
+        valid: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """What came of the last actions, in every env: reward (env,), and the two kinds of end.
+
+        final_observation (env, feature) is read in truncated envs only. `valid` False marks a step to forget.
+        """
+        if self._pending is None:
+            raise RuntimeError("observe() without act(): there is no decision to tell about")
+        before, decision = self._pending
+        reward = reward.to(self.device, torch.float32)
+        if reward.shape != (self.num_envs,):
+            raise ValueError(f"reward has shape {tuple(reward.shape)}; expected ({self.num_envs},)")
+        self.state.previous_reward = reward
+        truncation_value = None
+        if truncated.any():
+            if final_observation is None:
+                raise ValueError("final_observation is missing: truncated envs are bootstrapped from it")
+            truncation_value = self._value_of(final_observation)
+        valid = np.ones(self.num_envs, dtype=np.bool_) if valid is None else valid
+        self.buffer.add(before, decision, Outcome(reward, terminated, truncated, valid, truncation_value))
+        self._pending = None
+        self.env_steps += self.num_envs
+        self._begins = terminated | truncated
+        if self._begins.any():
+            self.state.reset(torch.from_numpy(self._begins).to(self.device, non_blocking=True))
+
+    def drop_episode(self, env: int) -> int:
+        """Forget the running episode of one env (its worker was lost); returns how many steps that was."""
+        dropped = self.buffer.drop_episode(env)
+        self._begins = self._begins.copy()
+        self._begins[env] = True
+        self.state.reset(torch.from_numpy(np.arange(self.num_envs) == env).to(self.device))
+        return dropped
+
+    def update(self, observation: Tensor) -> PPOUpdateMetrics:
+        """Learn from the full rollout; `observation` (env, feature) is the one after its last step."""
+        rollout = self._finish(observation)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.lr_at(self.updates)
+        metrics = run_update(
+            self.policy,
+            self.optimizer,
+            rollout,
+            self.config,
+            n_epochs=self.n_epochs,
+            updates=self.updates,
+            generator=self.shuffle_generator,
+        )
+        self.buffer.clear()
+        self.updates += 1
+        if self._raw_observations is not None:  # statistics move only after the update
+            self.observation_stats.update(self._raw_observations.flatten(0, 1))
+        self._warn_on_small_advantages(metrics)
+        anomalies = self.detector.check(
+            ratio_max=metrics.ratio_max,
+            ratio_min=metrics.ratio_min,
+            explained_variance=metrics.value.explained_variance,
+            has_numerical_issue=metrics.minibatches_skipped > 0,
+        )
+        self._count_non_finite(metrics.minibatches_skipped > 0)
+        return replace(metrics, anomalies=anomalies)
+
+    def actor(self, num_envs: int = 1, *, generator: torch.Generator | None = None) -> Actor:
+        """The policy as it is now, for use (greedy without a generator)."""
+        normalize = self.observation_stats.normalize if self._normalizes else None
+        return Actor(unwrap(self.policy), num_envs, generator=generator, normalize=normalize)
+
+    def get_entropy_floor(self, mask: Tensor | None = None) -> float | Tensor:
+        """The floor of the entropy coefficient under a head's mask; a single mask gives a float."""
+        return self.config.entropy_schedule.get_entropy_floor(mask)
+
+    def get_entropy_coef(self, mask: Tensor | None = None) -> float | Tensor:
+        """The entropy coefficient now, under a head's mask; a single mask gives a float."""
+        return self.config.entropy_schedule.get_entropy_coef(mask, updates=self.updates)
+
+    def save(self, path: Path, *, extra: Mapping[str, Plain] | None = None) -> None:
+        """Write everything, atomically. `extra` is for what the agent does not own: every env's state."""
+        if self._pending is not None or self.buffer.step:
+            raise RuntimeError("save() in the middle of a rollout: save between update() and the next act()")
+        plain = unwrap(self.policy)
+        checkpoint = {
+            "version": CHECKPOINT_VERSION,
+            "layout": self._layout_record(),
+            "config": {
+                **asdict(self.config),
+                "entropy_coef_per_head": dict(self.config.entropy_coef_per_head),
+            },
+            "policy": plain.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "reward_normalizer": self.reward_normalizer.state_dict(),
+            "observation_stats": self.observation_stats.state_dict(),
+            "detector": self.detector.state_dict(),
+            "actor": self.state.state_dict(),
+            "begins": torch.from_numpy(self._begins.copy()),
+            "action_generator": self.action_generator.get_state(),
+            "shuffle_generator": self.shuffle_generator.get_state(),
+            "counters": {
+                "updates": self.updates,
+                "env_steps": self.env_steps,
+                "non_finite_in_a_row": self.non_finite_in_a_row,
+            },
+            "extra": dict(extra or {}),
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".partial")
+        torch.save(checkpoint, partial)
+        os.replace(partial, path)
+
+    def load(self, path: Path) -> dict[str, Plain]:
+        """Take up where `save` left off; returns `extra`. What does not fit is refused by name."""
+        checkpoint = read_checkpoint(path, self.device)
+        ours, theirs = self._layout_record(), checkpoint["layout"]
+        for field, value in ours.items():
+            if theirs[field] != value:
+                raise CheckpointError(
+                    f"{path}: the checkpoint's {field} is {theirs[field]}, this agent's is {value}"
+                )
+        require_same_shapes(path, unwrap(self.policy).state_dict(), checkpoint["policy"])
+        unwrap(self.policy).load_state_dict(checkpoint["policy"])
+        self.optimizer.load_state_dict(checkpoint["optimizer"])
+        self.reward_normalizer.load_state_dict(checkpoint["reward_normalizer"])
+        self.observation_stats.load_state_dict(checkpoint["observation_stats"])
+        self.detector.load_state_dict(checkpoint["detector"])
+        self.state.load_state_dict(checkpoint["actor"])
+        self.action_generator.set_state(checkpoint["action_generator"].cpu())
+        self.shuffle_generator.set_state(checkpoint["shuffle_generator"].cpu())
+        counters = checkpoint["counters"]
+        self.updates, self.env_steps = counters["updates"], counters["env_steps"]
+        self.non_finite_in_a_row = counters["non_finite_in_a_row"]
+        self._begins = checkpoint["begins"].cpu().numpy().copy()
+        self._pending = None
+        self.buffer.clear()
+        extra: dict[str, Plain] = checkpoint["extra"]
+        return extra
+
+    @property
+    def _normalizes(self) -> bool:
+        return self.config.normalize_observations
+
+    def _see(self, observation: Tensor) -> Tensor:
+        expected = (self.num_envs, unwrap(self.policy).observation_size)
+        if tuple(observation.shape) != expected:
+            raise ValueError(f"observation has shape {tuple(observation.shape)}; expected {expected}")
+        observation = observation.to(self.device, torch.float32)
+        if self._raw_observations is None:
+            return observation
+        if not self.buffer.full and self._pending is None:
+            self._raw_observations[:, self.buffer.step] = observation
+        return self.observation_stats.normalize(observation)
+
+    def _value_of(self, observation: Tensor) -> Tensor:
+        """V of the states after the last step, with the recurrent state that belongs to them."""
+        inputs = PolicyInputs(self._see(observation), self.state.previous_action, self.state.previous_reward)
+        with autocast(self.config, self.device, cache=False):
+            output, _ = unwrap(self.policy).step(inputs, self.state.hidden)
+        return output.value
+
+    def _finish(self, observation: Tensor) -> Rollout:
+        with torch.inference_mode():
+            last_value = self._value_of(observation)
+        reward = self.buffer.reward
+        if self.config.normalize_rewards:
+            valid = torch.from_numpy(self.buffer.valid).to(self.device)
+            self.reward_normalizer.update(reward[valid])
+            reward = self.reward_normalizer.normalize(reward)
+        return self.buffer.finish(
+            last_value,
+            unwrap(self.policy),
+            gamma=self.config.gamma,
+            gae_lambda=self.config.gae_lambda,
+            reward=reward,
+        )
+
+    def _warn_on_small_advantages(self, metrics: PPOUpdateMetrics) -> None:
+        std = metrics.value.advantage_std_prenorm
+        if self.config.normalize_advantages and std < LOW_ADVANTAGE_STD:
+            warnings.warn(
+                f"advantage std before normalisation is {std:.3g} (< {LOW_ADVANTAGE_STD}): normalising "
+                "amplifies noise; check the reward's scale",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    def _count_non_finite(self, non_finite: bool) -> None:
+        self.non_finite_in_a_row = self.non_finite_in_a_row + 1 if non_finite else 0
+        if self.non_finite_in_a_row < NON_FINITE_LIMIT:
+            return
+        where = "no failure_checkpoint was configured"
+        if self.failure_checkpoint is not None:
+            self.save(self.failure_checkpoint)
+            where = f"the agent before them is saved in {self.failure_checkpoint}"
+        raise NonFiniteUpdateError(
+            f"{self.non_finite_in_a_row} updates in a row had NaN or Inf in ratios, loss or gradient norm "
+            f"and were not applied; {where}. Look at observations and rewards first, then lower lr"
+        )
+
+    def _layout_record(self) -> dict[str, list[str] | list[int] | int | None]:
+        layout = unwrap(self.policy).layout
+        slots = layout.slot_config
+        return {
+            "slot_ids": None if slots is None else list(slots.slot_ids),
+            "head_names": list(layout.names),
+            "head_sizes": list(layout.sizes),
+            "num_envs": self.num_envs,
+        }
+
+
+def recurrent_epochs(config: PPOConfig) -> int:
+    """Epochs with memory: stored hidden states age, so many epochs are warned about and then capped."""
+    epochs = config.n_epochs
+    if epochs > MAX_RECURRENT_EPOCHS:
+        warnings.warn(
+            f"n_epochs {epochs} with memory is capped at {MAX_RECURRENT_EPOCHS}: hidden states go stale",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        epochs = MAX_RECURRENT_EPOCHS
+    elif epochs > 2:
+        warnings.warn(
+            f"n_epochs {epochs} with memory is elevated: hidden states go stale; watch approx_kl",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    if config.clip_value and epochs > 1:
+        warnings.warn(
+            "clip_value with memory and more than one epoch clips around stale values",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return epochs
+
+
+def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """A checkpoint's data, from data alone: nothing in the file is executed."""
+    if not path.is_file():
+        raise CheckpointError(f"{path}: there is no such checkpoint")
+    try:
+        checkpoint = torch.load(path, map_location=device, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path}: refused, it holds something else than tensors and plain data"
+        ) from error
+    except (RuntimeError, EOFError, OSError, zipfile.BadZipFile) as error:
+        raise CheckpointError(f"{path}: damaged or cut short, it cannot be read ({error})") from error
+    if not isinstance(checkpoint, dict) or "version" not in checkpoint:
+        raise CheckpointError(f"{path}: not a checkpoint of this learner (it names no version)")
+    if checkpoint["version"] != CHECKPOINT_VERSION:
+        raise CheckpointError(
+            f"{path}: version {checkpoint['version']!r}; this code reads {CHECKPOINT_VERSION!r} only"
+        )
+    return checkpoint
+
+
+def require_same_shapes(path: Path, ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
+    """Raise unless both name the same weights with the same shapes; checked before anything is changed."""
+    for name in sorted({*ours, *theirs}):
+        shapes = [tuple(state[name].shape) if name in state else "missing" for state in (theirs, ours)]
+        if shapes[0] != shapes[1]:
+            raise CheckpointError(
+                f"{path}: the checkpoint does not fit this agent's policy: {name} is {shapes[0]} there, "
+                f"{shapes[1]} here"
+            )

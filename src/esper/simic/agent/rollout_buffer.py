@@ -1,0 +1,257 @@
+"""A rollout in memory: arrays over (env, step), allocated once, one write per step for all envs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esper.simic.agent.advantages import compute_gae
+from esper.simic.agent.rollout import Rollout, row_ends
+from esper.tamiyo import NO_ACTION, ActionLayout, ActorState, Policy, PolicyInputs
+
+MAX_BYTES = 4 * 1024**3
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided in every env at one step."""
+
+    observation: Tensor
+    """(env, feature), as the policy saw it."""
+    mask: Tensor
+    """(env, layout.width) bool."""
+    action: Tensor
+    """(env, head)"""
+    logits: Tensor
+    """(env, layout.width): log-probs are read from them in one pass when the rollout is finished."""
+    value: Tensor
+    """(env,)"""
+    begins: NDArray[np.bool_]
+    """(env,) True where this step is the first of an episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of it in every env."""
+
+    reward: Tensor
+    """(env,)"""
+    terminated: NDArray[np.bool_]
+    """(env,) a true end: no value beyond it."""
+    truncated: NDArray[np.bool_]
+    """(env,) stopped with its state at hand."""
+    valid: NDArray[np.bool_]
+    """(env,) False where the step means nothing and must not train."""
+    truncation_value: Tensor | None
+    """(env,) value of the state each truncated env was stopped in; None when none was."""
+
+
+@dataclass(slots=True)
+class TamiyoRolloutBuffer:
+    """Struct of arrays over (env, step). What is known on the host (ends, validity) stays there: no syncs."""
+
+    layout: ActionLayout
+    num_envs: int
+    num_steps: int
+    step: int
+    """Steps written so far."""
+    stores_previous: bool
+    observation: Tensor
+    mask: Tensor
+    action: Tensor
+    logits: Tensor
+    value: Tensor
+    reward: Tensor
+    truncation_value: Tensor
+    previous_action: Tensor
+    previous_reward: Tensor
+    initial_hidden: Tensor
+    """(2, env, hidden): the recurrent state before the first step, detached."""
+    begins: NDArray[np.bool_]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
+
+    @staticmethod
+    def allocate(
+        layout: ActionLayout,
+        *,
+        num_envs: int,
+        num_steps: int,
+        observation_size: int,
+        hidden_size: int = 0,
+        stores_previous: bool = False,
+        device: torch.device | str = "cpu",
+        max_bytes: int = MAX_BYTES,
+    ) -> "TamiyoRolloutBuffer":
+        for name, size in (("num_envs", num_envs), ("num_steps", num_steps)):
+            if size < 1:
+                raise ValueError(f"{name} is {size}; expected >= 1")
+        heads = layout.head_count
+        needed = num_envs * num_steps * (4 * observation_size + 5 * layout.width + 16 * heads + 24)
+        if needed > max_bytes:
+            raise ValueError(
+                f"a rollout of {num_envs} envs x {num_steps} steps needs {needed / 2**20:.0f} MiB, over "
+                f"max_bytes = {max_bytes / 2**20:.0f} MiB; use fewer envs or steps"
+            )
+
+        def zeros(*trailing: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(num_envs, num_steps, *trailing, dtype=dtype, device=device)
+
+        def flags() -> NDArray[np.bool_]:
+            return np.zeros((num_envs, num_steps), dtype=np.bool_)
+
+        return TamiyoRolloutBuffer(
+            layout=layout,
+            num_envs=num_envs,
+            num_steps=num_steps,
+            step=0,
+            stores_previous=stores_previous,
+            observation=zeros(observation_size),
+            mask=zeros(layout.width, dtype=torch.bool),
+            action=zeros(heads, dtype=torch.int64),
+            logits=zeros(layout.width),
+            value=zeros(),
+            reward=zeros(),
+            truncation_value=zeros(),
+            previous_action=zeros(heads, dtype=torch.int64).fill_(NO_ACTION),
+            previous_reward=zeros(),
+            initial_hidden=torch.zeros(2, num_envs, hidden_size, device=device),
+            begins=flags(),
+            terminated=flags(),
+            truncated=flags(),
+            valid=flags(),
+        )
+
+    @property
+    def full(self) -> bool:
+        return self.step == self.num_steps
+
+    def clear(self) -> None:
+        self.step = 0
+
+    @torch.no_grad()  # not inference_mode: what is written here meets autograd in the update
+    def add(self, state: ActorState, decision: Decision, outcome: Outcome) -> None:
+        """One step of every env. `state` is what the decision was taken with."""
+        if self.full:
+            raise RuntimeError(f"the buffer holds its {self.num_steps} steps; update() before the next step")
+        t = self.step
+        if t == 0:
+            self.initial_hidden.copy_(state.hidden.detach())
+        # One multi-tensor copy: a Python assignment per array would cost more than the copies.
+        torch._foreach_copy_(
+            [array[:, t] for array in self._step_arrays()],
+            [
+                decision.observation,
+                decision.mask,
+                decision.action,
+                decision.logits,
+                decision.value,
+                outcome.reward,
+                *((state.previous_action, state.previous_reward) if self.stores_previous else ()),
+            ],
+        )
+        if outcome.truncation_value is not None:
+            self.truncation_value[:, t] = outcome.truncation_value
+        elif outcome.truncated.any():
+            raise ValueError("truncated steps need truncation_value: the value of the state they stopped in")
+        self.begins[:, t] = decision.begins
+        self.terminated[:, t] = outcome.terminated
+        self.truncated[:, t] = outcome.truncated
+        self.valid[:, t] = outcome.valid
+        self.step += 1
+
+    def _step_arrays(self) -> list[Tensor]:
+        """What `add` writes at every step, in its order."""
+        arrays = [self.observation, self.mask, self.action, self.logits, self.value, self.reward]
+        return [*arrays, self.previous_action, self.previous_reward] if self.stores_previous else arrays
+
+    def drop_episode(self, env: int) -> int:
+        """Invalidate the running episode of one env (its worker was lost); returns its number of steps."""
+        if not 0 <= env < self.num_envs:
+            raise ValueError(f"env is {env}; expected 0..{self.num_envs - 1}")
+        starts = np.flatnonzero(self.begins[env, : self.step])
+        start = int(starts[-1]) if len(starts) else 0
+        ended = self.terminated[env, start : self.step] | self.truncated[env, start : self.step]
+        if ended.any():
+            return 0
+        dropped = int(self.valid[env, start : self.step].sum())
+        self.valid[env, start : self.step] = False
+        return dropped
+
+    @torch.no_grad()  # not inference_mode: advantages meet autograd in the update
+    def finish(
+        self,
+        last_value: Tensor,
+        policy: Policy,
+        *,
+        gamma: float,
+        gae_lambda: float,
+        reward: Tensor | None = None,
+    ) -> Rollout:
+        """Valid steps, env after env, with advantages and returns.
+
+        last_value (env,) is the value after the last step of each env; `policy` reads log-probs from the
+        stored logits, by the same path that the update evaluates with; `reward` replaces the stored rewards
+        (normalised ones, say). Invalid steps vanish: neighbours close up around them.
+        """
+        if not self.full:
+            raise RuntimeError(
+                f"the rollout has {self.step} of {self.num_steps} steps; fill it before finish()"
+            )
+        if last_value.shape != (self.num_envs,):
+            raise ValueError(f"last_value has shape {tuple(last_value.shape)}; expected ({self.num_envs},)")
+        device = self.observation.device
+        kept = np.flatnonzero(self.valid.reshape(-1))
+        lengths = self.valid.sum(1)
+        index = torch.from_numpy(kept).to(device, non_blocking=True)
+
+        def pick(array: Tensor) -> Tensor:
+            return array.flatten(0, 1).index_select(0, index)
+
+        ends, rows = row_ends(lengths)
+        truncated = self.truncated.reshape(-1)[kept]
+        value = pick(self.value)
+        next_value = value.roll(-1)
+        if len(rows):
+            next_value[_to(ends, device)] = last_value[_to(rows, device)]
+        next_value = torch.where(_to(truncated, device), pick(self.truncation_value), next_value)
+        # One long row, its trace cut where an env's steps end: the same sums as row by row.
+        cut = truncated.copy()
+        cut[ends] = True
+        advantage, returns = compute_gae(
+            pick(self.reward if reward is None else reward).unsqueeze(0),
+            value.unsqueeze(0),
+            next_value.unsqueeze(0),
+            _to(self.terminated.reshape(-1)[kept], device).unsqueeze(0),
+            _to(cut, device).unsqueeze(0),
+            gamma=gamma,
+            gae_lambda=gae_lambda,
+        )
+        begins = self.begins.reshape(-1)[kept]
+        fresh = np.zeros(self.num_envs, dtype=np.bool_)  # rows whose first kept step begins an episode
+        fresh[rows] = begins[np.concatenate([[0], ends[:-1] + 1])] if len(rows) else False
+        mask, action = pick(self.mask), pick(self.action)
+        evaluation = policy.distribution(pick(self.logits), mask).evaluate(action)
+        return Rollout(
+            inputs=PolicyInputs(
+                pick(self.observation), pick(self.previous_action), pick(self.previous_reward)
+            ),
+            mask=mask,
+            action=action,
+            log_prob=evaluation.log_prob,
+            forced=evaluation.forced,
+            value=value,
+            advantage=advantage.squeeze(0),
+            returns=returns.squeeze(0),
+            initial_hidden=self.initial_hidden.masked_fill(_to(fresh, device).unsqueeze(-1), 0.0),
+            begins=begins,
+            row_lengths=lengths,
+            invalid_steps=self.valid.size - len(kept),
+        )
+
+
+def _to(array: NDArray[np.bool_] | NDArray[np.int64], device: torch.device) -> Tensor:
+    return torch.from_numpy(array).to(device, non_blocking=True)

@@ -1,0 +1,200 @@
+"""The PPO update: epochs over a rollout, every step gated on the device, the host asked once an epoch."""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from esper.simic.agent.advantages import compute_per_head_advantages, masked_mean_std
+from esper.simic.agent.config import PPOConfig
+from esper.simic.agent.kl import joint_log_ratio, k3
+from esper.simic.agent.losses import clipped_surrogate, clipped_value_loss, mean_over, value_loss
+from esper.simic.agent.rollout import Minibatch, Rollout, minibatches
+from esper.simic.agent.types import PPOUpdateMetrics
+from esper.simic.agent.update_metrics import GradientMeter, MinibatchReport, UpdateMeter
+from esper.tamiyo import HeadEvaluation, Policy, unwrap
+
+KL_STOP_FACTOR = 1.5
+RATIO_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class LossConstants:
+    """What does not change during an update, on the device."""
+
+    head_sizes: Tensor
+    """(head,)"""
+    entropy_coef: Tensor
+    """(head,) starting coefficients."""
+
+    @staticmethod
+    def of(policy: Policy, config: PPOConfig, device: torch.device) -> "LossConstants":
+        layout = policy.layout
+        coefficients = [config.entropy_coef_per_head.get(name, config.entropy_coef) for name in layout.names]
+        return LossConstants(
+            head_sizes=torch.tensor(layout.sizes, device=device),
+            entropy_coef=torch.tensor(coefficients, dtype=torch.float32, device=device),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LossTerms:
+    loss: Tensor
+    policy_loss: Tensor
+    value_loss: Tensor
+    kl: Tensor
+    log_ratio: Tensor
+    """(step, head), new minus old."""
+    evaluation: HeadEvaluation
+
+
+def autocast(config: PPOConfig, device: torch.device, *, cache: bool) -> AbstractContextManager[object]:
+    """The precision of rollout and update. A no-grad forward must not fill the weight-cast cache."""
+    if config.precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=cache)
+
+
+def compute_loss(
+    policy: Policy, batch: Minibatch, config: PPOConfig, constants: LossConstants, updates: int
+) -> LossTerms:
+    """loss = sum over relevant heads of the clipped surrogate - entropy bonus + value_coef value loss.
+
+    Actor, entropy and KL are means over the same steps (valid and unforced); the value over all valid steps.
+    """
+    with autocast(config, batch.value.device, cache=True):
+        output = policy(batch.inputs, batch.initial_hidden, batch.plan)
+    evaluation = unwrap(policy).distribution(output.logits, batch.mask).evaluate(batch.action)
+    trained = ~batch.forced
+    log_ratio = evaluation.log_prob - batch.log_prob  # (step, head); 0 where irrelevant
+    advantages = compute_per_head_advantages(batch.advantage, evaluation.relevant)
+    surrogate = clipped_surrogate(log_ratio, advantages, config.clip_ratio).sum(-1)
+    coefficient = config.entropy_schedule.coefficient(
+        evaluation.legal_choices, constants.head_sizes, updates, constants.entropy_coef
+    )
+    bonus = (coefficient * evaluation.entropy).sum(-1)
+    if config.clip_value:
+        value_error = clipped_value_loss(output.value, batch.value, batch.returns, config.value_clip)
+    else:
+        value_error = value_loss(output.value, batch.returns)
+    policy_loss = mean_over(surrogate, trained)
+    critic_loss = value_error.mean()
+    with torch.no_grad():
+        kl = mean_over(k3(joint_log_ratio(evaluation.log_prob, batch.log_prob)), trained)
+    loss = policy_loss - mean_over(bonus, trained) + config.value_coef * critic_loss
+    return LossTerms(loss, policy_loss.detach(), critic_loss.detach(), kl, log_ratio.detach(), evaluation)
+
+
+class StepGate:
+    """Lets an optimiser step through only while everything is finite and the KL is in bounds.
+
+    On CUDA the decision stays on the device: a fused optimiser honours `found_inf`.
+    """
+
+    __slots__ = ("limit", "optimizer", "stopped")
+
+    def __init__(self, optimizer: torch.optim.Adam, target_kl: float | None, device: torch.device) -> None:
+        self.optimizer = optimizer
+        self.limit = float("inf") if target_kl is None else KL_STOP_FACTOR * target_kl
+        self.stopped = torch.zeros((), dtype=torch.bool, device=device)
+
+    def step(self, finite: Tensor, kl: Tensor) -> Tensor:
+        """Step or not; returns whether it was applied, as a device flag."""
+        self.stopped = self.stopped | (kl > self.limit)
+        applied = finite & ~self.stopped
+        if applied.is_cuda:
+            setattr(self.optimizer, "found_inf", (~applied).float())  # noqa: B010 - not a declared attribute
+            self.optimizer.step()
+        elif applied:
+            self.optimizer.step()
+        return applied
+
+
+def run_update(
+    policy: Policy,
+    optimizer: torch.optim.Adam,
+    rollout: Rollout,
+    config: PPOConfig,
+    *,
+    n_epochs: int,
+    updates: int,
+    generator: torch.Generator,
+) -> PPOUpdateMetrics:
+    """`n_epochs` passes of minibatches over a finished rollout. `policy` may be compiled."""
+    if rollout.steps == 0:
+        raise ValueError("the rollout has no valid step to learn from")
+    device = rollout.value.device
+    plain = unwrap(policy)
+    torch.clear_autocast_cache()
+    trained = ~rollout.forced
+    mean, std = masked_mean_std(rollout.advantage, trained)
+    meter = UpdateMeter(plain.layout, rollout, mean, std, debug=config.debug)
+    if config.normalize_advantages:
+        rollout = replace(rollout, advantage=(rollout.advantage - mean) / (std + 1e-8))
+    meter.normalized = masked_mean_std(rollout.advantage, trained)
+    constants = LossConstants.of(plain, config, device)
+    gradients = GradientMeter(plain, config.max_grad_norm)
+    gate = StepGate(optimizer, config.target_kl, device)
+    if config.debug:
+        require_on_policy(policy, rollout, config, constants, generator)
+    for epoch in range(n_epochs):
+        meter.epochs = epoch + 1
+        for batch in minibatches(
+            rollout, config.num_minibatches, recurrent=plain.recurrent, generator=generator
+        ):
+            terms = compute_loss(policy, batch, config, constants, updates)
+            optimizer.zero_grad(set_to_none=True)
+            terms.loss.backward()
+            norms = gradients.measure_and_clip()
+            ratio = terms.log_ratio.exp()
+            ratio_finite = torch.isfinite(ratio).all()
+            finite = ratio_finite & torch.isfinite(terms.loss.detach()) & torch.isfinite(norms.total)
+            applied = gate.step(finite, terms.kl)
+            meter.reports.append(
+                MinibatchReport(
+                    terms.policy_loss,
+                    terms.value_loss,
+                    terms.kl,
+                    ratio_finite,
+                    finite,
+                    applied,
+                    ratio,
+                    terms.evaluation.entropy.detach(),
+                    terms.evaluation.has_choice,
+                    norms,
+                )
+            )
+            if device.type != "cuda" and gate.stopped:
+                break
+        # The one question per epoch: is there a reason not to begin another?
+        if epoch + 1 < n_epochs and bool(gate.stopped):
+            break
+    optimizer.zero_grad(set_to_none=True)
+    return meter.summarize(
+        config.entropy_schedule, updates, clip_ratio=config.clip_ratio, kl_stopped=gate.stopped
+    )
+
+
+def require_on_policy(
+    policy: Policy,
+    rollout: Rollout,
+    config: PPOConfig,
+    constants: LossConstants,
+    generator: torch.Generator,
+) -> None:
+    """Before the first step every ratio is 1: otherwise replay and rollout disagree."""
+    before = generator.get_state()
+    largest = 0.0
+    with torch.no_grad():
+        for batch in minibatches(rollout, 1, recurrent=unwrap(policy).recurrent, generator=generator):
+            terms = compute_loss(policy, batch, config, constants, 0)
+            largest = max(largest, float((terms.log_ratio.exp() - 1.0).abs().max()))
+    generator.set_state(before)
+    torch.clear_autocast_cache()
+    if config.precision == "fp32" and not largest < RATIO_TOLERANCE:
+        raise RuntimeError(
+            f"before the first optimiser step |ratio - 1| reaches {largest:.3g}; expected "
+            f"< {RATIO_TOLERANCE:g}: the replayed sequence differs from the rollout (hidden state, masks or "
+            "previous inputs)"
+        )

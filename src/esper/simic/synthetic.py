@@ -1,0 +1,89 @@
+"""Growth-shaped data without growth: random observations under real masks, for tests and timing."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esper.leyline import BlueprintCard, BlueprintKind, SlotConfig
+from esper.simic.agent import PPOAgent
+from esper.tamiyo import ActionLayout, GrowthPolicy, blueprint_features, growth_layout
+
+HOST_FEATURES, SLOT_FEATURES = 16, 20
+
+
+def growth_policy(
+    slots: int, blueprints: int, generator: torch.Generator, *, hidden_size: int = 128
+) -> GrowthPolicy:
+    """A growth policy over `slots` slots that all offer the same blueprints."""
+    layout = growth_layout(SlotConfig(tuple(f"slot{number}" for number in range(slots))), blueprints)
+    kinds = list(BlueprintKind)
+    cards = [
+        BlueprintCard(f"blueprint{number}", kinds[number % len(kinds)], 10 * (number + 1))
+        for number in range(blueprints)
+    ]
+    return GrowthPolicy(
+        layout,
+        host_features=HOST_FEATURES,
+        slot_features=SLOT_FEATURES,
+        blueprints=blueprint_features([cards] * slots, [card.name for card in cards], 1000),
+        hidden_size=hidden_size,
+        generator=generator,
+    )
+
+
+def random_growth_masks(layout: ActionLayout, batch: int, generator: torch.Generator) -> Tensor:
+    """Masks (batch, width) that keep the rules: WAIT is legal, an operation where some slot allows it."""
+    sizes = dict(zip(layout.names, layout.sizes, strict=True))
+    slots = sizes["slot"]
+
+    def draw(*shape: int) -> Tensor:
+        return torch.rand(batch, *shape, generator=generator) < 0.4
+
+    slot = draw(sizes["op"], slots)
+    slot[:, 0] = False  # WAIT points at no slot
+    op = slot.any(-1)
+    op[:, 0] = True
+    conditional = {}
+    for name in ("blueprint", "style", "alpha_target"):
+        rows = draw(slots, sizes[name])
+        rows[..., 0] |= ~rows.any(-1)  # every slot keeps a choice
+        conditional[name] = rows
+    return layout.flatten_masks({"op": op, "slot": slot, **conditional})
+
+
+@dataclass(slots=True)
+class SyntheticGrowth:
+    """Random observations, rewards, masks and ends in `num_envs` envs."""
+
+    policy: GrowthPolicy
+    num_envs: int
+    generator: torch.Generator
+    end_probability: float = 0.02
+    device: torch.device | str = "cpu"
+
+    def observation(self) -> Tensor:
+        size = (self.num_envs, self.policy.observation_size)
+        return torch.randn(size, generator=self.generator).to(self.device)
+
+    def mask(self) -> Tensor:
+        return random_growth_masks(self.policy.layout, self.num_envs, self.generator).to(self.device)
+
+    def reward(self) -> Tensor:
+        return torch.randn(self.num_envs, generator=self.generator).to(self.device)
+
+    def ends(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """(terminated, truncated), never both."""
+        draw = torch.rand(2, self.num_envs, generator=self.generator) < self.end_probability
+        terminated: NDArray[np.bool_] = draw[0].numpy()
+        return terminated, draw[1].numpy() & ~terminated
+
+    def fill(self, agent: PPOAgent) -> Tensor:
+        """Fill the agent's rollout; returns the observation after it, for `update`."""
+        while not agent.ready:
+            agent.act(self.observation(), self.mask())
+            terminated, truncated = self.ends()
+            agent.observe(self.reward(), terminated, truncated, final_observation=self.observation())
+        return self.observation()

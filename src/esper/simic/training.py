@@ -1,0 +1,134 @@
+"""PPO on any Gymnasium vector environment, told once from top to bottom."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esper.simic.agent import PPOAgent, PPOUpdateMetrics
+from esper.tamiyo import ActionLayout, Actor, discrete_layout, multi_discrete_layout
+
+AnyVectorEnv = VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[np.float64]]
+Flags = NDArray[np.bool_]
+OnUpdate = Callable[[PPOUpdateMetrics], None]
+MASK_KEY = "action_mask"
+"""Where an environment that has illegal actions puts its flat mask (env, layout.width) in `info`."""
+
+
+def action_layout(space: gym.Space[NDArray[np.int64]] | gym.Space[np.int64]) -> ActionLayout:
+    """The layout of a Discrete or MultiDiscrete action space."""
+    if isinstance(space, gym.spaces.Discrete) and space.start == 0:
+        return discrete_layout(int(space.n))
+    if isinstance(space, gym.spaces.MultiDiscrete) and space.nvec.ndim == 1 and not space.start.any():
+        return multi_discrete_layout([int(size) for size in space.nvec])
+    raise ValueError(f"action space {space} is not supported; expected Discrete or flat MultiDiscrete from 0")
+
+
+@dataclass(slots=True)
+class LearningCurve:
+    """Returns of the episodes that ended, in order."""
+
+    returns: list[float]
+    env_steps: list[int]
+    """Steps over all envs when each ended."""
+
+
+def learn(
+    agent: PPOAgent, envs: AnyVectorEnv, total_steps: int, *, seed: int, on_update: OnUpdate | None = None
+) -> LearningCurve:
+    """Train for at least `total_steps` steps over all envs: collect, then update, again and again."""
+    require_same_step_autoreset(envs)
+    curve = LearningCurve([], [])
+    running = np.zeros(envs.num_envs)
+    observation, info = envs.reset(seed=seed)
+    target = agent.env_steps + total_steps
+    while agent.env_steps < target:
+        while not agent.ready:
+            action = agent.act(torch.from_numpy(observation), read_mask(info))
+            observation, reward, terminated, truncated, info = step(envs, action)
+            agent.observe(
+                torch.from_numpy(reward),
+                terminated,
+                truncated,
+                final_observation=read_final(info, observation) if truncated.any() else None,
+            )
+            running += reward
+            ended = terminated | truncated
+            if ended.any():
+                curve.returns += running[ended].tolist()
+                curve.env_steps += [agent.env_steps] * int(ended.sum())
+                running[ended] = 0.0
+        metrics = agent.update(torch.from_numpy(observation))
+        if on_update is not None:
+            on_update(metrics)
+    return curve
+
+
+@torch.inference_mode()
+def evaluate(actor: Actor, envs: AnyVectorEnv, episodes: int, *, seed: int) -> list[float]:
+    """Returns of `episodes` episodes, an equal share from each env: no favour to short ones."""
+    if episodes % envs.num_envs:
+        raise ValueError(f"episodes is {episodes}; expected a multiple of the {envs.num_envs} envs")
+    require_same_step_autoreset(envs)
+    actor.reset()
+    everything = actor.policy.layout.all_legal(envs.num_envs, actor.policy.device)
+    share = episodes // envs.num_envs
+    finished: list[list[float]] = [[] for _ in range(envs.num_envs)]
+    running = np.zeros(envs.num_envs)
+    observation, info = envs.reset(seed=seed)
+    reward = np.zeros(envs.num_envs)
+    while min(len(returns) for returns in finished) < share:
+        mask = read_mask(info)
+        action = actor.act(
+            torch.from_numpy(observation).float(),
+            everything if mask is None else mask,
+            reward=torch.from_numpy(reward),
+        )
+        observation, reward, terminated, truncated, info = step(envs, action)
+        running += reward
+        ended = terminated | truncated
+        for env_idx in np.flatnonzero(ended):
+            finished[env_idx].append(float(running[env_idx]))
+        running[ended] = 0.0
+        actor.reset(torch.from_numpy(ended))
+        reward = np.where(ended, 0.0, reward)
+    return [value for returns in finished for value in returns[:share]]
+
+
+def require_same_step_autoreset(envs: AnyVectorEnv) -> None:
+    mode = envs.metadata.get("autoreset_mode")
+    if mode is not AutoresetMode.SAME_STEP:
+        raise ValueError(
+            f"the vector env's autoreset_mode is {mode}; make it with "
+            "autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP"
+        )
+
+
+def step(
+    envs: AnyVectorEnv, action: Tensor
+) -> tuple[NDArray[np.float32], NDArray[np.float64], Flags, Flags, dict[str, NDArray[np.object_]]]:
+    """One step with actions (env, head); a Discrete space takes them as (env,)."""
+    array: NDArray[np.int64] = action.cpu().numpy()
+    if isinstance(envs.single_action_space, gym.spaces.Discrete):
+        array = array[:, 0]
+    observation, reward, terminated, truncated, info = envs.step(array)
+    # Gymnasium's annotations give the ends the reward's type; they are bool.
+    return observation, reward, terminated.astype(np.bool_), truncated.astype(np.bool_), info
+
+
+def read_mask(info: dict[str, NDArray[np.object_]]) -> Tensor | None:
+    mask = info.get(MASK_KEY)
+    return None if mask is None else torch.from_numpy(np.stack(list(mask)).astype(np.bool_))
+
+
+def read_final(info: dict[str, NDArray[np.object_]], observation: NDArray[np.float32]) -> Tensor:
+    """The observation each ended episode stopped in; elsewhere the current one."""
+    final = observation.copy()
+    for env_idx in np.flatnonzero(info["_final_obs"]):
+        final[env_idx] = info["final_obs"][env_idx]
+    return torch.from_numpy(final)

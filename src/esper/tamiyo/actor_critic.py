@@ -1,0 +1,133 @@
+"""Plain networks for flat observations: without memory, and with one LSTM."""
+
+import torch
+from torch import Tensor, nn
+
+from esper.tamiyo.encoding import one_hot_or_zeros, symlog
+from esper.tamiyo.initialisation import (
+    POLICY_GAIN,
+    VALUE_GAIN,
+    orthogonal_linear,
+    orthogonal_lstm,
+    orthogonal_mlp,
+)
+from esper.tamiyo.layout import ActionLayout
+from esper.tamiyo.policy import Policy, PolicyInputs, PolicyOutput
+from esper.tamiyo.sequences import SequencePlan, advance, replay
+
+
+class FlatActor(nn.Module):
+    """A hidden trunk and one linear output per head, concatenated in the flat layout."""
+
+    def __init__(self, sizes: tuple[int, ...], layout: ActionLayout, generator: torch.Generator) -> None:
+        super().__init__()
+        self.trunk = orthogonal_mlp(sizes, generator)
+        self.heads = nn.ModuleDict(
+            {
+                name: orthogonal_linear(sizes[-1], rows * size, POLICY_GAIN, generator)
+                for name, rows, size in zip(layout.names, layout.rows, layout.sizes, strict=True)
+            }
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        hidden = self.trunk(features)
+        rows = [head(hidden) for head in self.heads.values()]
+        return rows[0] if len(rows) == 1 else torch.cat(rows, dim=-1)
+
+
+def value_network(sizes: tuple[int, ...], generator: torch.Generator) -> nn.Sequential:
+    return nn.Sequential(
+        *orthogonal_mlp(sizes, generator), orthogonal_linear(sizes[-1], 1, VALUE_GAIN, generator)
+    )
+
+
+class ActorCritic(Policy):
+    """Two separate MLPs, no memory.
+
+    >>> ActorCritic(4, discrete_layout(2), generator=torch.Generator().manual_seed(0))
+    """
+
+    def __init__(
+        self,
+        observation_size: int,
+        layout: ActionLayout,
+        *,
+        widths: tuple[int, ...] = (64, 64),
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.layout = layout
+        self.observation_size = observation_size
+        self.hidden_size = 0
+        self.uses_previous = False
+        self.actor = FlatActor((observation_size, *widths), layout, generator)
+        self.critic = value_network((observation_size, *widths), generator)
+
+    def forward(
+        self,
+        inputs: PolicyInputs,
+        initial_hidden: Tensor | None = None,  # noqa: ARG002 - the shared signature; there is no memory here
+        plan: SequencePlan | None = None,  # noqa: ARG002
+    ) -> PolicyOutput:
+        observation = inputs.observation
+        return PolicyOutput(self.actor(observation), self.critic(observation).squeeze(-1).float())
+
+    def step(self, inputs: PolicyInputs, hidden: Tensor) -> tuple[PolicyOutput, Tensor]:
+        return self(inputs), hidden
+
+
+class RecurrentActorCritic(Policy):
+    """One LSTM with a LayerNorm on its output, then an actor and a critic MLP.
+
+    `uses_previous` adds the previous action (one-hot per head) and reward (symlog) to the input.
+    """
+
+    def __init__(
+        self,
+        observation_size: int,
+        layout: ActionLayout,
+        *,
+        hidden_size: int = 64,
+        widths: tuple[int, ...] = (64,),
+        uses_previous: bool = False,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        if hidden_size < 1:
+            raise ValueError(f"hidden_size is {hidden_size}; expected >= 1 (use ActorCritic without memory)")
+        self.layout = layout
+        self.observation_size = observation_size
+        self.hidden_size = hidden_size
+        self.uses_previous = uses_previous
+        extra = sum(layout.sizes) + 1 if uses_previous else 0
+        self.lstm = orthogonal_lstm(observation_size + extra, hidden_size, generator)
+        self.lstm_ln = nn.LayerNorm(hidden_size)
+        self.actor = FlatActor((hidden_size, *widths), layout, generator)
+        self.critic = value_network((hidden_size, *widths), generator)
+
+    def forward(
+        self, inputs: PolicyInputs, initial_hidden: Tensor | None = None, plan: SequencePlan | None = None
+    ) -> PolicyOutput:
+        if initial_hidden is None or plan is None:
+            raise ValueError(
+                "initial_hidden and plan are missing: a recurrent policy replays whole sequences"
+            )
+        return self._heads(replay(self.lstm, self._features(inputs), initial_hidden, plan))
+
+    def step(self, inputs: PolicyInputs, hidden: Tensor) -> tuple[PolicyOutput, Tensor]:
+        hidden = advance(self.lstm, self._features(inputs), hidden)
+        return self._heads(hidden[0]), hidden
+
+    def _features(self, inputs: PolicyInputs) -> Tensor:
+        if not self.uses_previous:
+            return inputs.observation
+        parts = [inputs.observation, symlog(inputs.previous_reward).unsqueeze(-1)]
+        parts += [
+            one_hot_or_zeros(inputs.previous_action[:, head], size)
+            for head, size in enumerate(self.layout.sizes)
+        ]
+        return torch.cat(parts, dim=-1)
+
+    def _heads(self, memory: Tensor) -> PolicyOutput:
+        features = self.lstm_ln(memory)
+        return PolicyOutput(self.actor(features), self.critic(features).squeeze(-1).float())

@@ -1,0 +1,189 @@
+"""What every policy network is to the learner: flat logits and a value, by step or by whole sequences."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from esper.tamiyo.factored import FactoredDistribution, HeadEvaluation, LayoutTensors
+from esper.tamiyo.layout import ActionLayout
+from esper.tamiyo.sequences import SequencePlan
+
+NO_ACTION = -1
+"""Previous action at the start of an episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyInputs:
+    """What a policy sees at each of a batch of steps."""
+
+    observation: Tensor
+    """(step, feature) float32."""
+    previous_action: Tensor
+    """(step, head) int64; NO_ACTION where an episode begins."""
+    previous_reward: Tensor
+    """(step,) float32; 0 where an episode begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOutput:
+    logits: Tensor
+    """(step, layout.width), in the flat layout of `ActionLayout`."""
+    value: Tensor
+    """(step,) float32: V(s). It does not see the action."""
+
+
+@dataclass(slots=True)
+class ActorState:
+    """All that acting carries from step to step, for each env."""
+
+    hidden: Tensor
+    """(2, env, hidden): the LSTM's h and c; hidden is 0 without memory."""
+    previous_action: Tensor
+    """(env, head) int64."""
+    previous_reward: Tensor
+    """(env,) float32."""
+
+    @staticmethod
+    def initial(policy: "Policy", num_envs: int, device: torch.device) -> "ActorState":
+        return ActorState(
+            hidden=torch.zeros(2, num_envs, policy.hidden_size, device=device),
+            previous_action=torch.full((num_envs, policy.layout.head_count), NO_ACTION, device=device),
+            previous_reward=torch.zeros(num_envs, device=device),
+        )
+
+    def reset(self, begins: Tensor) -> None:
+        """Forget everything in the envs where `begins` (env,) bool is True."""
+        self.hidden = self.hidden.masked_fill(begins.unsqueeze(-1), 0.0)
+        self.previous_action = self.previous_action.masked_fill(begins.unsqueeze(-1), NO_ACTION)
+        self.previous_reward = self.previous_reward.masked_fill(begins, 0.0)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {
+            "hidden": self.hidden.clone(),
+            "previous_action": self.previous_action.clone(),
+            "previous_reward": self.previous_reward.clone(),
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name, current in self.state_dict().items():
+            if state[name].shape != current.shape:
+                raise ValueError(
+                    f"{name} has shape {tuple(state[name].shape)}; expected {tuple(current.shape)}"
+                )
+        device = self.hidden.device
+        self.hidden = state["hidden"].to(device).clone()
+        self.previous_action = state["previous_action"].to(device).clone()
+        self.previous_reward = state["previous_reward"].to(device).clone()
+
+
+class Policy(nn.Module, ABC):
+    """An actor and a critic over one `ActionLayout`.
+
+    Subclasses put everything that only serves the actor under `self.actor` (with one entry per head in
+    `self.actor.heads`), everything that only serves the critic under `self.critic`, and the rest beside them.
+    """
+
+    layout: ActionLayout
+    observation_size: int
+    hidden_size: int
+    """Size of the recurrent state; 0 without memory."""
+    uses_previous: bool
+    """Whether the previous action and reward are inputs."""
+    exploration_floor: float = 0.0
+    """e of the mixture (1 - e) pi + e uniform(legal)."""
+    _constants: LayoutTensors | None = None
+
+    @abstractmethod
+    def forward(
+        self, inputs: PolicyInputs, initial_hidden: Tensor | None = None, plan: SequencePlan | None = None
+    ) -> PolicyOutput:
+        """Steps of a rollout; with memory whole sequences, laid out by `plan` from `initial_hidden`."""
+
+    @abstractmethod
+    def step(self, inputs: PolicyInputs, hidden: Tensor) -> tuple[PolicyOutput, Tensor]:
+        """One step in each env, from hidden (2, env, h) to the next hidden."""
+
+    @property
+    def recurrent(self) -> bool:
+        return self.hidden_size > 0
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def distribution(self, logits: Tensor, mask: Tensor) -> FactoredDistribution:
+        """The one way from logits and masks to actions and log-probabilities."""
+        if self._constants is None or self._constants.relevance.device != logits.device:
+            self._constants = LayoutTensors(self.layout, logits.device)
+        return FactoredDistribution(self._constants, logits, mask, floor=self.exploration_floor)
+
+    @torch.inference_mode()
+    def choose(
+        self, observation: Tensor, mask: Tensor, state: ActorState, generator: torch.Generator | None
+    ) -> tuple[Tensor, PolicyOutput, Tensor]:
+        """Actions (env, head), what the network said, and the next hidden; greedy without a generator."""
+        inputs = PolicyInputs(observation, state.previous_action, state.previous_reward)
+        output, hidden = self.step(inputs, state.hidden)
+        distribution = self.distribution(output.logits, mask)
+        actions = distribution.mode() if generator is None else distribution.sample(generator)
+        return actions, output, hidden
+
+    @torch.inference_mode()
+    def get_action_batch(
+        self,
+        observation: Tensor,
+        mask: Tensor,
+        state: ActorState,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, HeadEvaluation, Tensor, Tensor]:
+        """Act in every env: observation (env, feature), mask (env, width).
+
+        Returns actions (env, head), their evaluation, values (env,) and the next hidden. Without a generator
+        the greedy choice is taken. The state is left alone: `Actor` and `PPOAgent` move it.
+        """
+        actions, output, hidden = self.choose(observation, mask, state, generator)
+        evaluation = self.distribution(output.logits, mask).evaluate(actions)
+        return actions, evaluation, output.value, hidden
+
+    @torch.inference_mode()
+    def get_action(
+        self,
+        observation: Tensor,
+        mask: Tensor,
+        state: ActorState,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Act in one env: observation (feature,), mask (width,) -> action (head,), next hidden."""
+        actions, _, hidden = self.choose(observation.unsqueeze(0), mask.unsqueeze(0), state, generator)
+        return actions.squeeze(0), hidden
+
+    def evaluate_actions(
+        self,
+        inputs: PolicyInputs,
+        mask: Tensor,
+        actions: Tensor,
+        initial_hidden: Tensor | None = None,
+        plan: SequencePlan | None = None,
+    ) -> tuple[HeadEvaluation, Tensor]:
+        """Log-probs and entropies (step, head), and values (step,), with gradients."""
+        output = self(inputs, initial_hidden, plan)
+        return self.distribution(output.logits, mask).evaluate(actions), output.value
+
+    def named_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Every parameter once, as actor, shared or critic."""
+        groups: dict[str, list[nn.Parameter]] = {"actor": [], "shared": [], "critic": []}
+        for name, parameter in self.named_parameters():
+            part = name.split(".", 1)[0]
+            groups[part if part in ("actor", "critic") else "shared"].append(parameter)
+        return groups
+
+    def head_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """(head, parameter) for every parameter that serves one head only."""
+        for name, parameter in self.named_parameters():
+            if name.startswith("actor.heads."):
+                yield name.split(".")[2], parameter

@@ -1,0 +1,173 @@
+"""C8 and D5: exact resume across processes, and what is refused."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from esper.simic.agent import CheckpointError, PPOAgent, PPOConfig
+from esper.simic.agent.ppo import CHECKPOINT_VERSION, read_checkpoint
+from esper.simic.probes import DelayedMemory, iterate
+from esper.simic.synthetic import growth_policy
+from esper.tamiyo import RecurrentActorCritic
+
+CONFIG = PPOConfig(
+    target_kl=None,
+    normalize_observations=True,
+    normalize_rewards=True,
+    weight_decay=0.01,
+    entropy_anneal_steps=10,
+    num_minibatches=3,
+)
+
+
+def make(seed: int) -> tuple[PPOAgent, DelayedMemory]:
+    policy = RecurrentActorCritic(
+        2,
+        DelayedMemory.layout,
+        hidden_size=8,
+        uses_previous=True,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    # 8 steps do not divide into episodes of 3: the rollout ends in the middle of one.
+    agent = PPOAgent(policy, CONFIG, num_envs=5, num_steps=8, seed=seed)
+    return agent, DelayedMemory(5, torch.Generator().manual_seed(seed + 1))
+
+
+def resume_and_finish(source: Path, updates: int, target: Path) -> None:
+    """What the second process does."""
+    agent, probe = make(seed=999)  # nothing of this seed may survive the load
+    extra = agent.load(source)
+    env, observation, mask = extra["env"], extra["observation"], extra["mask"]
+    assert isinstance(env, dict)
+    assert isinstance(observation, torch.Tensor)
+    assert isinstance(mask, torch.Tensor)
+    probe.load_state_dict(env)  # type: ignore[arg-type]
+    iterate(agent, probe, observation, mask, updates)
+    agent.save(target)
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path: Path) -> None:
+    agent, probe = make(seed=3)
+    observation, mask = probe.reset()
+    _, observation, mask = iterate(agent, probe, observation, mask, 2)[-1]
+    agent.save(
+        tmp_path / "middle.pt",
+        extra={"env": dict(probe.state_dict()), "observation": observation, "mask": mask},
+    )
+    iterate(agent, probe, observation, mask, 3)
+    agent.save(tmp_path / "straight.pt")
+    code = (
+        "import importlib.util, sys, torch; from pathlib import Path; torch.set_num_threads(1);"
+        "spec = importlib.util.spec_from_file_location('case', sys.argv[1]);"
+        "case = importlib.util.module_from_spec(spec); spec.loader.exec_module(case);"
+        "case.resume_and_finish(Path(sys.argv[2]), 3, Path(sys.argv[3]))"
+    )
+    arguments = [__file__, str(tmp_path / "middle.pt"), str(tmp_path / "resumed.pt")]
+    subprocess.run([sys.executable, "-c", code, *arguments], check=True, env={**os.environ})
+    straight, resumed = read_checkpoint(tmp_path / "straight.pt"), read_checkpoint(tmp_path / "resumed.pt")
+    assert straight.pop("extra") == resumed.pop("extra") == {}
+    assert_identical(straight, resumed)
+    assert straight["counters"] == {"updates": 5, "env_steps": 200, "non_finite_in_a_row": 0}
+
+
+def assert_identical(one: object, two: object, path: str = "") -> None:
+    assert type(one) is type(two), path
+    if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor):
+        assert torch.equal(one, two), path
+    elif isinstance(one, dict) and isinstance(two, dict):
+        assert one.keys() == two.keys(), path
+        for key in one:
+            assert_identical(one[key], two[key], f"{path}/{key}")
+    elif isinstance(one, list | tuple) and isinstance(two, list | tuple):
+        assert len(one) == len(two), path
+        for number, (first, second) in enumerate(zip(one, two, strict=True)):
+            assert_identical(first, second, f"{path}/{number}")
+    else:
+        assert one == two, path
+
+
+class Bomb:
+    """An object whose unpickling would run a command."""
+
+    def __init__(self, flag: Path) -> None:
+        self.flag = flag
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (os.system, (f"touch {self.flag}",))
+
+
+def test_a_checkpoint_with_a_pickled_object_is_refused_and_not_run(tmp_path: Path) -> None:
+    path, flag = tmp_path / "bomb.pt", tmp_path / "exploded"
+    torch.save({"version": CHECKPOINT_VERSION, "extra": Bomb(flag)}, path)
+    with pytest.raises(CheckpointError, match="something else than tensors and plain data"):
+        make(0)[0].load(path)
+    assert not flag.exists()
+
+
+@pytest.mark.parametrize("keep", [0, 10, 0.5, 0.99])
+def test_a_truncated_file_is_refused(tmp_path: Path, keep: float) -> None:
+    path = tmp_path / "cut.pt"
+    agent, _ = make(0)
+    agent.save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(keep if keep > 1 else keep * len(content))])
+    with pytest.raises(CheckpointError, match=r"cut\.pt: (damaged or cut short|refused)"):
+        agent.load(path)
+
+
+def test_another_version_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "old.pt"
+    agent, _ = make(0)
+    torch.save({"version": "esper-ppo-0"}, path)
+    with pytest.raises(CheckpointError, match="version 'esper-ppo-0'; this code reads 'esper-ppo-1' only"):
+        agent.load(path)
+    torch.save([1, 2], path)
+    with pytest.raises(CheckpointError, match="names no version"):
+        agent.load(path)
+    with pytest.raises(CheckpointError, match="no such checkpoint"):
+        agent.load(tmp_path / "missing.pt")
+
+
+def test_another_slot_order_is_refused_by_name(tmp_path: Path) -> None:
+    def growth(names: tuple[str, ...]) -> PPOAgent:
+        policy = growth_policy(2, 3, torch.Generator().manual_seed(0), hidden_size=8)
+        config = policy.layout.slot_config
+        assert config is not None
+        policy.layout = replace(policy.layout, slot_config=replace(config, slot_ids=names))
+        return PPOAgent(policy, PPOConfig(), num_envs=1, num_steps=2, seed=0)
+
+    path = tmp_path / "slots.pt"
+    growth(("stem", "body")).save(path)
+    growth(("stem", "body")).load(path)
+    with pytest.raises(CheckpointError, match=r"slot_ids is \['stem', 'body'\], this agent's is \['body'"):
+        growth(("body", "stem")).load(path)
+
+
+def test_another_network_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
+    path = tmp_path / "wide.pt"
+    agent, _ = make(0)
+    agent.save(path)
+    policy = RecurrentActorCritic(
+        2,
+        DelayedMemory.layout,
+        hidden_size=16,
+        uses_previous=True,
+        generator=torch.Generator().manual_seed(0),
+    )
+    other = PPOAgent(policy, CONFIG, num_envs=5, num_steps=8, seed=0)
+    before = {name: p.clone() for name, p in policy.named_parameters()}
+    with pytest.raises(CheckpointError, match="does not fit this agent's policy"):
+        other.load(path)
+    assert all(torch.equal(before[name], p) for name, p in policy.named_parameters())
+
+
+def test_saving_in_the_middle_of_a_rollout_is_refused(tmp_path: Path) -> None:
+    agent, probe = make(0)
+    agent.act(*probe.reset())
+    with pytest.raises(RuntimeError, match="in the middle of a rollout"):
+        agent.save(tmp_path / "early.pt")

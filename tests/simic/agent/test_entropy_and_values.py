@@ -1,0 +1,88 @@
+"""B6: the adaptive entropy floor. B7: value diagnostics."""
+
+import math
+
+import pytest
+import torch
+
+from esper.simic.agent.entropy import EntropySchedule
+from esper.simic.agent.value_metrics import ValueDiagnostics, explained_variance, normalized_rmse
+
+ADAPTIVE = EntropySchedule(entropy_coef=0.05, entropy_coef_min=0.01, anneal_steps=10, adaptive_floor=True)
+
+
+def legal(count: int, total: int = 7) -> torch.Tensor:
+    return torch.arange(total) < count
+
+
+def test_known_floor() -> None:
+    floor = ADAPTIVE.get_entropy_floor(legal(2))
+    assert isinstance(floor, float)
+    assert floor == pytest.approx(0.0281, abs=5e-5)
+    assert floor == pytest.approx(0.01 * math.log(7) / math.log(2), rel=1e-5)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_no_choice_or_every_choice_has_the_plain_floor(count: int) -> None:
+    assert ADAPTIVE.get_entropy_floor(legal(count)) == pytest.approx(0.01)
+
+
+def test_the_floor_is_at_most_three_times_the_minimum() -> None:
+    assert ADAPTIVE.get_entropy_floor(legal(2, 1000)) == pytest.approx(0.03)
+
+
+def test_off_by_default() -> None:
+    assert EntropySchedule().get_entropy_floor(legal(2)) == pytest.approx(0.01)
+
+
+def test_batched_masks_give_a_tensor() -> None:
+    floor = ADAPTIVE.get_entropy_floor(torch.stack((legal(2), legal(7))))
+    assert isinstance(floor, torch.Tensor)
+    assert floor.tolist() == pytest.approx([0.02807, 0.01], abs=1e-5)
+
+
+@pytest.mark.parametrize(("updates", "expected"), [(0, 0.05), (5, 0.03), (10, 0.01), (99, 0.01)])
+def test_the_coefficient_falls_linearly_to_the_floor(updates: int, expected: float) -> None:
+    assert ADAPTIVE.get_entropy_coef(updates=updates) == pytest.approx(expected)
+
+
+def test_the_coefficient_never_falls_below_the_floor() -> None:
+    low = EntropySchedule(entropy_coef=0.001, entropy_coef_min=0.01)
+    assert low.get_entropy_coef(updates=0) == pytest.approx(0.01)
+    assert ADAPTIVE.get_entropy_coef(legal(2), updates=10) == pytest.approx(0.02807, abs=1e-5)
+
+
+def test_a_perfect_critic_explains_everything() -> None:
+    returns = torch.randn(11, generator=torch.Generator().manual_seed(0))
+    value, low = explained_variance(returns, returns)
+    assert value.item() == 1.0
+    assert not low
+    assert normalized_rmse(returns, returns).item() == 0.0
+    # A constant error is invisible to explained variance, not to nRMSE.
+    assert explained_variance(returns + 5, returns)[0].item() == pytest.approx(1.0, abs=1e-5)
+    assert normalized_rmse(returns + 5, returns).item() > 4
+
+
+def test_constant_returns_are_flagged_and_unknown() -> None:
+    value, low = explained_variance(torch.randn(5), torch.ones(5))
+    assert low
+    assert value.isnan()
+
+
+def test_diagnostics_come_from_one_vector() -> None:
+    values, returns = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 2.0, 5.0])
+    packed = ValueDiagnostics.pack(values.bfloat16(), returns, torch.tensor(0.5), torch.tensor(0.05))
+    assert packed.dtype == torch.float32
+    result = ValueDiagnostics.unpack(packed.tolist())
+    assert len(packed) == ValueDiagnostics.SIZE
+    assert (result.value_pred_mean, result.return_min, result.return_max) == (2.0, 2.0, 5.0)
+    assert result.value_mse_before == pytest.approx(5 / 3)
+    assert result.advantage_mean_prenorm == 0.5
+    assert result.advantage_std_prenorm == pytest.approx(0.05)
+    assert result.explained_variance == pytest.approx(1 - (2 / 3) / 2, abs=1e-5)  # errors 1, 0, 2
+    unknown = ValueDiagnostics.unpack(
+        ValueDiagnostics.pack(values, torch.ones(3), torch.tensor(0.0), torch.tensor(1.0)).tolist()
+    )
+    assert unknown.explained_variance is None
+    assert unknown.value_nrmse is None
+    assert unknown.explained_variance_low_return_variance

@@ -1,0 +1,172 @@
+"""A6: normalisers. B2: the detector. A2: slots."""
+
+import pytest
+import torch
+
+from esper.simic.agent import AnomalyDetector, AnomalyKind, PPOConfig, RewardNormalizer, RunningMeanStd
+
+
+def test_running_statistics_equal_those_of_all_the_data() -> None:
+    data = torch.randn(31, 3, generator=torch.Generator().manual_seed(0)) * 5 + 2
+    stats = RunningMeanStd((3,))
+    for chunk in data.tensor_split((7, 8, 19)):
+        stats.update(chunk)
+    torch.testing.assert_close(stats.mean.float(), data.mean(0))
+    torch.testing.assert_close(stats.var.float(), data.var(0, correction=0))
+    assert stats.count == 31
+    normal = stats.normalize(data)
+    assert normal.dtype == torch.float32
+    torch.testing.assert_close(normal.std(0, correction=0), torch.ones(3))
+
+
+def test_without_data_it_is_the_identity() -> None:
+    x = torch.tensor([[1.5, -2.0]])
+    torch.testing.assert_close(RunningMeanStd((2,)).normalize(x), x)
+
+
+def test_running_mean_std_state_is_a_copy_of_mean_var_count() -> None:
+    stats = RunningMeanStd((2,))
+    stats.update(torch.tensor([[1.0, 2.0], [3.0, 5.0]]))
+    state = stats.state_dict()
+    assert set(state) == {"mean", "var", "count"}
+    stats.update(torch.ones(9, 2))
+    other = RunningMeanStd((2,))
+    other.load_state_dict(state)
+    assert other.mean.tolist() == [2.0, 3.5]
+    state["mean"].add_(1)
+    assert other.mean.tolist() == [2.0, 3.5]
+    with pytest.raises(ValueError, match="expected exactly"):
+        other.load_state_dict({"mean": state["mean"]})
+    with pytest.raises(ValueError, match="mean has shape"):
+        RunningMeanStd((3,)).load_state_dict(state)
+    with pytest.raises(ValueError, match="batch has shape"):
+        stats.update(torch.ones(3))
+
+
+def test_rewards_are_scaled_not_centred_and_clipped() -> None:
+    rewards = torch.tensor([[1.0, 3.0], [5.0, 7.0]])
+    normalizer = RewardNormalizer()
+    normalizer.update(rewards[0])
+    normalizer.update(rewards[1])
+    std = rewards.std(correction=0)
+    torch.testing.assert_close(normalizer.normalize(rewards), rewards / std)
+    assert normalizer.normalize(torch.tensor([1e6, -1e6])).tolist() == [10.0, -10.0]
+
+
+def test_a_constant_reward_has_no_scale() -> None:
+    normalizer = RewardNormalizer()
+    normalizer.update(torch.ones(8))
+    assert normalizer.normalize(torch.tensor([1.0])).item() == 1.0
+    normalizer.update(torch.empty(0))
+    assert normalizer.count == 8
+
+
+def test_reward_normalizer_state_round_trip() -> None:
+    normalizer = RewardNormalizer()
+    normalizer.update(torch.tensor([1.0, 2.0, 4.0]))
+    state = normalizer.state_dict()
+    assert set(state) == {"mean", "m2", "count"}
+    other = RewardNormalizer()
+    other.load_state_dict(state)
+    assert torch.equal(other.std, normalizer.std)
+    with pytest.raises(ValueError, match="expected exactly"):
+        other.load_state_dict({**state, "var": state["m2"]})
+
+
+QUIET = {"ratio_max": 1.2, "ratio_min": 0.8, "explained_variance": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"ratio_max": 5.01}, AnomalyKind.RATIO_EXPLOSION),
+        ({"ratio_min": 0.09}, AnomalyKind.RATIO_COLLAPSE),
+        ({"explained_variance": 0.09}, AnomalyKind.VALUE_COLLAPSE),
+    ],
+)
+def test_each_check_raises_beyond_its_threshold(change: dict[str, float], kind: AnomalyKind) -> None:
+    detector = AnomalyDetector(warmup_updates=0)
+    at_the_edge = {"ratio_max": 5.0, "ratio_min": 0.1, "explained_variance": 0.1}
+    assert detector.check(**at_the_edge, has_numerical_issue=False) == ()
+    found = detector.check(**{**QUIET, **change}, has_numerical_issue=False)
+    assert [anomaly.kind for anomaly in found] == [kind]
+    assert detector.counts[kind] == 1
+
+
+def test_numerical_trouble_is_an_anomaly_and_unknown_is_not() -> None:
+    detector = AnomalyDetector()
+    unknown = {"ratio_max": None, "ratio_min": None, "explained_variance": None}
+    found = detector.check(**unknown, has_numerical_issue=True)
+    assert [anomaly.kind for anomaly in found] == [AnomalyKind.NUMERICAL_INSTABILITY]
+
+
+def test_a_young_critic_is_left_in_peace() -> None:
+    detector = AnomalyDetector(warmup_updates=2)
+    poor = {**QUIET, "explained_variance": -1.0}
+    assert [len(detector.check(**poor, has_numerical_issue=False)) for _ in range(3)] == [0, 0, 1]
+    other = AnomalyDetector(warmup_updates=2)
+    other.load_state_dict(detector.state_dict())
+    assert (other.updates_seen, other.counts) == (detector.updates_seen, detector.counts)
+
+
+def test_thresholds_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"max_ratio_threshold is 1\.0; expected > 1"):
+        AnomalyDetector(max_ratio_threshold=1.0)
+    with pytest.raises(ValueError, match="min_ratio_threshold is"):
+        AnomalyDetector(min_ratio_threshold=1.0)
+    with pytest.raises(ValueError, match="min_explained_variance is"):
+        AnomalyDetector(min_explained_variance=1.1)
+    with pytest.raises(ValueError, match="expected"):
+        AnomalyDetector().load_state_dict({"updates_seen": 1})
+    assert not hasattr(AnomalyDetector(), "__dict__")
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "good"),
+    [
+        ("gamma", 0.0, 1.0),
+        ("gamma", 1.01, 0.5),
+        ("gae_lambda", 0.0, 1.0),
+        ("clip_ratio", 1.1, 1.0),
+        ("lr", 0.0, 1e-9),
+        ("entropy_coef", -0.1, 0.0),
+        ("n_epochs", 0, 1),
+        ("num_minibatches", 0, 1),
+        ("target_kl", 0.0, None),
+        ("value_clip", 0.0, 1e-3),
+        ("precision", "fp16", "bf16"),
+        ("weight_decay", -1.0, 0.0),
+    ],
+)
+def test_the_config_names_the_field_and_the_value(name: str, bad: object, good: object) -> None:
+    with pytest.raises(ValueError, match=f"{name} is {bad!r}; expected"):
+        PPOConfig(**{name: bad})  # type: ignore[arg-type]
+    assert getattr(PPOConfig(**{name: good}), name) == good  # type: ignore[arg-type]
+
+
+def test_head_coefficients_are_checked_against_the_heads() -> None:
+    assert PPOConfig(entropy_coef_per_head={"blueprint": 0.1}).entropy_coef_per_head["blueprint"] == 0.1
+    with pytest.raises(ValueError, match="unknown head 'blueprnt'; expected among op, slot"):
+        PPOConfig(entropy_coef_per_head={"blueprnt": 0.1})
+    with pytest.raises(ValueError, match=r"entropy_coef_per_head\['op'\] is -1"):
+        PPOConfig(entropy_coef_per_head={"op": -1.0})
+    PPOConfig(entropy_coef_per_head={"action": 0.1}, head_names=("action",))
+
+
+def test_defaults_are_those_of_the_design() -> None:
+    config = PPOConfig()
+    assert (config.lr, config.gamma, config.gae_lambda, config.clip_ratio) == (3e-4, 0.995, 0.98, 0.2)
+    assert (config.entropy_coef, config.entropy_coef_min, config.value_coef) == (0.05, 0.01, 0.5)
+    assert (config.target_kl, config.max_grad_norm, config.adam_eps) == (0.015, 0.5, 1e-5)
+    assert (config.n_epochs, config.clip_value, config.value_clip) == (2, False, 10.0)
+    detector = AnomalyDetector()
+    assert (detector.max_ratio_threshold, detector.min_ratio_threshold) == (5.0, 0.1)
+    assert detector.min_explained_variance == 0.1
+
+
+def test_the_learning_rate_falls_to_a_tenth() -> None:
+    config = PPOConfig(lr=1.0, lr_anneal_steps=10)
+    assert [config.lr_at(updates) for updates in (0, 5, 10, 99)] == pytest.approx([1.0, 0.55, 0.1, 0.1])
+    assert PPOConfig(lr=1.0).lr_at(99) == 1.0
+    with pytest.raises(ValueError, match="lr_anneal_steps is -1; expected >= 0"):
+        PPOConfig(lr_anneal_steps=-1)

@@ -1,0 +1,290 @@
+"""The agent's surface: misuse is refused, trouble is told and stops the run. A4, B1, B7, B9, C7, C14."""
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from esper.leyline import SlotConfig
+from esper.simic.agent import (
+    AnomalyKind,
+    NonFiniteUpdateError,
+    PPOAgent,
+    PPOConfig,
+    PPOUpdateMetrics,
+    TamiyoRolloutBuffer,
+)
+from esper.simic.probes import ActionIsObservation, DelayedMemory, iterate, run_probe
+from esper.simic.synthetic import SyntheticGrowth, growth_policy
+from esper.tamiyo import (
+    ActorCritic,
+    Policy,
+    PolicyInputs,
+    RecurrentActorCritic,
+    discrete_layout,
+    growth_layout,
+)
+
+CONFIG = PPOConfig(target_kl=None, num_minibatches=2)
+NONE = np.zeros(4, dtype=np.bool_)
+
+
+def recurrent(seed: int = 0) -> RecurrentActorCritic:
+    return RecurrentActorCritic(
+        2,
+        discrete_layout(2),
+        hidden_size=8,
+        uses_previous=True,
+        generator=torch.Generator().manual_seed(seed),
+    )
+
+
+def make(config: PPOConfig = CONFIG, policy: Policy | None = None, steps: int = 6) -> PPOAgent:
+    return PPOAgent(recurrent() if policy is None else policy, config, num_envs=4, num_steps=steps, seed=0)
+
+
+def probe(seed: int = 1) -> DelayedMemory:
+    return DelayedMemory(4, torch.Generator().manual_seed(seed))
+
+
+def test_calls_out_of_order_are_refused() -> None:
+    agent = make(steps=1)
+    with pytest.raises(RuntimeError, match=r"observe\(\) without act\(\)"):
+        agent.observe(torch.zeros(4), NONE, NONE)
+    with pytest.raises(RuntimeError, match="0 of 1 steps"):
+        agent.update(torch.zeros(4, 2))
+    agent.act(torch.zeros(4, 2))
+    with pytest.raises(RuntimeError, match="called twice"):
+        agent.act(torch.zeros(4, 2))
+    with pytest.raises(ValueError, match="reward has shape"):
+        agent.observe(torch.zeros(3), NONE, NONE)
+    with pytest.raises(ValueError, match="final_observation is missing"):
+        agent.observe(torch.zeros(4), NONE, ~NONE)
+    agent.observe(torch.zeros(4), NONE, NONE)
+    with pytest.raises(RuntimeError, match="the rollout is full"):
+        agent.act(torch.zeros(4, 2))
+    with pytest.raises(ValueError, match="observation has shape"):
+        agent.update(torch.zeros(4, 3))
+
+
+def test_memory_is_cut_where_an_episode_ends_and_nowhere_else() -> None:
+    agent = make()
+    agent.act(torch.ones(4, 2))
+    agent.observe(torch.ones(4), np.array([True, False, False, False]), NONE)
+    assert agent.state.hidden[:, 0].abs().max() == 0
+    assert agent.state.hidden[:, 1].abs().max() > 0
+    assert agent.state.previous_action[:, 0].tolist()[0] == -1
+    assert agent.state.previous_reward.tolist() == [0, 1, 1, 1]
+
+
+def test_truncation_bootstraps_with_the_recurrent_state_that_belongs_to_it() -> None:
+    agent = make()
+    final = torch.full((4, 2), 3.0)
+    agent.act(torch.ones(4, 2))
+    state = agent.state  # after the step: the memory that has seen it
+    inputs = PolicyInputs(final, state.previous_action, torch.ones(4))
+    with torch.inference_mode():
+        expected = recurrent().step(inputs, state.hidden)[0].value
+        stale = recurrent().step(inputs, torch.zeros_like(state.hidden))[0].value
+    assert not torch.allclose(expected, stale)
+    agent.observe(torch.ones(4), NONE, ~NONE, final_observation=final)
+    torch.testing.assert_close(agent.buffer.truncation_value[:, 0], expected)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "expected", "message"), [(3, 3, "elevated"), (4, 4, "elevated"), (5, 4, "capped")]
+)
+def test_many_epochs_with_memory_warn(epochs: int, expected: int, message: str) -> None:
+    with pytest.warns(RuntimeWarning, match=message):
+        assert make(replace(CONFIG, n_epochs=epochs)).n_epochs == expected
+
+
+def test_few_epochs_or_no_memory_do_not_warn() -> None:
+    assert make(replace(CONFIG, n_epochs=2)).n_epochs == 2
+    plain = ActorCritic(2, discrete_layout(2), generator=torch.Generator().manual_seed(0))
+    assert make(replace(CONFIG, n_epochs=20, clip_value=True), plain).n_epochs == 20
+
+
+def test_value_clipping_with_memory_and_epochs_warns_of_stale_values() -> None:
+    with pytest.warns(RuntimeWarning, match="stale values"):
+        make(replace(CONFIG, clip_value=True))
+    make(replace(CONFIG, clip_value=True, n_epochs=1))
+
+
+def test_small_advantages_are_warned_about() -> None:
+    agent = make()
+    while not agent.ready:
+        agent.act(torch.zeros(4, 2))
+        agent.observe(torch.zeros(4), ~NONE, NONE)
+    with pytest.warns(RuntimeWarning, match=r"advantage std before normalisation is .* \(< 0\.1\)"):
+        agent.update(torch.zeros(4, 2))
+
+
+def poison(agent: PPOAgent, updates: int) -> list[PPOUpdateMetrics]:
+    history = []
+    for _ in range(updates):
+        while not agent.ready:
+            agent.act(torch.zeros(4, 2))
+            agent.observe(torch.full((4,), torch.nan), ~NONE, NONE)
+        history.append(agent.update(torch.zeros(4, 2)))
+    return history
+
+
+def test_three_non_finite_updates_in_a_row_stop_the_run_with_a_checkpoint(tmp_path: Path) -> None:
+    agent = make()
+    agent.failure_checkpoint = tmp_path / "failure.pt"
+    before = {name: p.clone() for name, p in agent.policy.named_parameters()}
+    history = poison(agent, 2)
+    assert all(metrics.minibatches_applied == 0 for metrics in history)
+    assert [anomaly.kind for anomaly in history[0].anomalies] == [AnomalyKind.NUMERICAL_INSTABILITY]
+    with pytest.raises(NonFiniteUpdateError, match=r"3 updates in a row .* saved in .*failure\.pt"):
+        poison(agent, 1)
+    assert all(torch.equal(before[name], p) for name, p in agent.policy.named_parameters())
+    fresh = make(policy=recurrent(seed=5))
+    fresh.load(agent.failure_checkpoint)
+    assert all(torch.equal(before[name], p) for name, p in fresh.policy.named_parameters())
+
+
+def test_a_finite_update_between_clears_the_count() -> None:
+    agent = make()
+    poison(agent, 2)
+    run_probe(agent, probe(), 1)
+    assert agent.non_finite_in_a_row == 0
+    poison(agent, 2)
+    with pytest.raises(NonFiniteUpdateError, match="no failure_checkpoint was configured"):
+        poison(agent, 1)
+
+
+def test_slots_are_compared_when_parts_meet() -> None:
+    policy = growth_policy(2, 3, torch.Generator().manual_seed(0), hidden_size=8)
+    PPOAgent(policy, CONFIG, num_envs=1, num_steps=1, seed=0, slot_config=SlotConfig(("slot0", "slot1")))
+    with pytest.raises(
+        ValueError, match=r"the policy has .slot0, slot1., the environment has .slot1, slot0."
+    ):
+        PPOAgent(policy, CONFIG, num_envs=1, num_steps=1, seed=0, slot_config=SlotConfig(("slot1", "slot0")))
+    other = TamiyoRolloutBuffer.allocate(
+        growth_layout(SlotConfig(("slot1", "slot0")), 3), num_envs=1, num_steps=1, observation_size=1
+    )
+    agent = PPOAgent(policy, CONFIG, num_envs=1, num_steps=1, seed=0)
+    with pytest.raises(ValueError, match=r"the buffer has .slot1, slot0.; order counts"):
+        agent.require_layout(other)
+    with pytest.raises(ValueError, match="the policy points at no slots"):
+        make().require_slots(SlotConfig(("a",)))
+
+
+def test_head_coefficients_are_compared_with_the_layout() -> None:
+    with pytest.raises(ValueError, match=r"entropy_coef_per_head names \['blueprint'\]"):
+        make(PPOConfig(entropy_coef_per_head={"blueprint": 0.1}))
+
+
+def test_a_lost_worker_costs_its_episode_only() -> None:
+    agent = make()
+    source = probe()
+    observation, mask = source.reset()
+    while not agent.ready:
+        outcome = source.step(agent.act(observation, mask))
+        observation, mask = outcome.observation, outcome.mask
+        agent.observe(outcome.reward, outcome.terminated, outcome.truncated)
+        if agent.buffer.step == 2:
+            assert agent.drop_episode(1) == 2
+    metrics = agent.update(observation)
+    assert (metrics.valid_steps, metrics.invalid_steps) == (22, 2)
+
+
+def test_observation_statistics_move_only_after_the_update() -> None:
+    agent = make(replace(CONFIG, normalize_observations=True, debug=True))
+    source = probe()
+    observation, mask = source.reset()
+    observation, mask = observation + 5, mask
+    while not agent.ready:
+        agent.act(observation, mask)
+        assert agent.observation_stats.count == 0
+        agent.observe(torch.randn(4, generator=torch.Generator().manual_seed(0)), NONE, NONE)
+    agent.update(observation)
+    assert agent.observation_stats.count == 24
+    torch.testing.assert_close(agent.observation_stats.mean.float(), observation.mean(0))
+    agent.act(observation, mask)
+    actor = agent.actor(4)
+    actor.act(observation, mask)
+    torch.testing.assert_close(
+        agent._pending[1].observation if agent._pending else observation,
+        agent.observation_stats.normalize(observation),
+    )
+
+
+def test_rewards_are_normalised_before_advantages() -> None:
+    agent = make(replace(CONFIG, normalize_rewards=True, gamma=1.0, gae_lambda=1.0), steps=1)
+    rewards = torch.tensor([100.0, 300.0, 500.0, 700.0])
+    agent.act(torch.zeros(4, 2))
+    agent.observe(rewards, ~NONE, NONE)
+    metrics = agent.update(torch.zeros(4, 2))
+    std = rewards.std(correction=0)
+    assert metrics.value.return_max == pytest.approx(float(700 / std), rel=1e-5)
+    assert agent.reward_normalizer.count == 4
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_a_compiled_policy_learns_and_saves_as_the_plain_one(tmp_path: Path) -> None:
+    agents = []
+    for compiled in (False, True):
+        policy: Policy = recurrent()
+        if compiled:
+            policy = torch.compile(policy, backend="eager")  # type: ignore[assignment]
+        agent = make(replace(CONFIG, weight_decay=0.1), policy)
+        run_probe(agent, probe(), 2)
+        agent.save(tmp_path / f"{compiled}.pt")
+        agents.append(agent)
+    fresh = make(replace(CONFIG, weight_decay=0.1), recurrent(seed=7))
+    fresh.load(tmp_path / "True.pt")
+    for plain, loaded in zip(agents[0].policy.parameters(), fresh.policy.parameters(), strict=True):
+        torch.testing.assert_close(plain, loaded)
+    assert {group["name"] for group in agents[1].optimizer.param_groups} == {"actor", "shared", "critic"}
+
+
+def test_acting_and_normalising_leave_no_gradients_behind() -> None:
+    agent = make(replace(CONFIG, normalize_observations=True))
+    run_probe(agent, probe(), 1)
+    assert all(p.grad is None for p in agent.policy.parameters())
+    action = agent.act(torch.zeros(4, 2))
+    assert action.is_inference()
+    assert not agent.observation_stats.normalize(torch.zeros(4, 2)).requires_grad
+
+
+def test_the_growth_agent_runs_in_debug_for_several_updates() -> None:
+    policy = growth_policy(3, 5, torch.Generator().manual_seed(0), hidden_size=16)
+    agent = PPOAgent(policy, PPOConfig(debug=True), num_envs=5, num_steps=11, seed=0)
+    source = SyntheticGrowth(policy, 5, torch.Generator().manual_seed(1), end_probability=0.1)
+    for _ in range(4):
+        metrics = agent.update(source.fill(agent))
+        assert metrics.minibatches_applied >= 1
+        assert metrics.ratio_breakdown is not None
+    assert agent.updates == 4
+    assert agent.env_steps == 220
+
+
+def test_entropy_coefficient_follows_the_updates() -> None:
+    agent = make(replace(CONFIG, entropy_anneal_steps=2, adaptive_entropy_floor=True))
+    assert agent.get_entropy_coef() == pytest.approx(0.05)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        run_probe(agent, probe(), 2)
+    assert agent.get_entropy_coef() == pytest.approx(0.01)
+    assert agent.get_entropy_floor(torch.tensor([True] * 2 + [False] * 5)) == pytest.approx(0.0281, abs=5e-5)
+
+
+def test_anomalies_are_raised_in_the_loop() -> None:
+    policy = ActorCritic(1, discrete_layout(2), generator=torch.Generator().manual_seed(0))
+    agent = PPOAgent(
+        policy, PPOConfig(lr=1.0, target_kl=None, max_grad_norm=100.0), num_envs=4, num_steps=16, seed=0
+    )
+    source = ActionIsObservation(4, torch.Generator().manual_seed(0))
+    observation, mask = source.reset()
+    kinds = {
+        anomaly.kind
+        for metrics, *_ in iterate(agent, source, observation, mask, 3)
+        for anomaly in metrics.anomalies
+    }
+    assert kinds & {AnomalyKind.RATIO_EXPLOSION, AnomalyKind.RATIO_COLLAPSE}

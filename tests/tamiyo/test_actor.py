@@ -1,0 +1,58 @@
+"""The handle for inference keeps the memory and cannot be called without a mask."""
+
+import inspect
+
+import pytest
+import torch
+
+from esper.tamiyo import Actor, RecurrentActorCritic, discrete_layout
+
+
+def make(*, uses_previous: bool = False) -> RecurrentActorCritic:
+    return RecurrentActorCritic(
+        3,
+        discrete_layout(4),
+        hidden_size=5,
+        uses_previous=uses_previous,
+        generator=torch.Generator().manual_seed(0),
+    )
+
+
+def test_the_mask_is_demanded_and_kept() -> None:
+    assert inspect.signature(Actor.act).parameters["mask"].default is inspect.Parameter.empty
+    actor = Actor(make(), 2, generator=torch.Generator().manual_seed(1))
+    mask = torch.tensor([[False, True, False, False], [False, False, False, True]])
+    assert actor.act(torch.zeros(2, 3), mask).tolist() == [[1], [3]]
+    with pytest.raises(ValueError, match="no legal choice"):
+        actor.act(torch.zeros(2, 3), torch.zeros(2, 4, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"mask is torch\.bool"):
+        actor.act(torch.zeros(2, 3), mask[:, :2])
+    with pytest.raises(ValueError, match="observation has shape"):
+        actor.act(torch.zeros(2, 2), mask)
+
+
+def test_memory_is_kept_between_steps_and_forgotten_on_reset() -> None:
+    actor = Actor(make(), 2)
+    mask = torch.ones(2, 4, dtype=torch.bool)
+    blank = actor.state_dict()
+    actor.act(torch.ones(2, 3), mask)
+    after = actor.state_dict()
+    assert not torch.equal(after["hidden"], blank["hidden"])
+    actor.reset(torch.tensor([True, False]))
+    assert actor.state_dict()["hidden"][:, 0].abs().max() == 0
+    assert torch.equal(actor.state_dict()["hidden"][:, 1], after["hidden"][:, 1])
+    actor.load_state_dict(after)
+    assert torch.equal(actor.state_dict()["hidden"], after["hidden"])
+    with pytest.raises(ValueError, match="hidden has shape"):
+        Actor(make(), 3).load_state_dict(after)
+
+
+def test_a_policy_that_sees_rewards_demands_them() -> None:
+    actor = Actor(make(uses_previous=True))
+    mask = torch.ones(1, 4, dtype=torch.bool)
+    actor.act(torch.zeros(1, 3), mask)
+    with pytest.raises(ValueError, match="reward is missing"):
+        actor.act(torch.zeros(1, 3), mask)
+    actor.act(torch.zeros(1, 3), mask, reward=torch.ones(1))
+    actor.reset()
+    actor.act(torch.zeros(1, 3), mask)

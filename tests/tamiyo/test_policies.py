@@ -1,0 +1,203 @@
+"""The networks: initialisation, parameter groups, any number of slots, what the value may see."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from esper.leyline import BlueprintCard, BlueprintKind, SlotConfig
+from esper.simic.synthetic import HOST_FEATURES, SLOT_FEATURES, growth_policy, random_growth_masks
+from esper.tamiyo import (
+    NO_ACTION,
+    ActorCritic,
+    ActorState,
+    Policy,
+    PolicyInputs,
+    RecurrentActorCritic,
+    blueprint_features,
+    discrete_layout,
+    growth_layout,
+    multi_discrete_layout,
+    unwrap,
+)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def policies() -> dict[str, Policy]:
+    return {
+        "plain": ActorCritic(3, discrete_layout(2), generator=generator()),
+        "recurrent": RecurrentActorCritic(
+            3, multi_discrete_layout((2, 5)), hidden_size=7, uses_previous=True, generator=generator()
+        ),
+        "growth": growth_policy(3, 5, generator(), hidden_size=11),
+    }
+
+
+def gain_of(weight: Tensor) -> float:
+    """The common singular value of an orthogonal weight."""
+    values = torch.linalg.svdvals(weight.detach())
+    assert values.max() - values.min() < 1e-4 * values.max()
+    return float(values[0])
+
+
+def test_orthogonal_gains() -> None:
+    policy = policies()["plain"]
+    assert isinstance(policy, ActorCritic)
+    hidden = [layer for layer in policy.actor.trunk if isinstance(layer, nn.Linear)]
+    assert [gain_of(layer.weight) for layer in hidden] == pytest.approx([math.sqrt(2)] * 2, rel=1e-4)
+    output = policy.actor.heads["action"]
+    assert isinstance(output, nn.Linear)
+    assert gain_of(output.weight) == pytest.approx(0.01, rel=1e-4)
+    last = policy.critic[-1]
+    assert isinstance(last, nn.Linear)
+    assert gain_of(last.weight) == pytest.approx(1.0, rel=1e-4)
+    assert all(layer.bias.abs().max() == 0 for layer in (*hidden, output, last))
+
+
+@pytest.mark.parametrize("name", ["plain", "recurrent", "growth"])
+def test_every_parameter_is_in_exactly_one_group(name: str) -> None:
+    policy = policies()[name]
+    grouped = [id(p) for group in policy.named_groups().values() for p in group]
+    assert sorted(grouped) == sorted(id(p) for p in policy.parameters())
+    assert {head for head, _ in policy.head_parameters()} == set(policy.layout.names)
+
+
+@pytest.mark.parametrize("name", ["recurrent", "growth"])
+def test_the_lstm_output_is_normalised(name: str) -> None:
+    policy = policies()[name]
+    assert isinstance(policy.lstm_ln, nn.LayerNorm)
+    seen: list[Tensor] = []
+    policy.lstm_ln.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    state = ActorState.initial(policy, 2, torch.device("cpu"))
+    mask = (
+        random_growth_masks(policy.layout, 2, generator()) if name == "growth" else policy.layout.all_legal(2)
+    )
+    policy.get_action_batch(torch.randn(2, policy.observation_size, generator=generator()), mask, state)
+    torch.testing.assert_close(seen[0].mean(-1), torch.zeros(2), atol=1e-5, rtol=0)
+
+
+def test_making_a_network_leaves_the_global_generator_alone() -> None:
+    before = torch.get_rng_state()
+    policies()
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_one_set_of_weights_serves_any_number_of_slots_and_blueprints() -> None:
+    small, large = growth_policy(2, 3, generator(1)), growth_policy(7, 11, generator(2))
+    large.load_state_dict(small.state_dict())
+    inputs = PolicyInputs(
+        torch.randn(5, large.observation_size, generator=generator()),
+        torch.full((5, 8), NO_ACTION),
+        torch.zeros(5),
+    )
+    output, hidden = large.step(inputs, torch.zeros(2, 5, 128))
+    assert output.logits.shape == (5, large.layout.width)
+    assert hidden.shape == (2, 5, 128)
+
+
+def close(one: Tensor, two: Tensor) -> None:
+    torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)
+
+
+def test_permuting_slots_permutes_what_is_said_of_them() -> None:
+    policy = growth_policy(3, 5, generator())
+    for parameter in policy.parameters():  # the outputs are born small: make them visible
+        parameter.data.add_(torch.randn(parameter.shape, generator=generator(5)) * 0.3)
+    order = torch.tensor([2, 0, 1])
+    observation = torch.randn(4, policy.observation_size, generator=generator(1))
+    host, slots = observation[:, :HOST_FEATURES], observation[:, HOST_FEATURES:]
+    slots = slots.reshape(4, 3, SLOT_FEATURES)
+    permuted = torch.cat((host, slots[:, order].flatten(1)), dim=1)
+    nothing = (torch.full((4, 8), NO_ACTION), torch.zeros(4))
+    one, _ = policy.step(PolicyInputs(observation, *nothing), torch.zeros(2, 4, 128))
+    two, _ = policy.step(PolicyInputs(permuted, *nothing), torch.zeros(2, 4, 128))
+    layout = policy.layout
+    close(layout.block(one.logits, "op"), layout.block(two.logits, "op"))
+    close(layout.block(one.logits, "slot")[..., order], layout.block(two.logits, "slot"))
+    close(layout.block(one.logits, "blueprint")[:, order], layout.block(two.logits, "blueprint"))
+    close(one.value, two.value)
+
+
+def test_only_the_critic_sees_the_privileged_features() -> None:
+    layout = growth_layout(SlotConfig(("a", "b")), 3)
+    policy = growth_policy(2, 3, generator())
+    policy = type(policy)(
+        layout,
+        host_features=4,
+        slot_features=5,
+        blueprints=policy.blueprints,
+        privileged_features=3,
+        generator=generator(),
+    )
+    observation = torch.randn(6, policy.observation_size, generator=generator())
+    other = observation.clone()
+    other[:, -3:] += 1.0
+    nothing = (torch.full((6, 8), NO_ACTION), torch.zeros(6))
+    one, _ = policy.step(PolicyInputs(observation, *nothing), torch.zeros(2, 6, 128))
+    two, _ = policy.step(PolicyInputs(other, *nothing), torch.zeros(2, 6, 128))
+    assert torch.equal(one.logits, two.logits)
+    assert not torch.equal(one.value, two.value)
+
+
+def test_previous_action_and_reward_are_seen() -> None:
+    for name in ("recurrent", "growth"):
+        policy = policies()[name]
+        observation = torch.zeros(1, policy.observation_size)
+        none = torch.full((1, policy.layout.head_count), NO_ACTION)
+        hidden = torch.zeros(2, 1, policy.hidden_size)
+        base, _ = policy.step(PolicyInputs(observation, none, torch.zeros(1)), hidden)
+        acted, _ = policy.step(PolicyInputs(observation, torch.ones_like(none), torch.zeros(1)), hidden)
+        paid, _ = policy.step(PolicyInputs(observation, none, torch.ones(1)), hidden)
+        assert base.value != acted.value
+        assert base.value != paid.value
+
+
+def test_blueprints_are_known_by_their_features() -> None:
+    cards = [[BlueprintCard("norm", BlueprintKind.NORM, 16)], [BlueprintCard("conv", BlueprintKind.CONV, 99)]]
+    features = blueprint_features(cards, ["conv", "norm"], host_parameters=1000)
+    assert features[0, 0].abs().sum() == 0  # slot 0 does not offer conv
+    assert features[0, 1, -2].item() == pytest.approx(math.log1p(1.6))
+    with pytest.raises(ValueError, match="offers 'norm', which is not among conv"):
+        blueprint_features(cards, ["conv"], 1000)
+    with pytest.raises(ValueError, match="host_parameters is 0"):
+        blueprint_features(cards, ["conv"], 0)
+
+
+def test_single_and_batched_actions_agree() -> None:
+    policy = policies()["recurrent"]
+    observation = torch.randn(1, 3, generator=generator())
+    mask = policy.layout.all_legal(1)
+    state = ActorState.initial(policy, 1, torch.device("cpu"))
+    one, hidden = policy.get_action(observation[0], mask[0], state)
+    many, _, _, hidden_many = policy.get_action_batch(observation, mask, state)
+    assert torch.equal(one, many[0])
+    assert torch.equal(hidden, hidden_many)
+
+
+def test_sizes_that_do_not_fit_are_named() -> None:
+    policy = growth_policy(2, 3, generator())
+    inputs = PolicyInputs(torch.zeros(1, 7), torch.full((1, 8), NO_ACTION), torch.zeros(1))
+    with pytest.raises(ValueError, match="observation has 7 features; 2 slots need 56"):
+        policy.step(inputs, torch.zeros(2, 1, 128))
+    with pytest.raises(ValueError, match="initial_hidden and plan are missing"):
+        policy(inputs)
+    with pytest.raises(ValueError, match="blueprints has shape"):
+        type(policy)(
+            policy.layout,
+            host_features=1,
+            slot_features=1,
+            blueprints=torch.zeros(1, 1, 1),
+            generator=generator(),
+        )
+
+
+def test_unwrap_gives_the_policy_behind_a_compiled_one() -> None:
+    policy = policies()["plain"]
+    assert unwrap(policy) is policy
+    assert unwrap(torch.compile(policy, backend="eager")) is policy  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="policy is a Linear"):
+        unwrap(nn.Linear(1, 1))  # type: ignore[arg-type]
