@@ -1,6 +1,7 @@
 """What must hold on a CUDA device. No hypothesis, no Gymnasium here: the GPU machine has neither."""
 
 import warnings
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 
@@ -16,9 +17,20 @@ from esper.tamiyo import MaskedCategorical, PolicyInputs
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode"),
 ]
 
 ENVS, STEPS = 8, 24
+
+
+@pytest.fixture(autouse=True)
+def full_precision() -> Iterator[None]:
+    """TF32 is a choice of speed over agreement; here agreement is asked for."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.fp32_precision, cudnn.fp32_precision
+    matmul.fp32_precision = cudnn.fp32_precision = "ieee"
+    yield
+    matmul.fp32_precision, cudnn.fp32_precision = before
 
 
 def filled_agent(
@@ -70,9 +82,6 @@ def test_cpu_and_gpu_updates_agree() -> None:
     on_cpu, rollout = filled_agent("cpu", config)
     on_gpu, _ = filled_agent("cuda", config)
     on_gpu.policy.load_state_dict(on_cpu.policy.state_dict())
-    # TF32 is a choice of speed over agreement; here agreement is asked for.
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
     one, two = update(on_cpu, rollout), update(on_gpu, move(rollout, "cuda"))
     assert one.policy_loss == pytest.approx(two.policy_loss, abs=1e-4)
     assert one.value_loss == pytest.approx(two.value_loss, rel=1e-4)
@@ -82,8 +91,6 @@ def test_cpu_and_gpu_updates_agree() -> None:
 
 
 def test_ratios_start_at_one_on_the_gpu() -> None:
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
     agent, rollout = filled_agent("cuda", PPOConfig(debug=True))
     update(agent, rollout, epochs=1)
 

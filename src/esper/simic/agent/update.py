@@ -33,8 +33,9 @@ class LossConstants:
         layout = policy.layout
         coefficients = [config.entropy_coef_per_head.get(name, config.entropy_coef) for name in layout.names]
         return LossConstants(
-            head_sizes=torch.tensor(layout.sizes, device=device),
-            entropy_coef=torch.tensor(coefficients, dtype=torch.float32, device=device),
+            # `device=` here would wait for the copy; `non_blocking` does not.
+            head_sizes=torch.tensor(layout.sizes).to(device, non_blocking=True),
+            entropy_coef=torch.tensor(coefficients, dtype=torch.float32).to(device, non_blocking=True),
         )
 
 

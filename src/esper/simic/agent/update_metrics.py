@@ -38,7 +38,7 @@ class GradientMeter:
         }
         # Parameters that serve several heads are counted in a place of their own, past the heads.
         index = [heads.get(id(parameter), self.head_count) for parameter in self.parameters]
-        self.head_index = torch.tensor(index, device=policy.device)
+        self.head_index = torch.tensor(index).to(policy.device, non_blocking=True)
 
     @torch.no_grad()
     def measure_and_clip(self) -> GradientNorms:
