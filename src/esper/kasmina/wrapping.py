@@ -1,5 +1,6 @@
 """`esper.wrap`: any nn.Module becomes a growing one."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
@@ -96,7 +97,7 @@ def wrap(
 
 def _refuse_unhookable(place: nn.Module, what: str) -> None:
     """Modules whose hooks would be ignored or misplaced."""
-    if isinstance(place, torch._dynamo.OptimizedModule) or place._compiled_call_impl is not None:
+    if _is_compiled(place):
         raise WrapError(
             f"{what} is compiled by torch.compile, which would ignore the slots: wrap the plain model first, then "
             "compile the result, torch.compile(esper.wrap(...))"
@@ -105,6 +106,12 @@ def _refuse_unhookable(place: nn.Module, what: str) -> None:
         raise WrapError(f"{what} is a TorchScript module, which takes no hooks: wrap the original nn.Module")
     if isinstance(place, nn.parallel.DistributedDataParallel | nn.DataParallel):
         raise WrapError(f"{what} is a {type(place).__name__}: wrap its .module first")
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    if "torch._dynamo" not in sys.modules:  # a second's import, and without it nothing has been compiled
+        return False
+    return isinstance(module, torch._dynamo.OptimizedModule) or module._compiled_call_impl is not None
 
 
 def _refuse_way(model: nn.Module, name: str, module: nn.Module) -> None:

@@ -1,0 +1,32 @@
+"""How scores of several runs are summed up: robustly, and in pairs."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def interquartile_mean(scores: ArrayLike) -> float:
+    """The mean of the middle half of all scores, whatever run or task they come from.
+
+    A quarter of them, rounded down, is left out at each end. (Agarwal et al., 2021.)
+    """
+    ordered = np.sort(np.asarray(scores, dtype=np.float64), axis=None)
+    if ordered.size == 0:
+        raise ValueError("scores is empty: there is nothing to average")
+    cut = ordered.size // 4
+    return float(ordered[cut : ordered.size - cut].mean())
+
+
+def probability_of_improvement(scores_x: ArrayLike, scores_y: ArrayLike) -> float:
+    """P(X > Y) + P(X = Y) / 2 over all pairs of runs, averaged over tasks. Scores are (run, task)."""
+    x, y = _by_run_and_task("scores_x", scores_x), _by_run_and_task("scores_y", scores_y)
+    if x.shape[1] != y.shape[1]:
+        raise ValueError(f"scores_x has {x.shape[1]} tasks, scores_y {y.shape[1]}; expected the same tasks")
+    difference = x[:, None, :] - y[None, :, :]  # (run of x, run of y, task)
+    return float((0.5 + 0.5 * np.sign(difference)).mean())
+
+
+def _by_run_and_task(name: str, scores: ArrayLike) -> NDArray[np.float64]:
+    array = np.asarray(scores, dtype=np.float64)
+    if array.ndim != 2 or array.size == 0:
+        raise ValueError(f"{name} has shape {array.shape}; expected (run, task), neither empty")
+    return array
