@@ -72,7 +72,12 @@ def main() -> None:
     torch.set_num_threads(1)
     x = torch.randn(32, 3, 32, 32)
     model = grown(x)
-    networks = {"by hand": ByHand(host()), "exported": model.export(), "growing": model}
+    networks: dict[str, nn.Module] = {
+        "by hand": ByHand(host()),
+        "exported": model.export(),
+        "growing": model,
+        "by hand again": ByHand(host()),  # how far apart two copies of one network come out
+    }
     rows: list[Row] = []
     for what, step in (("forward", infer), ("forward + backward", train_step)):
         seconds = interleaved_seconds(
@@ -83,7 +88,7 @@ def main() -> None:
             "pass": what,
             "by hand ms": median_milliseconds(seconds["by hand"]),
         }
-        for name in ("exported", "growing"):
+        for name in ("exported", "growing", "by hand again"):
             middle, low, high = ratio(seconds[name], seconds["by hand"])
             row[f"{name} / by hand"] = f"{middle:.3f} [{low:.3f}, {high:.3f}]"
         rows.append(row)
