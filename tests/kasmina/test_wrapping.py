@@ -331,6 +331,12 @@ def test_a_square_activation_does_not_tell() -> None:
     )
 
 
+def test_a_square_transformer_block_is_read_as_tokens() -> None:
+    tokens = torch.randint(13, (2, 16))
+    slot = esper.wrap(GPT(13, 16, width=16), ["blocks.0"], tokens, causal=True).slots["blocks.0"]
+    assert slot.layout is Layout.TOKENS
+
+
 def test_a_pattern_that_meets_an_alias_takes_it_once() -> None:
     net = Net()
     net.layers.append(net.layers[0])

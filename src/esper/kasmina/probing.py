@@ -200,10 +200,12 @@ def _telling(
     slot: nn.Module, shape: torch.Size, inside: list[tuple[nn.Module, torch.Size]]
 ) -> nn.Module | None:
     """The last part whose type tells what the axes of an output of this shape mean."""
-    if len(shape) == 3 and shape[1] == shape[2] and not isinstance(slot, nn.Sequential):
-        # A square activation looks the same transposed, so only the slot's own type tells.
-        inside = [(part, size) for part, size in inside if part is slot]
     kinds = _SERIES_MODULES + _TOKEN_MODULES
+    square = len(shape) == 3 and shape[1] == shape[2]
+    if square and not isinstance(slot, (*kinds, nn.Sequential)):
+        # It looks the same transposed. A series layer inside may stand between two transpositions.
+        if any(isinstance(part, _SERIES_MODULES) for part, _ in inside):
+            return None
     return next((part for part, size in reversed(inside) if size == shape and isinstance(part, kinds)), None)
 
 
