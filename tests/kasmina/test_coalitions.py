@@ -45,7 +45,7 @@ def _cases() -> list[tuple[GrowingModel, Tensor]]:
     ]
 
 
-@pytest.mark.parametrize("chunk", [None, 1, 2])
+@pytest.mark.parametrize("chunk", [None, 1, 2, 100])
 @pytest.mark.parametrize("case", range(4), ids=["mlp", "series", "image", "gpt"])
 @torch.no_grad()
 def test_stacked_equal_separate(case: int, chunk: int | None) -> None:
@@ -159,7 +159,7 @@ def test_several_rows_a_sample_stack_too() -> None:
     assert seed is not None
     seed.scale.fill_(1.0)
     model.eval()
-    stacked = forward_coalitions(model, x, [{"1"}, set()])
+    stacked = forward_coalitions(model, x, [{"1"}, set()], chunk=2)
     for coalition, together in zip(({"1"}, set[str]()), stacked, strict=True):
         assert torch.allclose(together, forward_coalitions(model, x, [coalition])[0], atol=1e-6)
 

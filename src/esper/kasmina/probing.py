@@ -202,10 +202,10 @@ def _telling(
     """The last part whose type tells what the axes of an output of this shape mean."""
     kinds = _SERIES_MODULES + _TOKEN_MODULES
     square = len(shape) == 3 and shape[1] == shape[2]
-    if square and not isinstance(slot, (*kinds, nn.Sequential)):
-        # It looks the same transposed. A series layer inside may stand between two transpositions.
-        if any(isinstance(part, _SERIES_MODULES) for part, _ in inside):
-            return None
+    opaque = not isinstance(slot, (*kinds, nn.Sequential))
+    # A square looks the same transposed, and a series layer may stand between two transpositions.
+    if square and opaque and any(isinstance(part, _SERIES_MODULES) for part, _ in inside):
+        return None
     return next((part for part, size in reversed(inside) if size == shape and isinstance(part, kinds)), None)
 
 
