@@ -83,7 +83,8 @@ def forward_coalitions(
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk must be at least 1, not {chunk}")
     if chunk is None:
-        chunk = 1 if next(model.host.parameters()).device.type == "cpu" else len(coalitions)
+        device = next(iter(model.slots.values())).placement()[0]
+        chunk = 1 if device.type == "cpu" else len(coalitions)
     samples, outputs = batch_size(example), []
     for start in range(0, len(coalitions), chunk):
         part = coalitions[start : start + chunk]
