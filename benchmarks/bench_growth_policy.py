@@ -6,19 +6,17 @@ On CUDA also the host syncs of an update (goal: one per epoch or fewer).
 """
 
 import argparse
-import json
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Literal
 
 import torch
 
 from esper.simic.agent import PPOAgent, PPOConfig
 from esper.simic.synthetic import SyntheticGrowth, growth_policy
+from harness import Row, report
 
-RESULTS = Path(__file__).resolve().parent / "results"
 SLOTS, BLUEPRINTS = 4, 13
 Precision = Literal["fp32", "bf16"]
 
@@ -47,9 +45,7 @@ def count_syncs(work: Callable[[], object]) -> int:
     return sum("synchronizing" in str(warning.message) for warning in caught)
 
 
-def measure(
-    device: str, precision: Precision, envs: int, steps: int, repeats: int
-) -> dict[str, float | str | None]:
+def measure(device: str, precision: Precision, envs: int, steps: int, repeats: int) -> Row:
     policy = growth_policy(SLOTS, BLUEPRINTS, torch.Generator().manual_seed(0)).to(device)
     config = PPOConfig(target_kl=None, precision=precision)
     agent = PPOAgent(policy, config, num_envs=envs, num_steps=steps, seed=0)
@@ -72,9 +68,9 @@ def measure(
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu, 1 thread",
         "precision": precision,
         "update_ms": sorted(times[1:])[len(times[1:]) // 2],
-        "epochs": float(agent.n_epochs),
-        "minibatches": float(config.num_minibatches),
-        "syncs_per_update": syncs,
+        "epochs": agent.n_epochs,
+        "minibatches": config.num_minibatches,
+        "syncs_per_update": "not on CUDA" if syncs is None else syncs,
         "act_us": sorted(acting)[len(acting) // 2] * 1e3,
     }
 
@@ -89,12 +85,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     envs, steps, repeats = (8, 30, 2) if arguments.quick else (64, 150, 5)
     row = measure(arguments.device, arguments.precision, envs, steps, repeats)
-    print(f"growth policy, {envs} envs x {steps} steps, {SLOTS} slots, {BLUEPRINTS} blueprints")
-    for name, value in row.items():
-        print(f"  {name:<18}{value if not isinstance(value, float) else round(value, 1)!s:>24}")
-    RESULTS.mkdir(exist_ok=True)
-    name = f"growth_policy_{arguments.device}_{arguments.precision}.json"
-    (RESULTS / name).write_text(json.dumps({"envs": envs, "steps": steps, **row}, indent=2))
+    title = f"The growth policy: update and act, {envs} envs x {steps} steps, {SLOTS} slots, {BLUEPRINTS} blueprints"
+    report(f"growth_policy_{arguments.device}_{arguments.precision}", title, [row])
 
 
 if __name__ == "__main__":

@@ -9,42 +9,40 @@ Same process, same thread, same environment, same sizes: hidden 64, one layer of
 
 import argparse
 import importlib.util
-import json
 import sys
 import time
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-ROOT = Path(__file__).resolve().parent
-sys.path.insert(0, str(ROOT.parent / "examples"))
-import ppo_memory  # noqa: E402
-from esper.simic.training import evaluate  # noqa: E402
+from harness import Row, report
 
-RESULTS = ROOT / "results"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+import ppo_memory
+from esper.simic.training import evaluate
+
 EPISODES = 40
-GOAL = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Result:
     learner: str
     steps_per_second: float
     mean_return: float
 
 
-def ours(seed: int, steps: int) -> Row:
+def ours(seed: int, steps: int) -> Result:
     agent, steps_per_second = ppo_memory.train(seed, steps)
     envs = ppo_memory.make_envs()
     returns = evaluate(agent.actor(ppo_memory.NUM_ENVS), envs, EPISODES, seed=seed + 10_000)
     envs.close()
-    return Row("esper", steps_per_second, float(np.mean(returns)))
+    return Result("esper", steps_per_second, float(np.mean(returns)))
 
 
-def theirs(seed: int, steps: int, batch_size: int, *, shared: bool) -> Row:
+def theirs(seed: int, steps: int, batch_size: int, *, shared: bool) -> Result:
     """RecurrentPPO with our coefficients and normalised observations.
 
     shared: one LSTM for actor and critic, as ours has; else its default, one for each.
@@ -83,7 +81,7 @@ def theirs(seed: int, steps: int, batch_size: int, *, shared: bool) -> Row:
     envs.training = False
     mean_return, _ = evaluate_policy(model, envs, n_eval_episodes=EPISODES, deterministic=True)
     name = f"sb3-contrib, batch {batch_size}, {'one LSTM' if shared else 'two LSTMs'}"
-    return Row(name, steps_per_second, float(np.mean(mean_return)))
+    return Result(name, steps_per_second, float(np.mean(mean_return)))
 
 
 def main() -> None:
@@ -97,23 +95,27 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     steps = 8_192 if arguments.quick else arguments.steps
-    rows = [ours(arguments.seed, steps)]
+    results = [ours(arguments.seed, steps)]
     if importlib.util.find_spec("sb3_contrib") is None:
         print("sb3-contrib is not installed (extra `bench`): only our side is measured")
     else:
         # 128 is our minibatch (8 per epoch); 1024 the whole rollout at once, the fastest it can go.
-        rows += [
+        results += [
             theirs(arguments.seed, steps, 128, shared=True),
             theirs(arguments.seed, steps, 128, shared=False),
             theirs(arguments.seed, steps, 1024, shared=True),
         ]
-    print(f"{'learner':<36}{'steps/s':>10}{'return':>10}{'ours is':>10}")
-    for row in rows:
-        times = rows[0].steps_per_second / row.steps_per_second
-        print(f"{row.learner:<36}{row.steps_per_second:>10.0f}{row.mean_return:>10.1f}{times:>9.1f}x")
-    RESULTS.mkdir(exist_ok=True)
-    result = {"steps": steps, "seed": arguments.seed, "goal": GOAL, "rows": [asdict(row) for row in rows]}
-    (RESULTS / "recurrent_ppo.json").write_text(json.dumps(result, indent=2))
+    table: list[Row] = [
+        {
+            "learner": result.learner,
+            "steps/s": round(result.steps_per_second),
+            "mean return": round(result.mean_return, 1),
+            "ours is": f"{results[0].steps_per_second / result.steps_per_second:.1f}x",
+        }
+        for result in results
+    ]
+    title = f"CartPole without velocities, {steps:,} steps, seed {arguments.seed} (goal: 5x)"
+    report("recurrent_ppo", title, table)
 
 
 if __name__ == "__main__":
