@@ -220,6 +220,180 @@ def test_hooks_of_the_host_are_kept_or_refused() -> None:
         esper.wrap(ours, ["blocks.0"], torch.randn(2, 3)).export()
 
 
+class MaybeMasked(nn.Module):
+    """Calls its attention with a mask only when there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        more = {} if mask is None else {"key_padding_mask": mask}
+        out: Tensor = self.attention(x, x, x, **more)[0]
+        return out
+
+
+@torch.no_grad()
+def test_calls_that_the_example_did_not_have() -> None:
+    """A seed that reads the output does not mind; one that reads the input refuses, never computes something else."""
+    x, mask = torch.randn(2, 5, 8), torch.zeros(2, 5, dtype=torch.bool)
+    mask[0, 3:] = True
+    for blueprint in ("mlp", "widen"):
+        model = esper.wrap(MaybeMasked(), ["attention"], x)
+        grow_until(model, "attention", Stage.HOLDING, blueprint)
+        plain = _speak_up(model).export()
+        assert torch.equal(plain(x), model(x))
+        if blueprint == "mlp":
+            assert torch.equal(plain(x, mask), model(x, mask))
+        else:
+            with pytest.raises(AssertionError, match="knows only calls like the example's"):
+                plain(x, mask)
+
+
+def test_a_module_called_in_two_ways_is_not_widened() -> None:
+    class TwoWays(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = Shifting()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.block(self.block(x), x.mean())
+
+    assert "widen" not in esper.wrap(TwoWays(), ["block"], torch.randn(3, 6)).slots["block"].blueprints
+
+
+class Shifting(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(6, 6)
+
+    def forward(self, x: Tensor, shift: Tensor | float = 0.0) -> Tensor:
+        return super().forward(x) + shift
+
+
+def test_hooks_that_would_change_their_place_are_refused() -> None:
+    x = torch.randn(3, 6)
+    host = nn.Sequential(nn.Sequential(nn.Linear(6, 6), nn.Tanh()))
+    model = esper.wrap(host, ["0", "0.0"], x)
+    grow_until(model, "0.0", Stage.HOLDING, "mlp")
+    inner = host.get_submodule("0.0")
+    late = inner.register_forward_hook(lambda _m, _a, out: out * 2)
+    with pytest.raises(ValueError, match=r"'0.0' has a hook registered after wrapping"):
+        model.export()
+    late.remove()
+    grow_until(model, "0", Stage.HOLDING, "mlp")
+    host[0].register_forward_pre_hook(lambda _m, args: args)
+    with pytest.raises(ValueError, match="'0' has pre- or backward hooks"):
+        model.export()
+
+
+def test_a_seed_that_is_not_finite_is_refused() -> None:
+    model = tiny_model(Layout.FLAT, 8)
+    grow_until(model, SLOT, Stage.HOLDING, "mlp")
+    seed = model.slots[SLOT].seed
+    assert seed is not None
+    with torch.no_grad():
+        seed.scale[0] = float("inf")
+    with pytest.raises(ValueError, match="the seed at 'middle' is not finite"):
+        model.export()
+
+
+class Bf16Island(nn.Linear):
+    """Computes in one precision and answers in another."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).to(torch.bfloat16)
+
+
+@pytest.mark.parametrize("style", [Style.LINEAR_ADD, Style.MULTIPLY, Style.GATE])
+@pytest.mark.parametrize("blueprint", ["norm", "mlp"])
+@torch.no_grad()
+def test_activations_of_another_dtype_than_their_seed(blueprint: str, style: Style) -> None:
+    x = torch.randn(3, 6)
+    model = esper.wrap(nn.Sequential(Bf16Island(6, 6)), ["0"], x)
+    grow_until(model, "0", Stage.HOLDING, blueprint, style=style)
+    assert torch.equal(_speak_up(model).export()(x), model(x))
+
+
+def test_an_export_in_training_mode_draws_no_dropout_in_its_seeds() -> None:
+    x = torch.randn(2, 5, 8)
+    host = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0, batch_first=True))
+    attention = host.get_submodule("0.self_attn")
+    assert isinstance(attention, nn.MultiheadAttention)
+    model = esper.wrap(host, ["0.self_attn"], x)
+    attention.dropout = 0.5
+    grow_until(model, "0.self_attn", Stage.HOLDING, "widen")
+    _speak_up(model)
+    attention.dropout = 0.0
+    plain = model.export().train()
+    model.train()
+    assert torch.allclose(plain(x), model(x), atol=1e-6)
+
+
+class Keeping(nn.Module):
+    """Remembers the mapping it returned, and looks at it again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.kept: dict[str, Tensor] = {}
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        self.kept = {"value": self.linear(x)}
+        return self.kept
+
+
+class Looking(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.keeping = Keeping()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.keeping(x)["value"] + self.keeping.kept["value"]
+
+
+@torch.no_grad()
+def test_the_hosts_own_mapping_is_left_alone_even_after_a_pickle(tmp_path: Path) -> None:
+    x = torch.randn(3, 6)
+    model = esper.wrap(Looking(), ["keeping"], x)
+    grow_until(model, "keeping", Stage.HOLDING, "mlp")
+    torch.save(_speak_up(model).export(), tmp_path / "plain.pt")
+    plain = torch.load(tmp_path / "plain.pt", weights_only=False)
+    assert torch.equal(plain(x), model(x))
+
+
+def test_outputs_that_change_their_form_are_refused() -> None:
+    class Moody(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 6)
+            self.mood = "tensor"
+
+        def forward(self, x: Tensor) -> object:
+            y = self.linear(x)
+            return y if self.mood == "tensor" else (y,)
+
+    model = esper.wrap(nn.Sequential(Moody()), ["0"], torch.randn(3, 6))
+    model.germinate("0", "mlp")
+    moody = model.host.get_submodule("0")
+    assert isinstance(moody, Moody)
+    moody.mood = "tuple"
+    with pytest.raises(RuntimeError, match="it must not vary"):
+        model(torch.randn(3, 6))
+
+
+def test_a_sequential_keeps_its_members_and_gets_the_seed_as_its_last() -> None:
+    x = torch.randn(3, 6)
+    host = nn.Sequential(nn.Sequential(nn.Linear(6, 6), nn.Tanh()))
+    model = esper.wrap(host, ["0"], x)
+    grow_until(model, "0", Stage.HOLDING, "mlp")
+    plain, keys = export_with_keys(_speak_up(model))
+    block = plain.get_submodule("0")
+    assert isinstance(block, nn.Sequential)
+    assert isinstance(block[0], nn.Linear)
+    assert keys["host.0.0.weight"] == "0.0.weight"
+    assert keys["grown.0.seed.scale"] == "0.seed.blend.scale"
+
+
 # Other formats
 
 

@@ -192,8 +192,52 @@ def _refused(path: Path, complaint: str, model: GrowingModel | None = None) -> N
             lambda d, _: d["slots"]["blocks.0"].update(blueprint="evil"),
             r"'blocks.0' holds blueprint 'evil', not",
         ),
-        (lambda d, _: d["slots"]["blocks.0"].update(stage=0), r"a seed in stage DORMANT, which cannot be"),
+        (
+            lambda d, _: d["slots"]["blocks.0"].update(stage=0),
+            r"slots.blocks.0: Value error, a seed is there exactly",
+        ),
         (lambda d, _: d["slots"].pop("blocks.3"), r"slot layouts differ"),
+        (
+            lambda d, _: d["slots"]["blocks.0"].update(age=-5),
+            r"slots.blocks.0.age: .*greater than or equal to 0",
+        ),
+        (
+            lambda d, _: d["slots"]["blocks.0"].update(alpha=7),
+            r"slots.blocks.0.alpha: .*less than or equal to 1",
+        ),
+        (
+            lambda d, _: d["slots"]["blocks.0"].update(births=0),
+            r"a seed has a style, an alpha target and a birth",
+        ),
+        (lambda d, _: d["slots"]["blocks.1"].update(ramp=None), r"a ramp belongs to BLENDING"),
+        (lambda d, _: d["slots"]["blocks.0"].update(fading=True), r"only a BLENDING seed fades"),
+        (
+            lambda d, _: d["slots"]["blocks.3"].update(alpha=1.0),
+            r"alpha is 0 before blending and without a seed",
+        ),
+        (lambda d, _: d["rules"].update(max_live_seeds=1), r"more seeds are live than max_live_seeds=1"),
+        (lambda d, _: d.update(version=True), r"version True"),
+        (lambda d, _: d.update(isolation_penalty=-1.0), r"isolation_penalty"),
+        (
+            lambda d, _: d["optimizer"]["groups"].append({"parameters": [], "options": {}}),
+            r"groups do not hold",
+        ),
+        (lambda d, _: d["optimizer"]["groups"][1]["parameters"].append("grown.x.y"), r"groups do not hold"),
+        (lambda d, _: d["optimizer"]["groups"].pop(), r"groups do not hold"),
+        (
+            lambda d, _: d["optimizer"]["groups"][0]["options"].update(betas=None),
+            r"option betas is None, expected one like",
+        ),
+        (lambda d, _: d["optimizer"]["groups"][0]["options"].update(lr=-1), r"option lr is -1, expected one like"),
+        (
+            lambda d, _: d["optimizer"]["groups"][0]["options"].pop("lr"),
+            r"options of the optimizer's group 0 differ: lr",
+        ),
+        (lambda d, _: d["optimizer"]["groups"][0]["options"].update(params=[]), r"group 0 differ: params"),
+        (lambda d, _: d["optimizer"].update(scalars={}), r"names parameters that are not the model's"),
+        (lambda _, t: t.pop("optimizer/host.head.bias/exp_avg"), r"head.bias/exp_avg is missing"),
+        (lambda _, t: t.update({"optimizer/host.head.bias/junk": torch.ones(3)}), r"junk does not belong"),
+        (lambda _, t: t.update({"optimizer/host.head.bias/exp_avg": torch.ones(4)}), r"exp_avg is \(4,\)"),
         (lambda d, _: d["rules"].update(min_prune_age=-1), r"min_prune_age must be an integer >= 0"),
         (lambda d, _: d["rules"].update(bonus=1), r"bonus"),
         (lambda d, _: d["optimizer"].update(kind="SGD"), r"holds SGD state, the attached optimizer is Adam"),
@@ -212,6 +256,46 @@ def _refused(path: Path, complaint: str, model: GrowingModel | None = None) -> N
 def test_files_that_do_not_fit(saved: Path, change: Callable[..., None], complaint: str) -> None:
     _rewrite(saved, change)
     _refused(saved, complaint)
+
+
+def test_a_broken_epoch_stays_broken_over_a_save(tmp_path: Path) -> None:
+    """What `.grad` showed is remembered, but it is no report: a seed that breaks afterwards is still noticed."""
+    model = _attached()
+    assert model.care is not None
+    _train(model, model.care.optimizer, 5)
+    model.save(tmp_path / "m.safetensors")
+    again = _attached()
+    again.load(tmp_path / "m.safetensors")
+    assert again.slots["blocks.0"].gradients_finite() is True
+    again.slots["blocks.0"].non_finite[0] = True
+    assert again.slots["blocks.0"].gradients_finite() is False
+    again.save(tmp_path / "m.safetensors")
+    third = _attached()
+    third.load(tmp_path / "m.safetensors")
+    assert third.slots["blocks.0"].broken()
+
+
+def test_loading_in_inference_mode_gives_trainable_seeds(saved: Path) -> None:
+    model = _fresh()
+    with torch.inference_mode():
+        model.load(saved)
+    _call(model.train()).sum().backward()
+
+
+def test_expanded_buffers_are_refused_when_saving(tmp_path: Path) -> None:
+    host = nn.Sequential(nn.Linear(3, 3))
+    host.register_buffer("k", torch.ones(1).expand(6))
+    with pytest.raises(ValueError, match=r"host.k is an expanded tensor"):
+        esper.wrap(host, ["0"], torch.randn(2, 3)).save(tmp_path / "m.safetensors")
+
+
+def test_files_can_be_read_by_whoever_the_umask_allows(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        _fresh().save(tmp_path / "m.safetensors")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "m.safetensors").stat().st_mode & 0o777 == 0o644
 
 
 def test_damaged_and_foreign_files(saved: Path) -> None:

@@ -2,13 +2,15 @@
 
 A submodule behind a slot stays what and where it is, so whatever the host does with it besides calling it goes on
 working; its seed becomes a child of it, called by a forward hook that is itself an fx GraphModule. A `Sequential`
-would call that child by itself, so one behind a slot is replaced by a GraphModule that holds it as `host`. Modules
-whose classes are Esper's become GraphModules and, as those lose hooks when pickled, are treated likewise.
+calls its children by itself, so there the seed is simply the last of them. Other containers, and a `Sequential` whose
+seed reads its input, are replaced by a GraphModule that holds them as `host`; so are modules of Esper's own classes,
+which become GraphModules and as such would lose hooks when pickled.
 """
 
 import copy
 import operator
 from collections.abc import Iterator
+from typing import Literal
 
 import torch
 from torch import Tensor, fx, nn
@@ -21,6 +23,8 @@ from esper.kasmina.seed import Seed
 from esper.kasmina.slot import Slot
 from esper.leyline import Layout, Stage
 
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+
 
 def export_with_keys(model: GrowingModel) -> tuple[nn.Module, dict[str, str]]:
     """A plain module with the same outputs, and where each key of `model.state_dict()` went.
@@ -32,11 +36,16 @@ def export_with_keys(model: GrowingModel) -> tuple[nn.Module, dict[str, str]]:
     for parameter in twin.parameters():
         parameter.grad = None
     held = dict(_tensors(twin))
+    grown = {
+        name: slot for name, slot in twin.slots.items() if slot.seed and slot.stage is not Stage.TRAINING
+    }
+    for slot in grown.values():
+        _refuse(slot)
     host = _plain(twin.unwrap(), {})
     behind = {name: host.get_submodule(name) for name in twin.slots}  # before any of them moves
-    for name, slot in twin.slots.items():
-        if slot.seed is not None and slot.stage is not Stage.TRAINING:
-            host = _install(host, behind[name], slot, slot.seed)
+    for name, slot in grown.items():
+        assert slot.seed is not None
+        host = _install(host, behind[name], slot, slot.seed)
     places: dict[int, str] = {}
     for name, tensor in _tensors(host):
         places.setdefault(id(tensor), name)
@@ -47,8 +56,29 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from module.state_dict(keep_vars=True).items()
 
 
+def _refuse(slot: Slot) -> None:
+    """What a plain module could not do as the growing model does."""
+    assert slot.seed is not None
+    module = slot.site.module
+    assert module is not None
+    if slot.broken() or not all(parameter.isfinite().all() for parameter in slot.seed.parameters()):
+        raise ValueError(
+            f"the seed at {slot.name!r} is not finite, and an export would not be guarded: prune it"
+        )
+    if slot.hook_id != next(reversed(module._forward_hooks)):
+        raise ValueError(
+            f"slot {slot.name!r} has a hook registered after wrapping, which the export would run before "
+            "the seed: remove it, or register it before wrapping"
+        )
+    replaced = isinstance(module, _CONTAINERS) or _is_ours(module)
+    if replaced and (module._forward_pre_hooks or module._backward_hooks):
+        raise ValueError(
+            f"slot {slot.name!r} has pre- or backward hooks, which the export would lose: remove them first"
+        )
+
+
 class _Blend(nn.Module):
-    """h and the body's output -> y. Traced, never shipped."""
+    """h, the same in the seed's dtype, and the body's output -> y. Traced, never shipped."""
 
     def __init__(self, seed: Seed, layout: Layout) -> None:
         super().__init__()
@@ -56,9 +86,9 @@ class _Blend(nn.Module):
         self.alpha = float(seed.alpha)
         self.layout = layout
 
-    def forward(self, h: Tensor, d: Tensor) -> Tensor:
-        gate = None if self.gate is None else self.gate(h)
-        delta = compose_delta(self.composition, h, d * per_channel(self.scale, self.layout), gate).to(h.dtype)
+    def forward(self, h: Tensor, x: Tensor, d: Tensor) -> Tensor:
+        gate = None if self.gate is None else self.gate(x)
+        delta = compose_delta(self.composition, x, d * per_channel(self.scale, self.layout), gate).to(h.dtype)
         return h + (delta if self.alpha == 1.0 else self.alpha * delta)
 
 
@@ -107,39 +137,64 @@ def _install(host: nn.Module, module: nn.Module, slot: Slot, seed: Seed) -> nn.M
     done: Done = {}
     root.body = _plain(seed.body, done)
     root.blend = _plain(_Blend(seed, slot.layout), done)
-    if isinstance(module, nn.Sequential | fx.GraphModule):
+    name = next(name for name in map("seed{}".format, ("", *range(1, 1000))) if not hasattr(module, name))
+    plain = slot.site.form.kind == "tensor" and not seed.reads_input
+    if type(module) is nn.Sequential and plain and not module._forward_hooks:
+        module.add_module(name, _grown_graph(root, slot, seed, place="last child"))
+        return host
+    if isinstance(module, (*_CONTAINERS, fx.GraphModule)):
         root.host = module
-        return _replace(host, module, _grown_graph(root, slot, seed, as_hook=False))
-    grown = _grown_graph(root, slot, seed, as_hook=True)
-    name = next(name for name in ("seed", "grown_seed", "esper_seed") if not hasattr(module, name))
+        return _replace(host, module, _grown_graph(root, slot, seed, place="around"))
+    grown = _grown_graph(root, slot, seed, place="hook")
     module.add_module(name, grown)
     # Pickled with the module, the handle keeps its id from being given to somebody else's hook.
     grown.__dict__["handle"] = module.register_forward_hook(grown, with_kwargs=True)
     return host
 
 
-def _grown_graph(root: nn.Module, slot: Slot, seed: Seed, *, as_hook: bool) -> fx.GraphModule:
-    graph = fx.Graph()
-    if as_hook:
+def _grown_graph(
+    root: nn.Module, slot: Slot, seed: Seed, *, place: Literal["last child", "around", "hook"]
+) -> fx.GraphModule:
+    graph, site = fx.Graph(), slot.site
+    arguments: list[fx.Node] = []
+    keywords: dict[str, Argument] = {}
+    if place == "hook":
         _, args, kwargs, output = map(graph.placeholder, ("module", "args", "kwargs", "output"))
-        arguments = [graph.call_function(operator.getitem, (args, i)) for i in range(slot.site.positional)]
-        keywords: dict[str, Argument] = {
-            k: graph.call_function(operator.getitem, (kwargs, k)) for k in slot.site.keywords
-        }
-    else:
-        arguments = [graph.placeholder(f"input_{i}") for i in range(slot.site.positional)]
-        keywords = {name: graph.placeholder(name) for name in slot.site.keywords}
+        if seed.reads_input:
+            arguments, keywords = _known_arguments(graph, slot, args, kwargs)
+    elif place == "around":
+        arguments = [graph.placeholder(f"input_{i}") for i in range(site.positional)]
+        keywords = {name: graph.placeholder(name) for name in site.keywords}
         output = graph.call_module("host", tuple(arguments), keywords)
-    h = _pick(graph, output, slot.site.form)
-    x = h if seed.scale.dtype is torch.float32 else graph.call_method("to", (h, seed.scale.dtype))
+    else:
+        output = graph.placeholder("h")
+    h = _pick(graph, output, site.form)
+    same = slot.anchor.dtype == seed.scale.dtype
+    x = h if same else graph.call_method("to", (h, seed.scale.dtype))
     if seed.reads_input:
-        d = _pick(graph, graph.call_module("body", tuple(arguments), keywords), slot.site.form)
+        d = _pick(graph, graph.call_module("body", tuple(arguments), keywords), site.form)
     else:
         d = graph.call_module("body", (x,))
-    graph.output(_put_back(graph, output, graph.call_module("blend", (h, d)), slot.site.form))
-    grown = fx.GraphModule(root, graph, "Seed" if as_hook else "Grown")
+    graph.output(_put_back(graph, output, graph.call_module("blend", (h, x, d)), site.form))
+    grown = fx.GraphModule(root, graph, "Grown" if place == "around" else "Seed")
     grown.training = seed.training
     return grown
+
+
+def _known_arguments(
+    graph: fx.Graph, slot: Slot, args: fx.Node, kwargs: fx.Node
+) -> tuple[list[fx.Node], dict[str, Argument]]:
+    """The arguments of the example's call, for a body that reads them; other calls are refused."""
+    count, names = slot.site.positional, slot.site.keywords
+    message = f"the seed behind {slot.name!r} reads its input and knows only calls like the example's"
+    keys = graph.call_method("keys", (kwargs,))
+    extra = graph.call_function(operator.getitem, (args, slice(count, None)))
+    unknown = graph.call_function(operator.xor, (keys, names))
+    nothing = graph.call_function(operator.xor, (keys, keys))
+    graph.call_function(torch._assert, (graph.call_function(operator.eq, (extra, ())), message))
+    graph.call_function(torch._assert, (graph.call_function(operator.eq, (unknown, nothing)), message))
+    arguments = [graph.call_function(operator.getitem, (args, index)) for index in range(count)]
+    return arguments, {name: graph.call_function(operator.getitem, (kwargs, name)) for name in names}
 
 
 def _pick(graph: fx.Graph, output: fx.Node, form: OutputForm) -> fx.Node:
@@ -155,7 +210,7 @@ def _put_back(graph: fx.Graph, output: fx.Node, y: fx.Node, form: OutputForm) ->
         assert form.key is not None
         return graph.call_method("_replace", (output,), {form.key: y})
     if form.kind == "mapping":
-        replaced = graph.call_function(copy.copy, (output,))
+        replaced = graph.call_method("copy", (output,))
         graph.call_method("__setitem__", (replaced, form.key, y))
         return replaced
     rest = graph.call_function(operator.getitem, (output, slice(1, None)))

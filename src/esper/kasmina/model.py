@@ -190,7 +190,7 @@ class GrowingModel(nn.Module):
         for slot in self._slots.values():
             before = slot.stage
             self._tell_if_broken(slot)
-            slot.reported_gradients_finite = None
+            slot.forget_epoch()
             slot.life.tick()
             if not (slot.stage.is_live or slot.stage is Stage.FOSSILIZED):
                 slot.clear()

@@ -85,7 +85,7 @@ class OptimiserCare:
         assert slot.seed is not None
         parameters = list(slot.seed.parameters())
         self._take_out(parameters)
-        home_index = self._home_index(slot)
+        home_index = self.home_index(slot)
         home = self.optimizer.param_groups[home_index]
         group: Group = {
             key: value.clone() if isinstance(value, Tensor) else value
@@ -105,7 +105,7 @@ class OptimiserCare:
         assert slot.seed is not None
         parameters = list(slot.seed.parameters())
         names = self._take_out(parameters)
-        home = self.optimizer.param_groups[self._home_index(slot)]
+        home = self.optimizer.param_groups[self.home_index(slot)]
         home["params"].extend(parameters)
         if "param_names" in home:
             home["param_names"].extend(names)
@@ -116,7 +116,7 @@ class OptimiserCare:
         for parameter in parameters:
             self.optimizer.state.pop(parameter, None)
 
-    def _home_index(self, slot: Slot) -> int:
+    def home_index(self, slot: Slot) -> int:
         """The group that holds most of the submodule behind the slot; the first if none holds any."""
         assert slot.site.module is not None
         own = {id(parameter) for parameter in slot.site.module.parameters()}

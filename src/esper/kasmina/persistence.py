@@ -10,10 +10,9 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -22,71 +21,17 @@ from esper.kasmina.alpha import Ramp
 from esper.kasmina.life import Life
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.optimisers import OptimiserCare
+from esper.kasmina.records import GroupRecord, ModelRecord, OptimizerRecord, RampRecord, SlotRecord
 from esper.kasmina.rules import GrowthRules
-from esper.kasmina.seed import Seed, bear_seed
+from esper.kasmina.seed import Seed, bear_seed, birth_randomness
 from esper.kasmina.slot import Slot
-from esper.leyline import Curve, SlotConfig, Stage, Style
+from esper.leyline import SlotConfig, Stage
 
 VERSION = 1
-Option = bool | int | float | str | None | list[float] | list[str]
 
 
 class ModelFileError(ValueError):
     """The file is damaged, of another version, or belongs to another model."""
-
-
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class RampRecord(_Record):
-    start: float
-    target: float
-    epochs: int
-    curve: Curve
-    elapsed: int
-
-
-class SlotRecord(_Record):
-    """One slot: its life, and what grows there."""
-
-    blueprint: str | None
-    stage: Stage
-    fading: bool
-    age: int
-    epochs_in_stage: int
-    births: int
-    alpha: float
-    alpha_target: float | None
-    style: Style | None
-    tempo: int
-    ramp: RampRecord | None
-    contribution: float | None
-    gradients_finite: bool | None
-
-
-class GroupRecord(_Record):
-    parameters: list[str]
-    options: dict[str, Option]
-
-
-class OptimizerRecord(_Record):
-    kind: str
-    groups: list[GroupRecord]
-    scalars: dict[str, dict[str, float | int | None]]
-    """parameter -> what its state holds besides tensors"""
-
-
-class ModelRecord(_Record):
-    """Everything about a growing model that is not a tensor."""
-
-    format: Literal["esper growing model"]
-    version: int
-    growth_seed: int
-    isolation_penalty: float
-    rules: dict[str, int]
-    slots: dict[str, SlotRecord]
-    optimizer: OptimizerRecord | None
 
 
 def save(model: GrowingModel, path: str | os.PathLike[str]) -> None:
@@ -97,6 +42,7 @@ def save(model: GrowingModel, path: str | os.PathLike[str]) -> None:
     os.close(handle)
     try:
         save_file(tensors, temporary, metadata={"esper": record.model_dump_json()})
+        os.chmod(temporary, 0o666 & ~_umask())
         with open(temporary, "rb") as written:
             os.fsync(written.fileno())
         os.replace(temporary, target)
@@ -123,6 +69,13 @@ def load(model: GrowingModel, path: str | os.PathLike[str]) -> None:
         slot.sync_alpha()
     if model.care is not None and record.optimizer is not None:
         _restore_optimizer(model, model.care, record.optimizer, tensors)
+
+
+def _umask() -> int:
+    """The process's file mode mask, which can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 # Writing
@@ -165,7 +118,9 @@ def _describe_slot(slot: Slot) -> SlotRecord:
             start=ramp.start, target=ramp.target, epochs=ramp.epochs, curve=ramp.curve, elapsed=ramp.elapsed
         ),
         contribution=slot.contribution,
-        gradients_finite=slot.gradients_finite(),  # .grad is not saved, what it showed is
+        reported_gradients_finite=slot.reported_gradients_finite,
+        remembered_gradients_finite=slot.gradients_finite(),  # .grad is not saved, what it showed is
+        non_finite=(bool(slot.non_finite[0]), bool(slot.non_finite[1])),
     )
 
 
@@ -174,7 +129,7 @@ def _describe_optimizer(
 ) -> tuple[OptimizerRecord, dict[str, Tensor]]:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     tensors: dict[str, Tensor] = {}
-    groups, scalars = [], {}
+    groups, scalars, kept = [], {}, {}
     for index, group in enumerate(care.optimizer.param_groups):
         if any(id(parameter) not in names for parameter in group["params"]):
             raise ValueError(
@@ -189,7 +144,9 @@ def _describe_optimizer(
         name = names[id(parameter)]
         tensors |= {f"optimizer/{name}/{k}": v for k, v in state.items() if isinstance(v, Tensor)}
         scalars[name] = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
-    return OptimizerRecord(kind=type(care.optimizer).__name__, groups=groups, scalars=scalars), tensors
+        kept[name] = [k for k, v in state.items() if isinstance(v, Tensor)]
+    kind = type(care.optimizer).__name__
+    return OptimizerRecord(kind=kind, groups=groups, scalars=scalars, tensors=kept), tensors
 
 
 def _unique_tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -197,6 +154,9 @@ def _unique_tensors(module: nn.Module) -> dict[str, Tensor]:
     extra = [name for name in module.state_dict() if name.endswith("_extra_state")]
     if extra:
         raise ValueError(f"{extra[0]}: modules with extra state cannot be saved in safetensors")
+    for name, tensor in module.state_dict().items():
+        if any(step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)):
+            raise ValueError(f"{name} is an expanded tensor, which cannot be loaded into: make it contiguous")
     unique: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in module.state_dict(keep_vars=True).items():
         unique.setdefault(id(tensor), (name, tensor))
@@ -219,10 +179,10 @@ def _read(path: Path) -> tuple[ModelRecord, dict[str, Tensor]]:
         raise ModelFileError(f"{path} was not written by Esper: its metadata has no 'esper' entry")
     try:
         document = json.loads(metadata["esper"])
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{path} holds damaged metadata: {error}") from None
     version = document.get("version") if isinstance(document, dict) else None
-    if version != VERSION:
+    if version != VERSION or isinstance(version, bool):
         raise ModelFileError(f"{path} has version {version!r}; this Esper reads version {VERSION}")
     try:
         return ModelRecord.model_validate(document), tensors
@@ -240,7 +200,9 @@ def _check(
         raise ModelFileError("the model has grown already: load into a fresh wrap of the same host")
     try:
         model.slot_config.require_same(SlotConfig(tuple(record.slots)), ours="the model", theirs=path)
-        GrowthRules(**record.rules)
+        rules = GrowthRules(**record.rules)
+        if sum(saved.stage.is_live for saved in record.slots.values()) > rules.max_live_seeds:
+            raise ValueError(f"{path}: more seeds are live than max_live_seeds={rules.max_live_seeds}")
     except (ValueError, TypeError) as error:
         raise ModelFileError(str(error)) from None
     seeds = {
@@ -254,7 +216,7 @@ def _check(
         expected |= {f"{prefix}.{part}": tensor for part, tensor in _unique_tensors(seed).items()}
     _compare({name: t for name, t in tensors.items() if name.startswith("model/")}, expected, path)
     if model.care is not None:
-        _check_optimizer(model, model.care, record, path)
+        _check_optimizer(model, model.care, record, seeds, tensors, path)
     return seeds
 
 
@@ -269,7 +231,7 @@ def _build(slot: Slot, saved: SlotRecord, path: str) -> Seed:
             f"{path}: slot {slot.name!r} holds a seed in stage {saved.stage.name}, which cannot be"
         )
     device, dtype = slot.placement()
-    with torch.random.fork_rng(devices=[]):
+    with birth_randomness(0, slot.name, saved.births):  # drawn and then overwritten
         return bear_seed(
             slot.blueprints[saved.blueprint], slot.site, saved.style.composition, device=device, dtype=dtype
         )
@@ -287,23 +249,102 @@ def _compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], path: 
             )
 
 
-def _check_optimizer(model: GrowingModel, care: OptimiserCare, record: ModelRecord, path: str) -> None:
+def _check_optimizer(
+    model: GrowingModel,
+    care: OptimiserCare,
+    record: ModelRecord,
+    seeds: Mapping[str, Seed],
+    tensors: Mapping[str, Tensor],
+    path: str,
+) -> None:
     saved = record.optimizer
     if saved is None:
         raise ModelFileError(
             f"{path} holds no optimizer state: detach() the optimizer first, or save with one"
         )
-    if saved.kind != type(care.optimizer).__name__:
-        raise ModelFileError(
-            f"{path} holds {saved.kind} state, the attached optimizer is {type(care.optimizer).__name__}"
-        )
+    kind = type(care.optimizer).__name__
+    if saved.kind != kind:
+        raise ModelFileError(f"{path} holds {saved.kind} state, the attached optimizer is {kind}")
+    if [sorted(group.parameters) for group in saved.groups] != _expected_groups(
+        model, care, record, seeds, saved
+    ):
+        raise ModelFileError(f"{path}: the optimizer's groups do not hold the parameters they should")
+    template = care.optimizer.param_groups[0]
+    for index, group in enumerate(saved.groups):
+        options = group.options | _below(tensors, f"optimizer/group {index}/")
+        if set(options) != set(template) - {"params"}:
+            odd = ", ".join(sorted(set(options) ^ (set(template) - {"params"})))
+            raise ModelFileError(f"{path}: the options of the optimizer's group {index} differ: {odd}")
+        for key, value in options.items():
+            if not _alike(value, template[key]):
+                raise ModelFileError(
+                    f"{path}: optimizer option {key} is {value!r}, expected one like {template[key]!r}"
+                )
+    _check_state(model, saved, seeds, tensors, path)
+
+
+def _expected_groups(
+    model: GrowingModel,
+    care: OptimiserCare,
+    record: ModelRecord,
+    seeds: Mapping[str, Seed],
+    saved: OptimizerRecord,
+) -> list[list[str]]:
+    """The parameter names of each group: the host's with its fossilised seeds, then one per live seed."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    ours = [{names.get(id(p), "?") for p in group["params"]} for group in care.optimizer.param_groups]
-    theirs = [{name for name in group.parameters if name.startswith("host.")} for group in saved.groups]
-    if [group for group in theirs if group] != ours:
-        raise ModelFileError(
-            f"{path}: the optimizer's groups hold other parameters of the host than the saved ones"
-        )
+    groups = [[names.get(id(p), "?") for p in group["params"]] for group in care.optimizer.param_groups]
+    own = {}
+    for name, seed in seeds.items():
+        parts = [f"{model.slots[name].prefix}.{part}" for part, _ in seed.named_parameters()]
+        if record.slots[name].stage is Stage.FOSSILIZED:
+            groups[care.home_index(model.slots[name])] += parts
+        elif not record.slots[name].fading:
+            own[frozenset(parts)] = parts
+    # The seeds' groups stand in the order of their births, which only the file knows.
+    order = [frozenset(group.parameters) for group in saved.groups[len(groups) :]]
+    live = [own.pop(group) for group in order if group in own]
+    return [sorted(group) for group in (*groups, *live, *own.values())]
+
+
+def _alike(value: object, template: object) -> bool:
+    """Whether an option could stand in the place of `template`."""
+    if isinstance(template, Tensor):
+        return isinstance(value, Tensor) and value.shape == template.shape and value.is_floating_point()
+    if isinstance(template, tuple):
+        return isinstance(value, list) and len(value) == len(template)
+    if isinstance(template, list):
+        return isinstance(value, list)
+    if template is None or isinstance(template, bool):
+        return value is None or isinstance(value, bool)
+    if isinstance(template, int | float):
+        return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0.0
+    return type(value) is type(template)
+
+
+def _check_state(
+    model: GrowingModel,
+    saved: OptimizerRecord,
+    seeds: Mapping[str, Seed],
+    tensors: Mapping[str, Tensor],
+    path: str,
+) -> None:
+    """Exactly the state tensors the record names, each a scalar or as large as its parameter."""
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    for slot, seed in seeds.items():
+        shapes |= {f"{model.slots[slot].prefix}.{part}": p.shape for part, p in seed.named_parameters()}
+    expected = {f"optimizer/{name}/{key}": name for name, keys in saved.tensors.items() for key in keys}
+    found = {n for n in tensors if n.startswith("optimizer/") and not n.startswith("optimizer/group ")}
+    for name in sorted(found ^ set(expected)):
+        problem = "is missing" if name in expected else "does not belong to the optimizer's state"
+        raise ModelFileError(f"{path}: {name} {problem}")
+    if set(saved.tensors) != set(saved.scalars) or not set(saved.tensors) <= set(shapes):
+        raise ModelFileError(f"{path}: the optimizer's state names parameters that are not the model's")
+    for name, parameter in expected.items():
+        if (
+            tensors[name].shape not in (shapes[parameter], torch.Size())
+            or not tensors[name].is_floating_point()
+        ):
+            raise ModelFileError(f"{path}: {name} is {tuple(tensors[name].shape)} {tensors[name].dtype}")
 
 
 # Restoring
@@ -315,9 +356,12 @@ def _restore_slot(slot: Slot, saved: SlotRecord, rules: GrowthRules, seed: Seed 
         for parameter in seed.parameters():
             parameter.requires_grad_(not saved.fading)
     ramp = None if saved.ramp is None else Ramp(**saved.ramp.model_dump())
-    state = saved.model_dump(exclude={"blueprint", "contribution", "gradients_finite", "ramp"})
-    slot.life = Life(rules=rules, ramp=ramp, **state)
-    slot.contribution, slot.reported_gradients_finite = saved.contribution, saved.gradients_finite
+    known = {"contribution", "reported_gradients_finite", "remembered_gradients_finite", "non_finite"}
+    slot.life = Life(rules=rules, ramp=ramp, **saved.model_dump(exclude={"blueprint", "ramp", *known}))
+    slot.contribution = saved.contribution
+    slot.reported_gradients_finite = saved.reported_gradients_finite
+    slot.remembered_gradients_finite = saved.remembered_gradients_finite
+    slot.non_finite.copy_(torch.tensor(saved.non_finite))
 
 
 def _restore_optimizer(

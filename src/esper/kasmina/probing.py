@@ -187,8 +187,13 @@ class _Watch:
         seen.shapes.append(tensor.shape)
         seen.last = tensor
         seen.dtype, seen.device = tensor.dtype, tensor.device
-        seen.form = output_form(output) or seen.form
-        seen.positional, seen.keywords = len(args), tuple(kwargs)
+        form, signature = output_form(output), (len(args), tuple(kwargs))
+        if len(seen.shapes) > 1:
+            seen.plain_arguments &= signature == (seen.positional, seen.keywords)
+            if form != seen.form:
+                seen.unusable = f"it returns {form} in one call and {seen.form} in another"
+        seen.form = form or seen.form
+        seen.positional, seen.keywords = signature
         seen.plain_arguments &= versions == _versions(args, kwargs) and all(
             leaf is None or isinstance(leaf, Tensor | bool | int | float | str)
             for leaf in tree_leaves((args, kwargs))

@@ -1,8 +1,9 @@
 """A slot: the permanent hook on one submodule of the host, and the seed behind it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +13,13 @@ from torch.utils._pytree import tree_map_only
 from esper.kasmina.blueprints import Blueprint, Site
 from esper.kasmina.composition import drop_non_finite_gradient, isolate, per_sample
 from esper.kasmina.life import Life
-from esper.kasmina.outputs import main_tensor, with_main_tensor
+from esper.kasmina.outputs import main_tensor, output_form, with_main_tensor
 from esper.kasmina.rules import GrowthRules
 from esper.kasmina.seed import Seed
 from esper.leyline import BlueprintCard, Layout, LegalOperations, LifecycleOp, SlotSnapshot, Stage, Style
 from esper.leyline.heads import ALPHA_TARGETS, STYLES
+
+_Tree = TypeVar("_Tree")
 
 
 @dataclass
@@ -59,6 +62,8 @@ class Slot(nn.Module):
         self.seed: Seed | None = None
         self.contribution: float | None = None
         self.reported_gradients_finite: bool | None = None
+        self.remembered_gradients_finite: bool | None = None
+        """What `.grad` showed when the model was saved; gradients themselves are not."""
         self._penalty = penalty
         self.alpha_override: Tensor | float | None = None
         """An alpha per sample (batch,), or one for all, for the forwards to come, whatever the stage."""
@@ -181,7 +186,7 @@ class Slot(nn.Module):
             return False
         gradients = [p.grad for p in self.seed.parameters() if p.grad is not None]
         if not gradients:
-            return None
+            return self.remembered_gradients_finite
         return bool(torch.isfinite(torch.stack(torch._foreach_norm(gradients))).all())
 
     def broken(self) -> bool:
@@ -199,11 +204,17 @@ class Slot(nn.Module):
         self.seed = seed
         self.non_finite = self.non_finite.to(seed.scale.device)
         self._guard_gradients()
-        self.contribution = self.reported_gradients_finite = None
+        self.contribution = None
+        self.forget_epoch()
         self.non_finite.zero_()
 
     def clear(self) -> None:
-        self.seed = self.contribution = self.reported_gradients_finite = None
+        self.seed = self.contribution = None
+        self.forget_epoch()
+
+    def forget_epoch(self) -> None:
+        """What is known of an epoch ends with it."""
+        self.reported_gradients_finite = self.remembered_gradients_finite = None
 
     def _guard_gradients(self) -> None:
         """Keep a broken seed's NaN out of its gradients, before clipping or a scaler can see them."""
@@ -245,6 +256,10 @@ class Slot(nn.Module):
         if self.seed is not None:
             self.seed.alpha.fill_(self.life.alpha)
 
+    @property
+    def hook_id(self) -> int:
+        return self._handle.id
+
     def remove_hook(self) -> None:
         self._handle.remove()
 
@@ -258,9 +273,13 @@ class Slot(nn.Module):
         seed, life = self.seed, self.life
         if seed is None:
             return None
+        form = output_form(output)
+        if form != self.site.form:
+            raise RuntimeError(
+                f"slot {self.name!r} returned {form}, in the example {self.site.form}: it must not vary"
+            )
         h = main_tensor(output)
-        if h is None:
-            raise RuntimeError(f"slot {self.name!r}: the submodule returned no tensor, unlike in the example")
+        assert h is not None
         override = self.alpha_override
         if override is not None:
             if isinstance(override, float) and override == 0.0:
@@ -281,7 +300,7 @@ class Slot(nn.Module):
         self, seed: Seed, h: Tensor, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> Tensor:
         """The host's output, untouched; the seed learns from the gradient that passes."""
-        args, kwargs = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
+        args, kwargs = _map_tensors(Tensor.detach, (args, kwargs))
         delta, finite = seed(h.detach(), args, kwargs)
         self._note(finite)
         return isolate(h, delta, self._penalty.in_loss_units(h.device))
@@ -291,7 +310,7 @@ class Slot(nn.Module):
     ) -> Tensor:
         """delta with the samples where it is not finite set to zero, in the forward and in the gradient."""
         if seed.reads_input:
-            args, kwargs = tree_map_only(Tensor, drop_non_finite_gradient, (args, kwargs))
+            args, kwargs = _map_tensors(drop_non_finite_gradient, (args, kwargs))
         delta, finite = seed(drop_non_finite_gradient(h), args, kwargs)
         if self.alpha_override is None:
             self._note(finite)
@@ -311,3 +330,16 @@ class Slot(nn.Module):
         if rows != samples:  # several rows a sample, as with windows of an image
             alphas = alphas.repeat_interleave(rows // samples)
         return per_sample(alphas.to(h.dtype), h.ndim)
+
+
+def _map_tensors(change: Callable[[Tensor], Tensor], tree: _Tree) -> _Tree:
+    """`change` done to every tensor, once each: what was one tensor stays one."""
+    done: dict[int, Tensor] = {}
+
+    def once(tensor: Tensor) -> Tensor:
+        if id(tensor) not in done:
+            done[id(tensor)] = change(tensor)
+        return done[id(tensor)]
+
+    mapped: _Tree = tree_map_only(Tensor, once, tree)
+    return mapped

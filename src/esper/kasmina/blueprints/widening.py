@@ -68,8 +68,8 @@ def _fit_for_a_seed(module: nn.Module) -> nn.Module:
         return ChannelNorm(channel_axis=1)
     if isinstance(module, _DropoutNd):
         return nn.Identity()
-    if isinstance(module, nn.RNNBase):
-        module.dropout = 0.0
+    if isinstance(getattr(module, "dropout", None), float):  # recurrent and attention layers keep a number
+        setattr(module, "dropout", 0.0)  # noqa: B010
     if isinstance(getattr(module, "inplace", None), bool):
         setattr(module, "inplace", False)  # noqa: B010
     for name, child in list(module.named_children()):
