@@ -228,7 +228,10 @@ def _refused(path: Path, complaint: str, model: GrowingModel | None = None) -> N
             lambda d, _: d["optimizer"]["groups"][0]["options"].update(betas=None),
             r"option betas is None, expected one like",
         ),
-        (lambda d, _: d["optimizer"]["groups"][0]["options"].update(lr=-1), r"option lr is -1, expected one like"),
+        (
+            lambda d, _: d["optimizer"]["groups"][0]["options"].update(lr=-1),
+            r"option lr is -1, expected one like",
+        ),
         (
             lambda d, _: d["optimizer"]["groups"][0]["options"].pop("lr"),
             r"options of the optimizer's group 0 differ: lr",
