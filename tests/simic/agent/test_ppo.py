@@ -70,6 +70,31 @@ def test_calls_out_of_order_are_refused() -> None:
         agent.update(torch.zeros(4, 3))
 
 
+def test_callers_may_reuse_their_buffers() -> None:
+    generator = torch.Generator().manual_seed(0)
+    steps = [
+        (
+            torch.randn(4, 2, generator=generator),
+            torch.tensor([[True, step % 2 == 0]] * 4),
+            torch.randn(4, generator=generator),
+        )
+        for step in range(6)
+    ]
+    copying, reusing = make(), make()
+    observation, mask, reward = torch.zeros(4, 2), torch.ones(4, 2, dtype=torch.bool), torch.zeros(4)
+    for seen, legal, paid in steps:
+        copying.act(seen.clone(), legal.clone())
+        copying.observe(paid.clone(), NONE, NONE)
+        reusing.act(observation.copy_(seen), mask.copy_(legal))
+        observation.fill_(99.0)
+        mask.fill_(False)
+        reusing.observe(reward.copy_(paid), NONE, NONE)
+        reward.fill_(99.0)
+    for name in ("observation", "mask", "action", "reward", "previous_reward"):
+        assert torch.equal(getattr(copying.buffer, name), getattr(reusing.buffer, name)), name
+    assert torch.equal(copying.state.previous_reward, reusing.state.previous_reward)
+
+
 def test_memory_is_cut_where_an_episode_ends_and_nowhere_else() -> None:
     agent = make()
     agent.act(torch.ones(4, 2))

@@ -152,7 +152,7 @@ class PPOAgent:
             raise RuntimeError("act() was called twice: tell the agent what came of it with observe() first")
         if self.buffer.full:
             raise RuntimeError("the rollout is full: call update() before the next act()")
-        mask = self._all_legal if mask is None else mask
+        mask = self._all_legal if mask is None else mask.to(self.device, copy=True)
         observation = self._see(observation)
         plain = unwrap(self.policy)
         with autocast(self.config, self.device, cache=False):
@@ -179,7 +179,7 @@ class PPOAgent:
         if self._pending is None:
             raise RuntimeError("observe() without act(): there is no decision to tell about")
         before, decision = self._pending
-        reward = reward.to(self.device, torch.float32)
+        reward = reward.to(self.device, torch.float32, copy=True)
         if reward.shape != (self.num_envs,):
             raise ValueError(f"reward has shape {tuple(reward.shape)}; expected ({self.num_envs},)")
         self.state.previous_reward = reward
@@ -313,7 +313,8 @@ class PPOAgent:
         expected = (self.num_envs, unwrap(self.policy).observation_size)
         if tuple(observation.shape) != expected:
             raise ValueError(f"observation has shape {tuple(observation.shape)}; expected {expected}")
-        observation = observation.to(self.device, torch.float32)
+        # A copy: the rollout keeps it, and the caller may reuse its buffer.
+        observation = observation.to(self.device, torch.float32, copy=True)
         if self._raw_observations is None:
             return observation
         if not self.buffer.full and self._pending is None:
