@@ -173,6 +173,33 @@ def test_three_non_finite_updates_in_a_row_stop_the_run_with_a_checkpoint(tmp_pa
     assert all(torch.equal(before[name], p) for name, p in fresh.policy.named_parameters())
 
 
+def test_one_bad_reward_skips_its_update_and_does_not_enter_the_memory(tmp_path: Path) -> None:
+    agent = make()
+    agent.failure_checkpoint = tmp_path / "failure.pt"
+    generator = torch.Generator().manual_seed(0)
+    bad = torch.tensor([torch.nan, torch.inf, 1.0, -torch.inf])
+
+    def rollout(first: torch.Tensor) -> PPOUpdateMetrics:
+        agent.act(torch.randn(4, 2, generator=generator))
+        agent.observe(first, NONE, NONE)
+        assert agent.state.previous_reward.tolist() == torch.nan_to_num(first, 0.0, 0.0, 0.0).tolist()
+        while not agent.ready:
+            agent.act(torch.randn(4, 2, generator=generator))
+            agent.observe(torch.randn(4, generator=generator), NONE, NONE)
+        return agent.update(torch.randn(4, 2, generator=generator))
+
+    for count in (1, 2):
+        metrics = rollout(bad)
+        assert (metrics.minibatches_applied, metrics.minibatches_skipped) == (0, 4)
+        assert agent.non_finite_in_a_row == count
+    assert rollout(torch.ones(4)).minibatches_applied > 0  # no end was needed to recover
+    rollout(bad)
+    rollout(bad)
+    with pytest.raises(NonFiniteUpdateError, match="3 updates in a row"):
+        rollout(bad)
+    assert agent.failure_checkpoint.is_file()
+
+
 def test_a_finite_update_between_clears_the_count() -> None:
     agent = make()
     poison(agent, 2)

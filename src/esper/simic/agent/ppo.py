@@ -182,7 +182,8 @@ class PPOAgent:
         reward = reward.to(self.device, torch.float32, copy=True)
         if reward.shape != (self.num_envs,):
             raise ValueError(f"reward has shape {tuple(reward.shape)}; expected ({self.num_envs},)")
-        self.state.previous_reward = reward
+        # The buffer keeps a NaN, so that the update is skipped; the memory must outlive it.
+        self.state.previous_reward = torch.nan_to_num(reward, nan=0.0, posinf=0.0, neginf=0.0)
         truncation_value = None
         if truncated.any():
             if final_observation is None:
