@@ -219,10 +219,10 @@ class PPOAgent:
             updates=self.updates,
             generator=self.shuffle_generator,
         )
+        if self._raw_observations is not None:  # statistics move only after the update
+            self.observation_stats.update(self._raw_observations.flatten(0, 1), self._valid().flatten())
         self.buffer.clear()
         self.updates += 1
-        if self._raw_observations is not None:  # statistics move only after the update
-            self.observation_stats.update(self._raw_observations.flatten(0, 1))
         self._warn_on_small_advantages(metrics)
         anomalies = self.detector.check(
             ratio_max=metrics.ratio_max,
@@ -322,6 +322,10 @@ class PPOAgent:
             self._raw_observations[:, self.buffer.step] = observation
         return self.observation_stats.normalize(observation)
 
+    def _valid(self) -> Tensor:
+        """(env, step) bool, on the device."""
+        return torch.from_numpy(self.buffer.valid.copy()).to(self.device, non_blocking=True)
+
     def _value_of(self, observation: Tensor) -> Tensor:
         """V of the states after the last step, with the recurrent state that belongs to them."""
         inputs = PolicyInputs(self._see(observation), self.state.previous_action, self.state.previous_reward)
@@ -334,8 +338,7 @@ class PPOAgent:
             last_value = self._value_of(observation)
         reward = self.buffer.reward
         if self.config.normalize_rewards:
-            valid = torch.from_numpy(self.buffer.valid).to(self.device)
-            self.reward_normalizer.update(reward[valid])
+            self.reward_normalizer.update(reward, self._valid())
             reward = self.reward_normalizer.normalize(reward)
         return self.buffer.finish(
             last_value,
