@@ -59,6 +59,8 @@ def test_calls_out_of_order_are_refused() -> None:
     agent.act(torch.zeros(4, 2))
     with pytest.raises(RuntimeError, match="called twice"):
         agent.act(torch.zeros(4, 2))
+    with pytest.raises(RuntimeError, match=r"drop_episode\(\) between act\(\) and observe\(\)"):
+        agent.drop_episode(0)
     with pytest.raises(ValueError, match="reward has shape"):
         agent.observe(torch.zeros(3), NONE, NONE)
     with pytest.raises(ValueError, match="final_observation is missing"):
@@ -103,6 +105,45 @@ def test_memory_is_cut_where_an_episode_ends_and_nowhere_else() -> None:
     assert agent.state.hidden[:, 1].abs().max() > 0
     assert agent.state.previous_action[:, 0].tolist()[0] == -1
     assert agent.state.previous_reward.tolist() == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("bad_steps", [(0,), (2,), (0, 1, 5), (5,)])
+def test_an_invalid_step_is_forgotten_by_the_memory_too(bad_steps: tuple[int, ...]) -> None:
+    agent = make(replace(CONFIG, debug=True))
+    generator = torch.Generator().manual_seed(0)
+    for step in range(6):
+        before, begins = agent.state.state_dict(), agent._begins.copy()
+        agent.act(torch.randn(4, 2, generator=generator))
+        valid = np.array([True, step not in bad_steps, True, True])
+        agent.observe(torch.randn(4, generator=generator), NONE, NONE, valid=valid)
+        for name, tensor in agent.state.state_dict().items():
+            axis = 1 if name == "hidden" else 0
+            same = torch.equal(tensor.select(axis, 1), before[name].select(axis, 1))
+            assert same or valid[1], name
+        assert agent._begins[1] == (begins[1] and not valid[1])
+    metrics = agent.update(torch.randn(4, 2, generator=generator))  # debug: every ratio starts at 1
+    assert metrics.invalid_steps == len(bad_steps)
+
+
+@pytest.mark.parametrize("bad_step", [2, 5])
+@pytest.mark.parametrize("kind", ["terminated", "truncated"])
+def test_an_end_in_an_invalid_step_does_not_join_two_episodes(kind: str, bad_step: int) -> None:
+    agent = make(replace(CONFIG, debug=True, gamma=0.5, gae_lambda=1.0))
+    generator = torch.Generator().manual_seed(0)
+    for step in range(6):
+        agent.act(torch.randn(4, 2, generator=generator))
+        here = np.array([False, step == bad_step, False, False])
+        ends = (here, NONE) if kind == "terminated" else (NONE, here)
+        final = torch.randn(4, 2, generator=generator)
+        agent.observe(torch.ones(4), *ends, final_observation=final, valid=~here)
+    rollout = agent._finish(torch.randn(4, 2, generator=generator))
+    beyond = agent.buffer.truncation_value[1, bad_step].item() if kind == "truncated" else 0.0
+    expected = 0.0
+    for step in range(bad_step):
+        expected += 0.5**step
+    expected += 0.5**bad_step * beyond
+    assert rollout.returns[6].item() == pytest.approx(expected, abs=1e-5)
+    agent.update(torch.randn(4, 2, generator=generator))
 
 
 def test_truncation_bootstraps_with_the_recurrent_state_that_belongs_to_it() -> None:

@@ -174,7 +174,8 @@ class PPOAgent:
     ) -> None:
         """What came of the last actions, in every env: reward (env,), and the two kinds of end.
 
-        final_observation (env, feature) is read in truncated envs only. `valid` False marks a step to forget.
+        final_observation (env, feature) is read in truncated envs only. `valid` False marks a step to forget:
+        neither the rollout nor the memory keeps it, only an end that it brought.
         """
         if self._pending is None:
             raise RuntimeError("observe() without act(): there is no decision to tell about")
@@ -182,23 +183,29 @@ class PPOAgent:
         reward = reward.to(self.device, torch.float32, copy=True)
         if reward.shape != (self.num_envs,):
             raise ValueError(f"reward has shape {tuple(reward.shape)}; expected ({self.num_envs},)")
+        if final_observation is None and truncated.any():
+            raise ValueError("final_observation is missing: truncated envs are bootstrapped from it")
         # The buffer keeps a NaN, so that the update is skipped; the memory must outlive it.
         self.state.previous_reward = torch.nan_to_num(reward, nan=0.0, posinf=0.0, neginf=0.0)
-        truncation_value = None
-        if truncated.any():
-            if final_observation is None:
-                raise ValueError("final_observation is missing: truncated envs are bootstrapped from it")
-            truncation_value = self._value_of(final_observation)
         valid = np.ones(self.num_envs, dtype=np.bool_) if valid is None else valid
+        if not valid.all():
+            self.state.restore(before, torch.from_numpy(~valid).to(self.device, non_blocking=True))
+        truncation_value = None
+        if final_observation is not None and truncated.any():
+            truncation_value = self._value_of(final_observation)
         self.buffer.add(before, decision, Outcome(reward, terminated, truncated, valid, truncation_value))
         self._pending = None
         self.env_steps += self.num_envs
-        self._begins = terminated | truncated
-        if self._begins.any():
-            self.state.reset(torch.from_numpy(self._begins).to(self.device, non_blocking=True))
+        ended = terminated | truncated
+        # After an invalid first step the episode has still to begin.
+        self._begins = ended | (decision.begins & ~valid)
+        if ended.any():
+            self.state.reset(torch.from_numpy(ended).to(self.device, non_blocking=True))
 
     def drop_episode(self, env: int) -> int:
         """Forget the running episode of one env (its worker was lost); returns how many steps that was."""
+        if self._pending is not None:
+            raise RuntimeError("drop_episode() between act() and observe(): call it after observe()")
         dropped = self.buffer.drop_episode(env)
         self._begins = self._begins.copy()
         self._begins[env] = True
