@@ -146,6 +146,41 @@ def test_an_end_in_an_invalid_step_does_not_join_two_episodes(kind: str, bad_ste
     agent.update(torch.randn(4, 2, generator=generator))
 
 
+def test_a_rollout_without_valid_steps_is_dropped() -> None:
+    agent = make(replace(CONFIG, normalize_rewards=True), steps=1)
+    with pytest.raises(RuntimeError, match="0 of 1 steps"):
+        agent.update(torch.zeros(4, 2))
+    agent.act(torch.zeros(4, 2))
+    agent.observe(torch.ones(4), NONE, NONE, valid=NONE)
+    with pytest.raises(ValueError, match="no valid step"):
+        agent.update(torch.zeros(4, 2))
+    assert (agent.updates, agent.buffer.step) == (0, 0)
+    assert agent.reward_normalizer.count == 0
+    agent.act(torch.zeros(4, 2))
+
+
+def test_a_rollout_that_is_not_full_leaves_the_normalisers_alone() -> None:
+    agent = make(replace(CONFIG, normalize_rewards=True))
+    agent.act(torch.zeros(4, 2))
+    agent.observe(torch.ones(4), NONE, NONE)
+    with pytest.raises(RuntimeError, match="1 of 6 steps"):
+        agent.update(torch.zeros(4, 2))
+    assert agent.reward_normalizer.count == 0
+
+
+def test_episodes_begin_when_the_caller_resets_its_envs() -> None:
+    agent = make()
+    agent.act(torch.ones(4, 2))
+    agent.observe(torch.ones(4), NONE, NONE)
+    agent.act(torch.ones(4, 2))
+    agent.begin_episodes()
+    assert agent._begins.all()
+    assert agent.buffer.step == 0
+    blank = make().state.state_dict()
+    assert all(torch.equal(tensor, blank[name]) for name, tensor in agent.state.state_dict().items())
+    agent.act(torch.ones(4, 2))
+
+
 def test_truncation_bootstraps_with_the_recurrent_state_that_belongs_to_it() -> None:
     agent = make()
     final = torch.full((4, 2), 3.0)

@@ -202,6 +202,14 @@ class PPOAgent:
         if ended.any():
             self.state.reset(torch.from_numpy(ended).to(self.device, non_blocking=True))
 
+    @torch.inference_mode()
+    def begin_episodes(self) -> None:
+        """Every env was reset: forget the running episodes, and a rollout that was cut off in their middle."""
+        self._pending = None
+        self.buffer.clear()
+        self._begins = np.ones(self.num_envs, dtype=np.bool_)
+        self.state = ActorState.initial(unwrap(self.policy), self.num_envs, self.device)
+
     def drop_episode(self, env: int) -> int:
         """Forget the running episode of one env (its worker was lost); returns how many steps that was."""
         if self._pending is not None:
@@ -214,6 +222,10 @@ class PPOAgent:
 
     def update(self, observation: Tensor) -> PPOUpdateMetrics:
         """Learn from the full rollout; `observation` (env, feature) is the one after its last step."""
+        self.buffer.require_full()
+        if not self.buffer.valid.any():
+            self.buffer.clear()
+            raise ValueError("the rollout has no valid step to learn from; it is dropped, collect another")
         rollout = self._finish(observation)
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.lr_at(self.updates)

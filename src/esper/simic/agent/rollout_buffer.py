@@ -181,6 +181,12 @@ class TamiyoRolloutBuffer:
         self.valid[env, start : self.step] = False
         return dropped
 
+    def require_full(self) -> None:
+        if not self.full:
+            raise RuntimeError(
+                f"the rollout has {self.step} of {self.num_steps} steps; fill it before it is finished"
+            )
+
     def _end_steps(self) -> NDArray[np.int64]:
         """(env, step): the flat position that says how each step ended.
 
@@ -212,10 +218,7 @@ class TamiyoRolloutBuffer:
         (normalised ones, say). Invalid steps vanish: neighbours close up around them, and an end that one of
         them brought passes to the step before it.
         """
-        if not self.full:
-            raise RuntimeError(
-                f"the rollout has {self.step} of {self.num_steps} steps; fill it before finish()"
-            )
+        self.require_full()
         if last_value.shape != (self.num_envs,):
             raise ValueError(f"last_value has shape {tuple(last_value.shape)}; expected ({self.num_envs},)")
         device = self.observation.device
