@@ -1,13 +1,12 @@
 """PPOAgent: what a training loop talks to, and its checkpoints."""
 
+import copy
 import os
-import pickle
 import warnings
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -16,6 +15,16 @@ from torch import Tensor
 
 from esper.leyline import SlotConfig
 from esper.simic.agent.anomaly import AnomalyDetector
+from esper.simic.agent.checkpoint import (
+    CHECKPOINT_VERSION,
+    CheckpointError,
+    generator_from,
+    optimizer_state,
+    read_checkpoint,
+    require_same_form,
+    require_same_keys,
+    require_same_values,
+)
 from esper.simic.agent.config import PPOConfig
 from esper.simic.agent.normalization import RewardNormalizer, RunningMeanStd
 from esper.simic.agent.optimizer import build_optimizer
@@ -25,19 +34,19 @@ from esper.simic.agent.types import PPOUpdateMetrics
 from esper.simic.agent.update import autocast, run_update
 from esper.tamiyo import Actor, ActorState, Policy, PolicyInputs, unwrap
 
-CHECKPOINT_VERSION = "esper-ppo-1"
 MAX_RECURRENT_EPOCHS = 4
 LOW_ADVANTAGE_STD = 0.1
 NON_FINITE_LIMIT = 3
+CHECKED_PARTS = (
+    *("policy", "reward_normalizer", "observation_stats", "actor", "begins", "shuffle_generator"),
+    "counters",
+)
+"""Parts of a checkpoint that have the same names and shapes in every agent they fit."""
 
 Plain: TypeAlias = (
     "Tensor | bool | int | float | str | list[Plain] | tuple[Plain, ...] | dict[str, Plain] | None"
 )
 """What a checkpoint may hold besides the agent: data, never objects."""
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that must not or cannot be loaded; the message says which and why."""
 
 
 class NonFiniteUpdateError(RuntimeError):
@@ -269,15 +278,60 @@ class PPOAgent:
         """Write everything, atomically. `extra` is for what the agent does not own: every env's state."""
         if self._pending is not None or self.buffer.step:
             raise RuntimeError("save() in the middle of a rollout: save between update() and the next act()")
-        plain = unwrap(self.policy)
-        checkpoint = {
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".partial")
+        torch.save({**self._checkpoint(), "extra": dict(extra or {})}, partial)
+        os.replace(partial, path)
+
+    def load(self, path: Path) -> dict[str, Plain]:
+        """Take up where `save` left off; returns `extra`. What does not fit is refused by name.
+
+        All is checked before anything is changed. The optimiser keeps its own options.
+        """
+        checkpoint = read_checkpoint(path, self.device)
+        ours = self._checkpoint()
+        require_same_keys(path, ours, checkpoint)
+        require_same_values(path, self._layout_record(), checkpoint["layout"])
+        for part in CHECKED_PARTS:
+            require_same_form(path, part, ours[part], checkpoint[part])
+        if not isinstance(checkpoint["extra"], dict):
+            raise CheckpointError(f"{path}: the checkpoint's extra is not a dict")
+        try:
+            copy.deepcopy(self.detector).load_state_dict(checkpoint["detector"])
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"{path}: the checkpoint's detector does not fit: {error}") from error
+        optimizer = optimizer_state(path, self.optimizer, checkpoint["optimizer"])
+        action_generator = generator_from(
+            path, "action_generator", checkpoint["action_generator"], self.device
+        )
+        shuffle_generator = generator_from(
+            path, "shuffle_generator", checkpoint["shuffle_generator"], torch.device("cpu")
+        )
+        unwrap(self.policy).load_state_dict(checkpoint["policy"])
+        self.optimizer.load_state_dict(optimizer)
+        self.reward_normalizer.load_state_dict(checkpoint["reward_normalizer"])
+        self.observation_stats.load_state_dict(checkpoint["observation_stats"])
+        self.detector.load_state_dict(checkpoint["detector"])
+        self.state.load_state_dict(checkpoint["actor"])
+        self.action_generator, self.shuffle_generator = action_generator, shuffle_generator
+        counters = checkpoint["counters"]
+        self.updates, self.env_steps = counters["updates"], counters["env_steps"]
+        self.non_finite_in_a_row = counters["non_finite_in_a_row"]
+        self._begins = checkpoint["begins"].cpu().numpy().copy()
+        self._pending = None
+        self.buffer.clear()
+        return cast("dict[str, Plain]", checkpoint["extra"])
+
+    def _checkpoint(self) -> dict[str, Any]:
+        """All that `save` writes; `extra` is empty."""
+        return {
             "version": CHECKPOINT_VERSION,
             "layout": self._layout_record(),
             "config": {
                 **asdict(self.config),
                 "entropy_coef_per_head": dict(self.config.entropy_coef_per_head),
             },
-            "policy": plain.state_dict(),
+            "policy": unwrap(self.policy).state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "reward_normalizer": self.reward_normalizer.state_dict(),
             "observation_stats": self.observation_stats.state_dict(),
@@ -291,39 +345,8 @@ class PPOAgent:
                 "env_steps": self.env_steps,
                 "non_finite_in_a_row": self.non_finite_in_a_row,
             },
-            "extra": dict(extra or {}),
+            "extra": {},
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        torch.save(checkpoint, partial)
-        os.replace(partial, path)
-
-    def load(self, path: Path) -> dict[str, Plain]:
-        """Take up where `save` left off; returns `extra`. What does not fit is refused by name."""
-        checkpoint = read_checkpoint(path, self.device)
-        ours, theirs = self._layout_record(), checkpoint["layout"]
-        for field, value in ours.items():
-            if theirs[field] != value:
-                raise CheckpointError(
-                    f"{path}: the checkpoint's {field} is {theirs[field]}, this agent's is {value}"
-                )
-        require_same_shapes(path, unwrap(self.policy).state_dict(), checkpoint["policy"])
-        unwrap(self.policy).load_state_dict(checkpoint["policy"])
-        self.optimizer.load_state_dict(checkpoint["optimizer"])
-        self.reward_normalizer.load_state_dict(checkpoint["reward_normalizer"])
-        self.observation_stats.load_state_dict(checkpoint["observation_stats"])
-        self.detector.load_state_dict(checkpoint["detector"])
-        self.state.load_state_dict(checkpoint["actor"])
-        self.action_generator.set_state(checkpoint["action_generator"].cpu())
-        self.shuffle_generator.set_state(checkpoint["shuffle_generator"].cpu())
-        counters = checkpoint["counters"]
-        self.updates, self.env_steps = counters["updates"], counters["env_steps"]
-        self.non_finite_in_a_row = counters["non_finite_in_a_row"]
-        self._begins = checkpoint["begins"].cpu().numpy().copy()
-        self._pending = None
-        self.buffer.clear()
-        extra: dict[str, Plain] = checkpoint["extra"]
-        return extra
 
     @property
     def _normalizes(self) -> bool:
@@ -390,13 +413,17 @@ class PPOAgent:
             f"and were not applied; {where}. Look at observations and rewards first, then lower lr"
         )
 
-    def _layout_record(self) -> dict[str, list[str] | list[int] | int | None]:
-        layout = unwrap(self.policy).layout
+    def _layout_record(self) -> dict[str, object]:
+        plain = unwrap(self.policy)
+        layout = plain.layout
         slots = layout.slot_config
         return {
             "slot_ids": None if slots is None else list(slots.slot_ids),
             "head_names": list(layout.names),
             "head_sizes": list(layout.sizes),
+            "parents": dict(layout.parents),
+            "relevance": layout.relevance.tolist(),
+            "exploration_floor": plain.exploration_floor,
             "num_envs": self.num_envs,
         }
 
@@ -424,35 +451,3 @@ def recurrent_epochs(config: PPOConfig) -> int:
             stacklevel=3,
         )
     return epochs
-
-
-def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """A checkpoint's data, from data alone: nothing in the file is executed."""
-    if not path.is_file():
-        raise CheckpointError(f"{path}: there is no such checkpoint")
-    try:
-        checkpoint = torch.load(path, map_location=device, weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            f"{path}: refused, it holds something else than tensors and plain data"
-        ) from error
-    except (RuntimeError, EOFError, OSError, zipfile.BadZipFile) as error:
-        raise CheckpointError(f"{path}: damaged or cut short, it cannot be read ({error})") from error
-    if not isinstance(checkpoint, dict) or "version" not in checkpoint:
-        raise CheckpointError(f"{path}: not a checkpoint of this learner (it names no version)")
-    if checkpoint["version"] != CHECKPOINT_VERSION:
-        raise CheckpointError(
-            f"{path}: version {checkpoint['version']!r}; this code reads {CHECKPOINT_VERSION!r} only"
-        )
-    return checkpoint
-
-
-def require_same_shapes(path: Path, ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
-    """Raise unless both name the same weights with the same shapes; checked before anything is changed."""
-    for name in sorted({*ours, *theirs}):
-        shapes = [tuple(state[name].shape) if name in state else "missing" for state in (theirs, ours)]
-        if shapes[0] != shapes[1]:
-            raise CheckpointError(
-                f"{path}: the checkpoint does not fit this agent's policy: {name} is {shapes[0]} there, "
-                f"{shapes[1]} here"
-            )
