@@ -195,6 +195,26 @@ def test_truncation_bootstraps_with_the_recurrent_state_that_belongs_to_it() -> 
     torch.testing.assert_close(agent.buffer.truncation_value[:, 0], expected)
 
 
+def test_the_end_of_a_rollout_bootstraps_with_the_last_reward_in_view() -> None:
+    agent = make(replace(CONFIG, gamma=1.0, gae_lambda=1.0), steps=1)
+    paid, last = torch.tensor([5.0, -5.0, 2.0, 0.0]), torch.ones(4, 2)
+    agent.act(torch.zeros(4, 2))
+    agent.observe(paid, NONE, NONE)
+    with torch.inference_mode():
+        inputs = PolicyInputs(last, agent.state.previous_action, paid)
+        value = recurrent().step(inputs, agent.state.hidden)[0].value
+    torch.testing.assert_close(agent._finish(last).returns, paid + value)
+
+
+def test_the_learning_rate_and_epsilon_reach_the_optimiser() -> None:
+    config = replace(CONFIG, lr=1e-3, lr_anneal_steps=2, adam_eps=3e-4)
+    agent = make(config)
+    run_probe(agent, probe(), 2)
+    for group in agent.optimizer.param_groups:
+        assert group["lr"] == pytest.approx(config.lr_at(1))
+        assert group["eps"] == 3e-4
+
+
 @pytest.mark.parametrize(
     ("epochs", "expected", "message"), [(3, 3, "elevated"), (4, 4, "elevated"), (5, 4, "capped")]
 )
