@@ -33,6 +33,25 @@ def cartpole(num_envs: int = 8, mode: AutoresetMode = AutoresetMode.SAME_STEP) -
     return SyncVectorEnv([lambda: gym.make("CartPole-v1")] * num_envs, autoreset_mode=mode)
 
 
+def test_learning_again_begins_new_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    envs = cartpole(2)
+    generator = torch.Generator().manual_seed(0)
+    policy = RecurrentActorCritic(4, action_layout(envs.single_action_space), generator=generator)
+    agent = PPOAgent(policy, PPOConfig(n_epochs=1), num_envs=2, num_steps=4, seed=0)
+    first: list[tuple[float, bool]] = []
+    act = agent.act
+
+    def spy(observation: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        if agent.buffer.step == 0:
+            first.append((float(agent.state.hidden.abs().max()), bool(agent._begins.all())))
+        return act(observation, mask)
+
+    monkeypatch.setattr(agent, "act", spy)
+    for seed in (0, 1):
+        learn(agent, envs, 8, seed=seed)
+    assert first == [(0.0, True), (0.0, True)]
+
+
 class MaskedSwitches(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
     """Two switches to set as shown; of the second one wrong choice is illegal. Stops after four steps."""
 

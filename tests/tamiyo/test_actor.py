@@ -56,3 +56,17 @@ def test_a_policy_that_sees_rewards_demands_them() -> None:
     actor.act(torch.zeros(1, 3), mask, reward=torch.ones(1))
     actor.reset()
     actor.act(torch.zeros(1, 3), mask)
+
+
+def test_the_reward_of_the_old_episode_is_not_seen_in_the_new_one() -> None:
+    mask = torch.ones(2, 4, dtype=torch.bool)
+    hidden = []
+    for reward in (torch.tensor([5.0, 1.0]), torch.tensor([0.0, 1.0])):
+        actor = Actor(make(uses_previous=True), 2)
+        actor.act(torch.ones(2, 3), mask)
+        actor.reset(torch.tensor([True, False]))
+        actor.act(torch.ones(2, 3), mask, reward=reward)
+        actor.act(torch.ones(2, 3), mask, reward=torch.ones(2))  # this one counts in both envs
+        assert actor.state_dict()["previous_reward"].tolist() == [1.0, 1.0]
+        hidden.append(actor.state_dict()["hidden"])
+    assert torch.equal(hidden[0], hidden[1])

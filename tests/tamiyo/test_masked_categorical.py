@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.tamiyo import MaskedCategorical
+from esper.tamiyo.masked_categorical import require_finite
 
 
 def logits_of(*probs: float) -> torch.Tensor:
@@ -97,3 +98,10 @@ def test_samples_follow_the_probabilities() -> None:
     distribution = MaskedCategorical(probs.log().expand(20000, 3), torch.ones(20000, 3, dtype=torch.bool))
     counts = torch.bincount(distribution.sample(torch.Generator().manual_seed(3)), minlength=3) / 20000
     torch.testing.assert_close(counts, probs, atol=0.015, rtol=0)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_the_best_score_of_every_row_must_be_finite(bad: float) -> None:
+    require_finite(torch.tensor([0.0, 1.0]))
+    with pytest.raises(ValueError, match=r"row \[1\] has no legal choice, or its logits are not finite"):
+        require_finite(torch.tensor([0.0, bad, 1.0]))

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.leyline import BlueprintCard, BlueprintKind, SlotConfig
+from esper.leyline import BlueprintCard, BlueprintKind, LifecycleOp, SlotConfig
 from esper.simic.synthetic import HOST_FEATURES, SLOT_FEATURES, growth_policy, random_growth_masks
 from esper.tamiyo import (
     NO_ACTION,
+    ActionLayout,
     ActorCritic,
     ActorState,
     Policy,
@@ -103,7 +104,8 @@ def close(one: Tensor, two: Tensor) -> None:
     torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)
 
 
-def test_permuting_slots_permutes_what_is_said_of_them() -> None:
+@pytest.mark.parametrize("previous_op", [None, LifecycleOp.WAIT, LifecycleOp.PRUNE])
+def test_permuting_slots_permutes_what_is_said_of_them(previous_op: LifecycleOp | None) -> None:
     policy = growth_policy(3, 5, generator())
     for parameter in policy.parameters():  # the outputs are born small: make them visible
         parameter.data.add_(torch.randn(parameter.shape, generator=generator(5)) * 0.3)
@@ -112,9 +114,16 @@ def test_permuting_slots_permutes_what_is_said_of_them() -> None:
     host, slots = observation[:, :HOST_FEATURES], observation[:, HOST_FEATURES:]
     slots = slots.reshape(4, 3, SLOT_FEATURES)
     permuted = torch.cat((host, slots[:, order].flatten(1)), dim=1)
-    nothing = (torch.full((4, 8), NO_ACTION), torch.zeros(4))
-    one, _ = policy.step(PolicyInputs(observation, *nothing), torch.zeros(2, 4, 128))
-    two, _ = policy.step(PolicyInputs(permuted, *nothing), torch.zeros(2, 4, 128))
+    before = torch.full((4, 8), NO_ACTION)
+    if previous_op is not None:
+        before = torch.zeros(4, 8, dtype=torch.int64)
+        before[:, 0] = previous_op
+    after = before.clone()
+    if previous_op is LifecycleOp.PRUNE:
+        before[:, 1] = torch.tensor([0, 1, 2, 0])
+        after[:, 1] = order.argsort()[before[:, 1]]  # where that slot went
+    one, _ = policy.step(PolicyInputs(observation, before, torch.zeros(4)), torch.zeros(2, 4, 128))
+    two, _ = policy.step(PolicyInputs(permuted, after, torch.zeros(4)), torch.zeros(2, 4, 128))
     layout = policy.layout
     close(layout.block(one.logits, "op"), layout.block(two.logits, "op"))
     close(layout.block(one.logits, "slot")[..., order], layout.block(two.logits, "slot"))
@@ -154,6 +163,26 @@ def test_previous_action_and_reward_are_seen() -> None:
         paid, _ = policy.step(PolicyInputs(observation, none, torch.ones(1)), hidden)
         assert base.value != acted.value
         assert base.value != paid.value
+
+
+@pytest.mark.parametrize("op", list(LifecycleOp))
+def test_an_irrelevant_previous_choice_is_not_seen(op: LifecycleOp) -> None:
+    growth = growth_policy(3, 5, generator(), hidden_size=11)
+    table = {int(choice): ("op", "slot") if choice else ("op",) for choice in LifecycleOp}
+    layout = ActionLayout(names=("op", "slot"), sizes=(len(LifecycleOp), 3), causal_table=table)
+    plain = RecurrentActorCritic(3, layout, hidden_size=7, uses_previous=True, generator=generator())
+    for policy in (growth, plain):
+        relevant = policy.layout.relevance[op]
+        canonical = torch.where(torch.arange(len(relevant)) == 0, int(op), 0).unsqueeze(0)
+        absent = torch.where(relevant, canonical, NO_ACTION)
+        values = [
+            policy.step(
+                PolicyInputs(torch.ones(1, policy.observation_size), previous, torch.zeros(1)),
+                torch.zeros(2, 1, policy.hidden_size),
+            )[0].value.item()
+            for previous in (canonical, absent)
+        ]
+        assert values[0] == values[1]
 
 
 def test_blueprints_are_known_by_their_features() -> None:

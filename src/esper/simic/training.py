@@ -46,6 +46,7 @@ def learn(
     curve = LearningCurve([], [])
     running = np.zeros(envs.num_envs)
     observation, info = envs.reset(seed=seed)
+    agent.begin_episodes()
     target = agent.env_steps + total_steps
     while agent.env_steps < target:
         while not agent.ready:

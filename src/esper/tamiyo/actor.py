@@ -20,7 +20,7 @@ class Actor:
     normalize: how the policy's training transformed observations, if it did (`PPOAgent.actor` passes it).
     """
 
-    __slots__ = ("_awaits_reward", "_generator", "_normalize", "_policy", "_state")
+    __slots__ = ("_awaits_reward", "_fresh", "_generator", "_normalize", "_policy", "_state")
 
     def __init__(
         self,
@@ -37,6 +37,8 @@ class Actor:
         self._normalize = normalize
         self._state = ActorState.initial(policy, num_envs, policy.device)
         self._awaits_reward = False
+        # Envs whose next reward is of an episode that was left behind.
+        self._fresh = torch.zeros(num_envs, dtype=torch.bool, device=policy.device)
 
     @property
     def policy(self) -> Policy:
@@ -50,11 +52,15 @@ class Actor:
     def act(self, observation: Tensor, mask: Tensor, *, reward: Tensor | None = None) -> Tensor:
         """Actions (env, head) for observation (env, feature) under mask (env, width), True where legal.
 
-        `reward` (env,) is that of the step before; it is demanded of policies that see it.
+        `reward` (env,) is that of the step before; it is demanded of policies that see it, and counts as 0
+        where `reset` began an episode since.
         """
         self._check(observation, mask, reward)
+        device = self._policy.device
+        observation, mask = observation.to(device), mask.to(device)
         if reward is not None:
-            self._state.previous_reward = reward.float()
+            self._state.previous_reward = reward.to(device, torch.float32).masked_fill(self._fresh, 0.0)
+        self._fresh = torch.zeros_like(self._fresh)
         if self._normalize is not None:
             observation = self._normalize(observation)
         actions, _, hidden = self._policy.choose(observation, mask, self._state, self._generator)
@@ -73,14 +79,16 @@ class Actor:
             raise ValueError(
                 f"begins is {begins.dtype} {tuple(begins.shape)}; expected bool ({self.num_envs},)"
             )
+        begins = begins.to(self._policy.device)
         self._state.reset(begins)
-        # A reward given with the next act() is of the old episode where one began: the caller passes 0 there.
+        self._fresh = self._fresh | begins
 
     def state_dict(self) -> dict[str, Tensor]:
         return self._state.state_dict()
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self._state.load_state_dict(state)
+        self._fresh = torch.zeros_like(self._fresh)
 
     def _check(self, observation: Tensor, mask: Tensor, reward: Tensor | None) -> None:
         expected = (self.num_envs, self._policy.observation_size)

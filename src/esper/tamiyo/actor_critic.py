@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from esper.tamiyo.encoding import one_hot_or_zeros, symlog
+from esper.tamiyo.encoding import one_hot_or_zeros, relevant_choices, symlog
 from esper.tamiyo.initialisation import (
     POLICY_GAIN,
     VALUE_GAIN,
@@ -79,8 +79,10 @@ class ActorCritic(Policy):
 class RecurrentActorCritic(Policy):
     """One LSTM with a LayerNorm on its output, then an actor and a critic MLP.
 
-    `uses_previous` adds the previous action (one-hot per head) and reward (symlog) to the input.
+    `uses_previous` adds the previous action (one-hot per relevant head) and reward (symlog) to the input.
     """
+
+    relevance: Tensor
 
     def __init__(
         self,
@@ -100,6 +102,7 @@ class RecurrentActorCritic(Policy):
         self.hidden_size = hidden_size
         self.uses_previous = uses_previous
         extra = sum(layout.sizes) + 1 if uses_previous else 0
+        self.register_buffer("relevance", layout.relevance.clone(), persistent=False)
         self.lstm = orthogonal_lstm(observation_size + extra, hidden_size, generator)
         self.lstm_ln = nn.LayerNorm(hidden_size)
         self.actor = FlatActor((hidden_size, *widths), layout, generator)
@@ -122,10 +125,8 @@ class RecurrentActorCritic(Policy):
         if not self.uses_previous:
             return inputs.observation
         parts = [inputs.observation, symlog(inputs.previous_reward).unsqueeze(-1)]
-        parts += [
-            one_hot_or_zeros(inputs.previous_action[:, head], size)
-            for head, size in enumerate(self.layout.sizes)
-        ]
+        choices = relevant_choices(inputs.previous_action, self.relevance)
+        parts += [one_hot_or_zeros(choices[:, head], size) for head, size in enumerate(self.layout.sizes)]
         return torch.cat(parts, dim=-1)
 
     def _heads(self, memory: Tensor) -> PolicyOutput:

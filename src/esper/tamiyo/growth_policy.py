@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from esper.leyline import HEAD_NAMES, BlueprintCard, BlueprintKind
-from esper.tamiyo.encoding import one_hot_or_zeros, symlog
+from esper.tamiyo.encoding import one_hot_or_zeros, relevant_choices, symlog
 from esper.tamiyo.initialisation import (
     HIDDEN_GAIN,
     POLICY_GAIN,
@@ -131,6 +131,7 @@ class GrowthPolicy(Policy):
     """
 
     blueprints: Tensor
+    relevance: Tensor
 
     def __init__(
         self,
@@ -157,6 +158,7 @@ class GrowthPolicy(Policy):
         self.uses_previous = True
         self._check_blueprints(blueprints)
         self.register_buffer("blueprints", blueprints.float(), persistent=False)
+        self.register_buffer("relevance", layout.relevance.clone(), persistent=False)
         ops = layout.sizes[0]
         # Each slot also sees whether it was acted on in the step before.
         self.slot_encoder = orthogonal_mlp((slot_features + 1, width, width), generator)
@@ -197,7 +199,8 @@ class GrowthPolicy(Policy):
         host = observation[..., : self.host_features]
         slots = observation[..., self.host_features : slots_end]
         privileged = observation[..., slots_end:]
-        previous = dict(zip(HEAD_NAMES, inputs.previous_action.unbind(-1), strict=True))
+        choices = relevant_choices(inputs.previous_action, self.relevance)
+        previous = dict(zip(HEAD_NAMES, choices.unbind(-1), strict=True))
         acted_on = one_hot_or_zeros(previous["slot"], self.slot_count)  # (step, slot)
         encoded = self.slot_encoder(
             torch.cat(

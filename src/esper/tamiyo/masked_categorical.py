@@ -84,6 +84,6 @@ def require_finite(best: Tensor) -> None:
         torch._assert_async(
             torch.isfinite(best).all(), "a row has no legal choice, or its logits are not finite"
         )
-    elif not math.isfinite(best.min().item()):
+    elif not torch.isfinite(best).all():
         row = torch.isfinite(best).logical_not().nonzero()[0].tolist()
         raise ValueError(f"row {row} has no legal choice, or its logits are not finite")

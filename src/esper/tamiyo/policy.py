@@ -60,6 +60,13 @@ class ActorState:
         self.previous_action = self.previous_action.masked_fill(begins.unsqueeze(-1), NO_ACTION)
         self.previous_reward = self.previous_reward.masked_fill(begins, 0.0)
 
+    def restore(self, before: "ActorState", where: Tensor) -> None:
+        """Go back to `before` in the envs where `where` (env,) bool is True."""
+        column = where.unsqueeze(-1)
+        self.hidden = torch.where(column, before.hidden, self.hidden)
+        self.previous_action = torch.where(column, before.previous_action, self.previous_action)
+        self.previous_reward = torch.where(where, before.previous_reward, self.previous_reward)
+
     def state_dict(self) -> dict[str, Tensor]:
         return {
             "hidden": self.hidden.clone(),

@@ -147,6 +147,19 @@ def test_a_value_beyond_a_terminal_does_not_matter_even_if_it_is_not_a_number() 
     assert advantages.item() == 1.0
 
 
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf])
+@pytest.mark.parametrize("terminated", [True, False])
+def test_nothing_leaks_across_a_cut_however_bad(poison: float, terminated: bool) -> None:
+    r_t, v_t, v_tp1, *_ = random_case(0, 1, 9)
+    cut = torch.arange(9).unsqueeze(0) == 4
+    ends = (cut, cut & False) if terminated else (cut & False, cut)
+    clean, _ = compute_gae(r_t, v_t, v_tp1, *ends, gamma=0.9, gae_lambda=0.8)
+    r_t[0, 7] = poison
+    advantages, _ = compute_gae(r_t, v_t, v_tp1, *ends, gamma=0.9, gae_lambda=0.8)
+    assert torch.equal(advantages[:, :5], clean[:, :5])
+    assert not torch.isfinite(advantages[:, 5:8]).any()
+
+
 def test_shapes_are_checked() -> None:
     with pytest.raises(ValueError, match=r"v_tp1 has shape \(2, 4\)"):
         compute_gae(R, V[:, 1:], V[:, :4], TERMINATED, NEVER, gamma=0.9, gae_lambda=0.9)

@@ -3,14 +3,16 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from esper.simic.agent import CheckpointError, PPOAgent, PPOConfig
-from esper.simic.agent.ppo import CHECKPOINT_VERSION, read_checkpoint
+from esper.simic.agent.checkpoint import CHECKPOINT_VERSION, read_checkpoint
 from esper.simic.probes import DelayedMemory, iterate
 from esper.simic.synthetic import growth_policy
 from esper.tamiyo import RecurrentActorCritic
@@ -171,3 +173,65 @@ def test_saving_in_the_middle_of_a_rollout_is_refused(tmp_path: Path) -> None:
     agent.act(*probe.reset())
     with pytest.raises(RuntimeError, match="in the middle of a rollout"):
         agent.save(tmp_path / "early.pt")
+
+
+Change = Callable[[dict[str, Any]], object]
+WRONG: dict[str, Change] = {
+    "a part is missing": lambda saved: saved.pop("counters"),
+    "a part is unknown": lambda saved: saved.update(more=1),
+    "other parents": lambda saved: saved["layout"].update(parents={"action": "op"}),
+    "other causal table": lambda saved: saved["layout"].update(relevance=[[False], [True]]),
+    "other exploration floor": lambda saved: saved["layout"].update(exploration_floor=0.5),
+    "a layout field is missing": lambda saved: saved["layout"].pop("head_sizes"),
+    "short statistics": lambda saved: saved["observation_stats"].update(var=torch.ones(1)),
+    "scalar statistics": lambda saved: saved["reward_normalizer"].update(m2=torch.ones(3)),
+    "narrow memory": lambda saved: saved["actor"].update(hidden=torch.zeros(2, 5, 1)),
+    "few begins": lambda saved: saved.update(begins=torch.zeros(2, dtype=torch.bool)),
+    "a counter is missing": lambda saved: saved["counters"].pop("non_finite_in_a_row"),
+    "a moment is missing": lambda saved: saved["optimizer"]["state"][0].pop("exp_avg"),
+    "a moment of another shape": lambda saved: saved["optimizer"]["state"][0].update(exp_avg=torch.ones(1)),
+    "other groups": lambda saved: saved["optimizer"]["param_groups"].pop(),
+    "a damaged detector": lambda saved: saved.update(detector={}),
+    "a damaged generator": lambda saved: saved.update(action_generator=torch.zeros(3)),
+    "a short generator": lambda saved: saved.update(shuffle_generator=torch.zeros(3, dtype=torch.uint8)),
+    "extra is a list": lambda saved: saved.update(extra=[]),
+}
+
+
+@pytest.mark.parametrize("change", WRONG.values(), ids=WRONG.keys())
+def test_a_failed_load_leaves_the_agent_as_it_was(tmp_path: Path, change: Change) -> None:
+    agent, probe = make(seed=3)
+    iterate(agent, probe, *probe.reset(), 1)
+    agent.save(tmp_path / "good.pt")
+    saved = read_checkpoint(tmp_path / "good.pt")
+    change(saved)
+    torch.save(saved, tmp_path / "bad.pt")
+    other, _ = make(seed=4)
+    other.save(tmp_path / "before.pt")
+    with pytest.raises(CheckpointError, match=r"bad\.pt"):
+        other.load(tmp_path / "bad.pt")
+    other.save(tmp_path / "after.pt")
+    assert_identical(read_checkpoint(tmp_path / "before.pt"), read_checkpoint(tmp_path / "after.pt"))
+
+
+def test_the_optimiser_keeps_its_own_options(tmp_path: Path) -> None:
+    agent, probe = make(seed=3)
+    iterate(agent, probe, *probe.reset(), 1)
+    for group in agent.optimizer.param_groups:  # as another device and config would have them
+        group.update(fused=True, foreach=None, capturable=True, eps=0.5, weight_decay=0.25)
+    agent.save(tmp_path / "agent.pt")
+    other, _ = make(seed=4)
+    names = ("fused", "foreach", "capturable", "eps", "weight_decay")
+    before = [{name: group[name] for name in names} for group in other.optimizer.param_groups]
+    other.load(tmp_path / "agent.pt")
+    assert [{name: group[name] for name in names} for group in other.optimizer.param_groups] == before
+    iterate(other, probe, *probe.reset(), 1)
+
+
+def test_the_count_of_non_finite_updates_is_restored(tmp_path: Path) -> None:
+    agent, _ = make(seed=3)
+    agent.non_finite_in_a_row = 2
+    agent.save(tmp_path / "agent.pt")
+    other, _ = make(seed=4)
+    other.load(tmp_path / "agent.pt")
+    assert other.non_finite_in_a_row == 2

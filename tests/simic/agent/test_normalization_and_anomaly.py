@@ -19,6 +19,37 @@ def test_running_statistics_equal_those_of_all_the_data() -> None:
     torch.testing.assert_close(normal.std(0, correction=0), torch.ones(3))
 
 
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf])
+def test_only_valid_and_finite_rows_count(poison: float) -> None:
+    data = torch.randn(7, 3, generator=torch.Generator().manual_seed(0)) * 5 + 2
+    valid = torch.arange(7) != 2
+    kept = data[[0, 1, 3, 4, 6]]
+    data[5, 1] = poison
+    stats = RunningMeanStd((3,))
+    for chunk in (slice(0, 3), slice(3, 7)):
+        stats.update(data[chunk], valid[chunk])
+    torch.testing.assert_close(stats.mean.float(), kept.mean(0))
+    torch.testing.assert_close(stats.var.float(), kept.var(0, correction=0))
+    assert stats.count == 5
+    rewards = RewardNormalizer()
+    rewards.update(data[:, 1], valid)
+    torch.testing.assert_close(rewards.std.float(), kept[:, 1].std(correction=0))
+    assert rewards.count == 5
+
+
+def test_an_empty_batch_changes_nothing() -> None:
+    for seen in (torch.empty(0, 2), torch.tensor([[1.0, 2.0], [4.0, 8.0]])):
+        stats, rewards = RunningMeanStd((2,)), RewardNormalizer()
+        stats.update(seen)
+        rewards.update(seen)
+        before = {**stats.state_dict(), "reward_mean": rewards.mean, "m2": rewards.m2}
+        for nothing in (torch.empty(0, 2), torch.full((3, 2), torch.nan)):
+            stats.update(nothing)
+            rewards.update(nothing)
+        after = {**stats.state_dict(), "reward_mean": rewards.mean, "m2": rewards.m2}
+        assert all(torch.equal(before[name], after[name]) for name in before)
+
+
 def test_without_data_it_is_the_identity() -> None:
     x = torch.tensor([[1.5, -2.0]])
     torch.testing.assert_close(RunningMeanStd((2,)).normalize(x), x)
@@ -129,6 +160,12 @@ def test_thresholds_are_checked() -> None:
         ("gae_lambda", 0.0, 1.0),
         ("clip_ratio", 1.1, 1.0),
         ("lr", 0.0, 1e-9),
+        ("lr", float("inf"), 1e-3),
+        ("lr", float("nan"), 1e-3),
+        ("n_epochs", 1.5, 2),
+        ("num_minibatches", True, 4),
+        ("lr_anneal_steps", 10.0, 10),
+        ("entropy_anneal_steps", 0.5, 0),
         ("entropy_coef", -0.1, 0.0),
         ("n_epochs", 0, 1),
         ("num_minibatches", 0, 1),

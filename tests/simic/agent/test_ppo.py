@@ -59,6 +59,8 @@ def test_calls_out_of_order_are_refused() -> None:
     agent.act(torch.zeros(4, 2))
     with pytest.raises(RuntimeError, match="called twice"):
         agent.act(torch.zeros(4, 2))
+    with pytest.raises(RuntimeError, match=r"drop_episode\(\) between act\(\) and observe\(\)"):
+        agent.drop_episode(0)
     with pytest.raises(ValueError, match="reward has shape"):
         agent.observe(torch.zeros(3), NONE, NONE)
     with pytest.raises(ValueError, match="final_observation is missing"):
@@ -70,6 +72,31 @@ def test_calls_out_of_order_are_refused() -> None:
         agent.update(torch.zeros(4, 3))
 
 
+def test_callers_may_reuse_their_buffers() -> None:
+    generator = torch.Generator().manual_seed(0)
+    steps = [
+        (
+            torch.randn(4, 2, generator=generator),
+            torch.tensor([[True, step % 2 == 0]] * 4),
+            torch.randn(4, generator=generator),
+        )
+        for step in range(6)
+    ]
+    copying, reusing = make(), make()
+    observation, mask, reward = torch.zeros(4, 2), torch.ones(4, 2, dtype=torch.bool), torch.zeros(4)
+    for seen, legal, paid in steps:
+        copying.act(seen.clone(), legal.clone())
+        copying.observe(paid.clone(), NONE, NONE)
+        reusing.act(observation.copy_(seen), mask.copy_(legal))
+        observation.fill_(99.0)
+        mask.fill_(False)
+        reusing.observe(reward.copy_(paid), NONE, NONE)
+        reward.fill_(99.0)
+    for name in ("observation", "mask", "action", "reward", "previous_reward"):
+        assert torch.equal(getattr(copying.buffer, name), getattr(reusing.buffer, name)), name
+    assert torch.equal(copying.state.previous_reward, reusing.state.previous_reward)
+
+
 def test_memory_is_cut_where_an_episode_ends_and_nowhere_else() -> None:
     agent = make()
     agent.act(torch.ones(4, 2))
@@ -78,6 +105,80 @@ def test_memory_is_cut_where_an_episode_ends_and_nowhere_else() -> None:
     assert agent.state.hidden[:, 1].abs().max() > 0
     assert agent.state.previous_action[:, 0].tolist()[0] == -1
     assert agent.state.previous_reward.tolist() == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("bad_steps", [(0,), (2,), (0, 1, 5), (5,)])
+def test_an_invalid_step_is_forgotten_by_the_memory_too(bad_steps: tuple[int, ...]) -> None:
+    agent = make(replace(CONFIG, debug=True))
+    generator = torch.Generator().manual_seed(0)
+    for step in range(6):
+        before, begins = agent.state.state_dict(), agent._begins.copy()
+        agent.act(torch.randn(4, 2, generator=generator))
+        valid = np.array([True, step not in bad_steps, True, True])
+        agent.observe(torch.randn(4, generator=generator), NONE, NONE, valid=valid)
+        for name, tensor in agent.state.state_dict().items():
+            axis = 1 if name == "hidden" else 0
+            same = torch.equal(tensor.select(axis, 1), before[name].select(axis, 1))
+            assert same or valid[1], name
+        assert agent._begins[1] == (begins[1] and not valid[1])
+    metrics = agent.update(torch.randn(4, 2, generator=generator))  # debug: every ratio starts at 1
+    assert metrics.invalid_steps == len(bad_steps)
+
+
+@pytest.mark.parametrize("bad_step", [2, 5])
+@pytest.mark.parametrize("kind", ["terminated", "truncated"])
+def test_an_end_in_an_invalid_step_does_not_join_two_episodes(kind: str, bad_step: int) -> None:
+    agent = make(replace(CONFIG, debug=True, gamma=0.5, gae_lambda=1.0))
+    generator = torch.Generator().manual_seed(0)
+    for step in range(6):
+        agent.act(torch.randn(4, 2, generator=generator))
+        here = np.array([False, step == bad_step, False, False])
+        ends = (here, NONE) if kind == "terminated" else (NONE, here)
+        final = torch.randn(4, 2, generator=generator)
+        agent.observe(torch.ones(4), *ends, final_observation=final, valid=~here)
+    rollout = agent._finish(torch.randn(4, 2, generator=generator))
+    beyond = agent.buffer.truncation_value[1, bad_step].item() if kind == "truncated" else 0.0
+    expected = 0.0
+    for step in range(bad_step):
+        expected += 0.5**step
+    expected += 0.5**bad_step * beyond
+    assert rollout.returns[6].item() == pytest.approx(expected, abs=1e-5)
+    agent.update(torch.randn(4, 2, generator=generator))
+
+
+def test_a_rollout_without_valid_steps_is_dropped() -> None:
+    agent = make(replace(CONFIG, normalize_rewards=True), steps=1)
+    with pytest.raises(RuntimeError, match="0 of 1 steps"):
+        agent.update(torch.zeros(4, 2))
+    agent.act(torch.zeros(4, 2))
+    agent.observe(torch.ones(4), NONE, NONE, valid=NONE)
+    with pytest.raises(ValueError, match="no valid step"):
+        agent.update(torch.zeros(4, 2))
+    assert (agent.updates, agent.buffer.step) == (0, 0)
+    assert agent.reward_normalizer.count == 0
+    agent.act(torch.zeros(4, 2))
+
+
+def test_a_rollout_that_is_not_full_leaves_the_normalisers_alone() -> None:
+    agent = make(replace(CONFIG, normalize_rewards=True))
+    agent.act(torch.zeros(4, 2))
+    agent.observe(torch.ones(4), NONE, NONE)
+    with pytest.raises(RuntimeError, match="1 of 6 steps"):
+        agent.update(torch.zeros(4, 2))
+    assert agent.reward_normalizer.count == 0
+
+
+def test_episodes_begin_when_the_caller_resets_its_envs() -> None:
+    agent = make()
+    agent.act(torch.ones(4, 2))
+    agent.observe(torch.ones(4), NONE, NONE)
+    agent.act(torch.ones(4, 2))
+    agent.begin_episodes()
+    assert agent._begins.all()
+    assert agent.buffer.step == 0
+    blank = make().state.state_dict()
+    assert all(torch.equal(tensor, blank[name]) for name, tensor in agent.state.state_dict().items())
+    agent.act(torch.ones(4, 2))
 
 
 def test_truncation_bootstraps_with_the_recurrent_state_that_belongs_to_it() -> None:
@@ -92,6 +193,26 @@ def test_truncation_bootstraps_with_the_recurrent_state_that_belongs_to_it() -> 
     assert not torch.allclose(expected, stale)
     agent.observe(torch.ones(4), NONE, ~NONE, final_observation=final)
     torch.testing.assert_close(agent.buffer.truncation_value[:, 0], expected)
+
+
+def test_the_end_of_a_rollout_bootstraps_with_the_last_reward_in_view() -> None:
+    agent = make(replace(CONFIG, gamma=1.0, gae_lambda=1.0), steps=1)
+    paid, last = torch.tensor([5.0, -5.0, 2.0, 0.0]), torch.ones(4, 2)
+    agent.act(torch.zeros(4, 2))
+    agent.observe(paid, NONE, NONE)
+    with torch.inference_mode():
+        inputs = PolicyInputs(last, agent.state.previous_action, paid)
+        value = recurrent().step(inputs, agent.state.hidden)[0].value
+    torch.testing.assert_close(agent._finish(last).returns, paid + value)
+
+
+def test_the_learning_rate_and_epsilon_reach_the_optimiser() -> None:
+    config = replace(CONFIG, lr=1e-3, lr_anneal_steps=2, adam_eps=3e-4)
+    agent = make(config)
+    run_probe(agent, probe(), 2)
+    for group in agent.optimizer.param_groups:
+        assert group["lr"] == pytest.approx(config.lr_at(1))
+        assert group["eps"] == 3e-4
 
 
 @pytest.mark.parametrize(
@@ -146,6 +267,33 @@ def test_three_non_finite_updates_in_a_row_stop_the_run_with_a_checkpoint(tmp_pa
     fresh = make(policy=recurrent(seed=5))
     fresh.load(agent.failure_checkpoint)
     assert all(torch.equal(before[name], p) for name, p in fresh.policy.named_parameters())
+
+
+def test_one_bad_reward_skips_its_update_and_does_not_enter_the_memory(tmp_path: Path) -> None:
+    agent = make()
+    agent.failure_checkpoint = tmp_path / "failure.pt"
+    generator = torch.Generator().manual_seed(0)
+    bad = torch.tensor([torch.nan, torch.inf, 1.0, -torch.inf])
+
+    def rollout(first: torch.Tensor) -> PPOUpdateMetrics:
+        agent.act(torch.randn(4, 2, generator=generator))
+        agent.observe(first, NONE, NONE)
+        assert agent.state.previous_reward.tolist() == torch.nan_to_num(first, 0.0, 0.0, 0.0).tolist()
+        while not agent.ready:
+            agent.act(torch.randn(4, 2, generator=generator))
+            agent.observe(torch.randn(4, generator=generator), NONE, NONE)
+        return agent.update(torch.randn(4, 2, generator=generator))
+
+    for count in (1, 2):
+        metrics = rollout(bad)
+        assert (metrics.minibatches_applied, metrics.minibatches_skipped) == (0, 4)
+        assert agent.non_finite_in_a_row == count
+    assert rollout(torch.ones(4)).minibatches_applied > 0  # no end was needed to recover
+    rollout(bad)
+    rollout(bad)
+    with pytest.raises(NonFiniteUpdateError, match="3 updates in a row"):
+        rollout(bad)
+    assert agent.failure_checkpoint.is_file()
 
 
 def test_a_finite_update_between_clears_the_count() -> None:

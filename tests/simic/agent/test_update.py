@@ -13,7 +13,7 @@ from esper.leyline import HEAD_NAMES, LifecycleOp
 from esper.simic.agent import PPOAgent, PPOConfig
 from esper.simic.agent.optimizer import build_optimizer
 from esper.simic.agent.rollout import Minibatch, Rollout, minibatches, whole_rows
-from esper.simic.agent.update import LossConstants, LossTerms, compute_loss, run_update
+from esper.simic.agent.update import LossConstants, LossTerms, StepGate, compute_loss, run_update
 from esper.simic.synthetic import SyntheticGrowth, growth_policy
 from esper.tamiyo import ActorCritic, GrowthPolicy, discrete_layout
 
@@ -361,3 +361,72 @@ def test_shuffled_step_minibatches_without_memory() -> None:
         policy, agent.optimizer, rollout, CONFIG, n_epochs=1, updates=0, generator=agent.shuffle_generator
     )
     assert metrics.minibatches_applied == 4
+
+
+def test_the_gate_closes_beyond_one_and_a_half_times_the_target_only() -> None:
+    agent, _ = agent_with_rollout()
+    gate = StepGate(agent.optimizer, 0.01, torch.device("cpu"))
+    yes = torch.tensor(True)
+    assert [bool(gate.step(yes, torch.tensor(kl))) for kl in (0.0, 0.0101, 0.0149)] == [True] * 3
+    assert not gate.step(yes, torch.tensor(0.0151))
+    assert gate.stopped
+    assert not gate.step(yes, torch.tensor(0.0))
+
+
+def test_entropy_and_kl_are_means_over_unforced_steps() -> None:
+    agent, rollout = agent_with_rollout()
+    perturb(agent.policy, 7, scale=0.05)  # off-policy: the KL is not 0
+    half = torch.arange(rollout.steps) % 2 == 0
+    forced = replace(rollout, forced=rollout.forced | half)
+    config = replace(CONFIG, entropy_coef=1.0, value_coef=0.0)
+    terms = loss_of(agent, forced, config)
+    batch = whole(forced)
+    trained = ~batch.forced
+    log_ratio = (terms.evaluation.log_prob - batch.log_prob).sum(-1)
+    kl = (log_ratio.exp() - 1 - log_ratio)[trained].mean()
+    torch.testing.assert_close(terms.kl, kl.detach(), atol=1e-6, rtol=1e-3)
+    entropy = terms.evaluation.entropy.sum(-1)[trained].mean()
+    torch.testing.assert_close(terms.policy_loss - terms.loss, entropy, atol=1e-5, rtol=1e-4)
+
+
+def test_gradients_are_clipped_to_the_largest_norm() -> None:
+    config = replace(CONFIG, max_grad_norm=1e-3)
+    agent, rollout = agent_with_rollout(config=config)
+    norms: list[float] = []
+
+    def measure(*_: object) -> None:
+        gradients = [p.grad for p in agent.policy.parameters() if p.grad is not None]
+        norms.append(float(torch.linalg.vector_norm(torch.stack([g.norm() for g in gradients]))))
+
+    agent.optimizer.register_step_pre_hook(measure)
+    metrics = run_update(
+        agent.policy,
+        agent.optimizer,
+        rollout,
+        config,
+        n_epochs=1,
+        updates=0,
+        generator=agent.shuffle_generator,
+    )
+    assert metrics.gradient is not None
+    assert metrics.gradient.grad_norm > 1e-2  # reported as it was before
+    assert norms == pytest.approx([1e-3] * 4, rel=1e-2)
+
+
+def test_a_gradient_that_is_not_finite_is_skipped_though_the_loss_is() -> None:
+    agent, rollout = agent_with_rollout()
+    before = {name: p.clone() for name, p in agent.policy.named_parameters()}
+    parameter = next(agent.policy.parameters())
+    parameter.register_hook(lambda gradient: gradient * torch.nan)
+    metrics = run_update(
+        agent.policy,
+        agent.optimizer,
+        rollout,
+        CONFIG,
+        n_epochs=1,
+        updates=0,
+        generator=agent.shuffle_generator,
+    )
+    assert (metrics.minibatches_applied, metrics.minibatches_skipped) == (0, 4)
+    assert not metrics.ratio_has_numerical_issue
+    assert all(torch.equal(before[name], p) for name, p in agent.policy.named_parameters())

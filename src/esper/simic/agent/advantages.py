@@ -56,7 +56,8 @@ def _discounted_suffix_sum(x: Tensor, carry: Tensor) -> Tensor:
     shift = 1
     while shift < steps:
         # total_t now holds `shift` terms; the next `shift` terms start at t + shift.
-        added = weight[..., :-shift] * total[..., shift:]
+        # Beyond a cut nothing matters, not even NaN.
+        added = torch.where(weight[..., :-shift] == 0, 0.0, weight[..., :-shift] * total[..., shift:])
         scaled = weight[..., :-shift] * weight[..., shift:]
         total = torch.cat((total[..., :-shift] + added, total[..., -shift:]), dim=-1)
         weight = torch.cat((scaled, torch.zeros_like(weight[..., -shift:])), dim=-1)

@@ -1,5 +1,6 @@
 """The dials of PPO, checked when they are set."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -54,6 +55,9 @@ class PPOConfig:
     """Assert that ratios start at 1, and break down NaN and Inf."""
 
     def __post_init__(self) -> None:
+        for name in ("n_epochs", "num_minibatches", "entropy_anneal_steps", "lr_anneal_steps"):
+            self._require(name, type(getattr(self, name)) is int, "an int")
+        self._require("lr", math.isfinite(self.lr), "a finite number")
         for name in ("gamma", "gae_lambda", "clip_ratio"):
             self._require(name, 0.0 < getattr(self, name) <= 1.0, "in (0, 1]")
         for name in ("lr", "adam_eps", "value_clip", "max_grad_norm"):

@@ -19,23 +19,25 @@ class RunningMeanStd:
         self._scale: tuple[Tensor, Tensor] | None = None
 
     @torch.inference_mode()
-    def update(self, batch: Tensor) -> None:
-        """Take in a batch (n, *shape)."""
+    def update(self, batch: Tensor, valid: Tensor | None = None) -> None:
+        """Take in the finite rows of a batch (n, *shape), where `valid` (n,) bool if given."""
         if batch.shape[1:] != self.mean.shape:
             raise ValueError(f"batch has shape {tuple(batch.shape)}; expected (n, *{tuple(self.mean.shape)})")
+        if batch.shape[0] == 0:
+            return
         batch = batch.to(self.mean.device, torch.float64)
-        self.merge(batch.mean(0), batch.var(0, correction=0), float(batch.shape[0]))
+        kept = torch.isfinite(batch).reshape(batch.shape[0], -1).all(1)
+        self.merge(*_moments(batch, kept if valid is None else kept & valid))
 
     @torch.inference_mode()
-    def merge(self, mean: Tensor, var: Tensor, count: float | Tensor) -> None:
-        """Take in `count` samples known by their moments."""
+    def merge(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
+        """Take in `count` samples known by their moments; none change nothing."""
         total = self.count + count
-        if not mean.is_cuda and float(total) == 0.0:
-            return
+        share = count / total.clamp_min(1.0)
         delta = mean - self.mean
-        m2 = self.var * self.count + var * count + delta.square() * self.count * count / total
-        self.mean = self.mean + delta * count / total
-        self.var = m2 / total
+        merged = self.var * (1 - share) + var * share + delta.square() * share * (1 - share)
+        self.mean = self.mean + delta * share
+        self.var = torch.where(count > 0, merged, self.var)
         self.count = total
         self._scale = None
 
@@ -77,18 +79,16 @@ class RewardNormalizer:
         self.count = torch.zeros((), dtype=torch.float64, device=device)
 
     @torch.inference_mode()
-    def update(self, rewards: Tensor) -> None:
-        """Take in rewards of any shape."""
-        if rewards.numel() == 0:
-            return
-        batch = rewards.to(self.mean.device, torch.float64)
-        added = float(batch.numel())
+    def update(self, rewards: Tensor, valid: Tensor | None = None) -> None:
+        """Take in the finite ones of rewards of any shape, where `valid` (of that shape, bool) if given."""
+        batch = rewards.to(self.mean.device, torch.float64).flatten()
+        kept = torch.isfinite(batch)
+        mean, var, added = _moments(batch, kept if valid is None else kept & valid.flatten())
         total = self.count + added
-        delta = batch.mean() - self.mean
-        self.m2 = (
-            self.m2 + (batch - batch.mean()).square().sum() + delta.square() * self.count * added / total
-        )
-        self.mean = self.mean + delta * added / total
+        share = added / total.clamp_min(1.0)
+        delta = mean - self.mean
+        self.m2 = self.m2 + var * added + delta.square() * self.count * share
+        self.mean = self.mean + delta * share
         self.count = total
 
     @property
@@ -112,6 +112,16 @@ class RewardNormalizer:
         self.mean = state["mean"].to(device).clone()
         self.m2 = state["m2"].to(device).clone()
         self.count = state["count"].to(device).clone()
+
+
+def _moments(batch: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, population variance and count of the rows of batch (n, ...) where kept (n,): weights, no sync."""
+    where = kept.reshape(-1, *[1] * (batch.dim() - 1))
+    count = kept.sum().to(batch.dtype)
+    divisor = count.clamp_min(1.0)
+    mean = torch.where(where, batch, 0.0).sum(0) / divisor
+    var = torch.where(where, batch - mean, 0.0).square().sum(0) / divisor
+    return mean, var, count
 
 
 def _require_keys(state: dict[str, Tensor], keys: tuple[str, ...], owner: str) -> None:

@@ -1,13 +1,12 @@
 """PPOAgent: what a training loop talks to, and its checkpoints."""
 
+import copy
 import os
-import pickle
 import warnings
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -16,6 +15,16 @@ from torch import Tensor
 
 from esper.leyline import SlotConfig
 from esper.simic.agent.anomaly import AnomalyDetector
+from esper.simic.agent.checkpoint import (
+    CHECKPOINT_VERSION,
+    CheckpointError,
+    generator_from,
+    optimizer_state,
+    read_checkpoint,
+    require_same_form,
+    require_same_keys,
+    require_same_values,
+)
 from esper.simic.agent.config import PPOConfig
 from esper.simic.agent.normalization import RewardNormalizer, RunningMeanStd
 from esper.simic.agent.optimizer import build_optimizer
@@ -25,19 +34,19 @@ from esper.simic.agent.types import PPOUpdateMetrics
 from esper.simic.agent.update import autocast, run_update
 from esper.tamiyo import Actor, ActorState, Policy, PolicyInputs, unwrap
 
-CHECKPOINT_VERSION = "esper-ppo-1"
 MAX_RECURRENT_EPOCHS = 4
 LOW_ADVANTAGE_STD = 0.1
 NON_FINITE_LIMIT = 3
+CHECKED_PARTS = (
+    *("policy", "reward_normalizer", "observation_stats", "actor", "begins", "shuffle_generator"),
+    "counters",
+)
+"""Parts of a checkpoint that have the same names and shapes in every agent they fit."""
 
 Plain: TypeAlias = (
     "Tensor | bool | int | float | str | list[Plain] | tuple[Plain, ...] | dict[str, Plain] | None"
 )
 """What a checkpoint may hold besides the agent: data, never objects."""
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that must not or cannot be loaded; the message says which and why."""
 
 
 class NonFiniteUpdateError(RuntimeError):
@@ -152,7 +161,7 @@ class PPOAgent:
             raise RuntimeError("act() was called twice: tell the agent what came of it with observe() first")
         if self.buffer.full:
             raise RuntimeError("the rollout is full: call update() before the next act()")
-        mask = self._all_legal if mask is None else mask
+        mask = self._all_legal if mask is None else mask.to(self.device, copy=True)
         observation = self._see(observation)
         plain = unwrap(self.policy)
         with autocast(self.config, self.device, cache=False):
@@ -174,30 +183,46 @@ class PPOAgent:
     ) -> None:
         """What came of the last actions, in every env: reward (env,), and the two kinds of end.
 
-        final_observation (env, feature) is read in truncated envs only. `valid` False marks a step to forget.
+        final_observation (env, feature) is read in truncated envs only. `valid` False marks a step to forget:
+        neither the rollout nor the memory keeps it, only an end that it brought.
         """
         if self._pending is None:
             raise RuntimeError("observe() without act(): there is no decision to tell about")
         before, decision = self._pending
-        reward = reward.to(self.device, torch.float32)
+        reward = reward.to(self.device, torch.float32, copy=True)
         if reward.shape != (self.num_envs,):
             raise ValueError(f"reward has shape {tuple(reward.shape)}; expected ({self.num_envs},)")
-        self.state.previous_reward = reward
-        truncation_value = None
-        if truncated.any():
-            if final_observation is None:
-                raise ValueError("final_observation is missing: truncated envs are bootstrapped from it")
-            truncation_value = self._value_of(final_observation)
+        if final_observation is None and truncated.any():
+            raise ValueError("final_observation is missing: truncated envs are bootstrapped from it")
+        # The buffer keeps a NaN, so that the update is skipped; the memory must outlive it.
+        self.state.previous_reward = torch.nan_to_num(reward, nan=0.0, posinf=0.0, neginf=0.0)
         valid = np.ones(self.num_envs, dtype=np.bool_) if valid is None else valid
+        if not valid.all():
+            self.state.restore(before, torch.from_numpy(~valid).to(self.device, non_blocking=True))
+        truncation_value = None
+        if final_observation is not None and truncated.any():
+            truncation_value = self._value_of(final_observation)
         self.buffer.add(before, decision, Outcome(reward, terminated, truncated, valid, truncation_value))
         self._pending = None
         self.env_steps += self.num_envs
-        self._begins = terminated | truncated
-        if self._begins.any():
-            self.state.reset(torch.from_numpy(self._begins).to(self.device, non_blocking=True))
+        ended = terminated | truncated
+        # After an invalid first step the episode has still to begin.
+        self._begins = ended | (decision.begins & ~valid)
+        if ended.any():
+            self.state.reset(torch.from_numpy(ended).to(self.device, non_blocking=True))
+
+    @torch.inference_mode()
+    def begin_episodes(self) -> None:
+        """Every env was reset: forget the running episodes, and a rollout that was cut off in their middle."""
+        self._pending = None
+        self.buffer.clear()
+        self._begins = np.ones(self.num_envs, dtype=np.bool_)
+        self.state = ActorState.initial(unwrap(self.policy), self.num_envs, self.device)
 
     def drop_episode(self, env: int) -> int:
         """Forget the running episode of one env (its worker was lost); returns how many steps that was."""
+        if self._pending is not None:
+            raise RuntimeError("drop_episode() between act() and observe(): call it after observe()")
         dropped = self.buffer.drop_episode(env)
         self._begins = self._begins.copy()
         self._begins[env] = True
@@ -206,6 +231,10 @@ class PPOAgent:
 
     def update(self, observation: Tensor) -> PPOUpdateMetrics:
         """Learn from the full rollout; `observation` (env, feature) is the one after its last step."""
+        self.buffer.require_full()
+        if not self.buffer.valid.any():
+            self.buffer.clear()
+            raise ValueError("the rollout has no valid step to learn from; it is dropped, collect another")
         rollout = self._finish(observation)
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.lr_at(self.updates)
@@ -218,10 +247,10 @@ class PPOAgent:
             updates=self.updates,
             generator=self.shuffle_generator,
         )
+        if self._raw_observations is not None:  # statistics move only after the update
+            self.observation_stats.update(self._raw_observations.flatten(0, 1), self._valid().flatten())
         self.buffer.clear()
         self.updates += 1
-        if self._raw_observations is not None:  # statistics move only after the update
-            self.observation_stats.update(self._raw_observations.flatten(0, 1))
         self._warn_on_small_advantages(metrics)
         anomalies = self.detector.check(
             ratio_max=metrics.ratio_max,
@@ -249,15 +278,60 @@ class PPOAgent:
         """Write everything, atomically. `extra` is for what the agent does not own: every env's state."""
         if self._pending is not None or self.buffer.step:
             raise RuntimeError("save() in the middle of a rollout: save between update() and the next act()")
-        plain = unwrap(self.policy)
-        checkpoint = {
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".partial")
+        torch.save({**self._checkpoint(), "extra": dict(extra or {})}, partial)
+        os.replace(partial, path)
+
+    def load(self, path: Path) -> dict[str, Plain]:
+        """Take up where `save` left off; returns `extra`. What does not fit is refused by name.
+
+        All is checked before anything is changed. The optimiser keeps its own options.
+        """
+        checkpoint = read_checkpoint(path, self.device)
+        ours = self._checkpoint()
+        require_same_keys(path, ours, checkpoint)
+        require_same_values(path, self._layout_record(), checkpoint["layout"])
+        for part in CHECKED_PARTS:
+            require_same_form(path, part, ours[part], checkpoint[part])
+        if not isinstance(checkpoint["extra"], dict):
+            raise CheckpointError(f"{path}: the checkpoint's extra is not a dict")
+        try:
+            copy.deepcopy(self.detector).load_state_dict(checkpoint["detector"])
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"{path}: the checkpoint's detector does not fit: {error}") from error
+        optimizer = optimizer_state(path, self.optimizer, checkpoint["optimizer"])
+        action_generator = generator_from(
+            path, "action_generator", checkpoint["action_generator"], self.device
+        )
+        shuffle_generator = generator_from(
+            path, "shuffle_generator", checkpoint["shuffle_generator"], torch.device("cpu")
+        )
+        unwrap(self.policy).load_state_dict(checkpoint["policy"])
+        self.optimizer.load_state_dict(optimizer)
+        self.reward_normalizer.load_state_dict(checkpoint["reward_normalizer"])
+        self.observation_stats.load_state_dict(checkpoint["observation_stats"])
+        self.detector.load_state_dict(checkpoint["detector"])
+        self.state.load_state_dict(checkpoint["actor"])
+        self.action_generator, self.shuffle_generator = action_generator, shuffle_generator
+        counters = checkpoint["counters"]
+        self.updates, self.env_steps = counters["updates"], counters["env_steps"]
+        self.non_finite_in_a_row = counters["non_finite_in_a_row"]
+        self._begins = checkpoint["begins"].cpu().numpy().copy()
+        self._pending = None
+        self.buffer.clear()
+        return cast("dict[str, Plain]", checkpoint["extra"])
+
+    def _checkpoint(self) -> dict[str, Any]:
+        """All that `save` writes; `extra` is empty."""
+        return {
             "version": CHECKPOINT_VERSION,
             "layout": self._layout_record(),
             "config": {
                 **asdict(self.config),
                 "entropy_coef_per_head": dict(self.config.entropy_coef_per_head),
             },
-            "policy": plain.state_dict(),
+            "policy": unwrap(self.policy).state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "reward_normalizer": self.reward_normalizer.state_dict(),
             "observation_stats": self.observation_stats.state_dict(),
@@ -271,39 +345,8 @@ class PPOAgent:
                 "env_steps": self.env_steps,
                 "non_finite_in_a_row": self.non_finite_in_a_row,
             },
-            "extra": dict(extra or {}),
+            "extra": {},
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        torch.save(checkpoint, partial)
-        os.replace(partial, path)
-
-    def load(self, path: Path) -> dict[str, Plain]:
-        """Take up where `save` left off; returns `extra`. What does not fit is refused by name."""
-        checkpoint = read_checkpoint(path, self.device)
-        ours, theirs = self._layout_record(), checkpoint["layout"]
-        for field, value in ours.items():
-            if theirs[field] != value:
-                raise CheckpointError(
-                    f"{path}: the checkpoint's {field} is {theirs[field]}, this agent's is {value}"
-                )
-        require_same_shapes(path, unwrap(self.policy).state_dict(), checkpoint["policy"])
-        unwrap(self.policy).load_state_dict(checkpoint["policy"])
-        self.optimizer.load_state_dict(checkpoint["optimizer"])
-        self.reward_normalizer.load_state_dict(checkpoint["reward_normalizer"])
-        self.observation_stats.load_state_dict(checkpoint["observation_stats"])
-        self.detector.load_state_dict(checkpoint["detector"])
-        self.state.load_state_dict(checkpoint["actor"])
-        self.action_generator.set_state(checkpoint["action_generator"].cpu())
-        self.shuffle_generator.set_state(checkpoint["shuffle_generator"].cpu())
-        counters = checkpoint["counters"]
-        self.updates, self.env_steps = counters["updates"], counters["env_steps"]
-        self.non_finite_in_a_row = counters["non_finite_in_a_row"]
-        self._begins = checkpoint["begins"].cpu().numpy().copy()
-        self._pending = None
-        self.buffer.clear()
-        extra: dict[str, Plain] = checkpoint["extra"]
-        return extra
 
     @property
     def _normalizes(self) -> bool:
@@ -313,12 +356,17 @@ class PPOAgent:
         expected = (self.num_envs, unwrap(self.policy).observation_size)
         if tuple(observation.shape) != expected:
             raise ValueError(f"observation has shape {tuple(observation.shape)}; expected {expected}")
-        observation = observation.to(self.device, torch.float32)
+        # A copy: the rollout keeps it, and the caller may reuse its buffer.
+        observation = observation.to(self.device, torch.float32, copy=True)
         if self._raw_observations is None:
             return observation
         if not self.buffer.full and self._pending is None:
             self._raw_observations[:, self.buffer.step] = observation
         return self.observation_stats.normalize(observation)
+
+    def _valid(self) -> Tensor:
+        """(env, step) bool, on the device."""
+        return torch.from_numpy(self.buffer.valid.copy()).to(self.device, non_blocking=True)
 
     def _value_of(self, observation: Tensor) -> Tensor:
         """V of the states after the last step, with the recurrent state that belongs to them."""
@@ -332,8 +380,7 @@ class PPOAgent:
             last_value = self._value_of(observation)
         reward = self.buffer.reward
         if self.config.normalize_rewards:
-            valid = torch.from_numpy(self.buffer.valid).to(self.device)
-            self.reward_normalizer.update(reward[valid])
+            self.reward_normalizer.update(reward, self._valid())
             reward = self.reward_normalizer.normalize(reward)
         return self.buffer.finish(
             last_value,
@@ -366,13 +413,17 @@ class PPOAgent:
             f"and were not applied; {where}. Look at observations and rewards first, then lower lr"
         )
 
-    def _layout_record(self) -> dict[str, list[str] | list[int] | int | None]:
-        layout = unwrap(self.policy).layout
+    def _layout_record(self) -> dict[str, object]:
+        plain = unwrap(self.policy)
+        layout = plain.layout
         slots = layout.slot_config
         return {
             "slot_ids": None if slots is None else list(slots.slot_ids),
             "head_names": list(layout.names),
             "head_sizes": list(layout.sizes),
+            "parents": dict(layout.parents),
+            "relevance": layout.relevance.tolist(),
+            "exploration_floor": plain.exploration_floor,
             "num_envs": self.num_envs,
         }
 
@@ -400,35 +451,3 @@ def recurrent_epochs(config: PPOConfig) -> int:
             stacklevel=3,
         )
     return epochs
-
-
-def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """A checkpoint's data, from data alone: nothing in the file is executed."""
-    if not path.is_file():
-        raise CheckpointError(f"{path}: there is no such checkpoint")
-    try:
-        checkpoint = torch.load(path, map_location=device, weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            f"{path}: refused, it holds something else than tensors and plain data"
-        ) from error
-    except (RuntimeError, EOFError, OSError, zipfile.BadZipFile) as error:
-        raise CheckpointError(f"{path}: damaged or cut short, it cannot be read ({error})") from error
-    if not isinstance(checkpoint, dict) or "version" not in checkpoint:
-        raise CheckpointError(f"{path}: not a checkpoint of this learner (it names no version)")
-    if checkpoint["version"] != CHECKPOINT_VERSION:
-        raise CheckpointError(
-            f"{path}: version {checkpoint['version']!r}; this code reads {CHECKPOINT_VERSION!r} only"
-        )
-    return checkpoint
-
-
-def require_same_shapes(path: Path, ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
-    """Raise unless both name the same weights with the same shapes; checked before anything is changed."""
-    for name in sorted({*ours, *theirs}):
-        shapes = [tuple(state[name].shape) if name in state else "missing" for state in (theirs, ours)]
-        if shapes[0] != shapes[1]:
-            raise CheckpointError(
-                f"{path}: the checkpoint does not fit this agent's policy: {name} is {shapes[0]} there, "
-                f"{shapes[1]} here"
-            )

@@ -181,6 +181,26 @@ class TamiyoRolloutBuffer:
         self.valid[env, start : self.step] = False
         return dropped
 
+    def require_full(self) -> None:
+        if not self.full:
+            raise RuntimeError(
+                f"the rollout has {self.step} of {self.num_steps} steps; fill it before it is finished"
+            )
+
+    def _end_steps(self) -> NDArray[np.int64]:
+        """(env, step): the flat position that says how each step ended.
+
+        Its own, but for a valid step whose episode went on and then ended in an invalid one: that one.
+        """
+        position = np.arange(self.valid.size, dtype=np.int64).reshape(self.valid.shape)
+        ended = self.terminated | self.truncated
+        last_valid = np.maximum.accumulate(np.where(self.valid, np.arange(self.num_steps), -1), axis=1)
+        for env, step in np.argwhere(ended & ~self.valid)[::-1]:  # backwards: the first end counts
+            before = last_valid[env, step]
+            if before >= 0 and not ended[env, before]:
+                position[env, before] = env * self.num_steps + step
+        return position
+
     @torch.no_grad()  # not inference_mode: advantages meet autograd in the update
     def finish(
         self,
@@ -195,12 +215,10 @@ class TamiyoRolloutBuffer:
 
         last_value (env,) is the value after the last step of each env; `policy` reads log-probs from the
         stored logits, by the same path that the update evaluates with; `reward` replaces the stored rewards
-        (normalised ones, say). Invalid steps vanish: neighbours close up around them.
+        (normalised ones, say). Invalid steps vanish: neighbours close up around them, and an end that one of
+        them brought passes to the step before it.
         """
-        if not self.full:
-            raise RuntimeError(
-                f"the rollout has {self.step} of {self.num_steps} steps; fill it before finish()"
-            )
+        self.require_full()
         if last_value.shape != (self.num_envs,):
             raise ValueError(f"last_value has shape {tuple(last_value.shape)}; expected ({self.num_envs},)")
         device = self.observation.device
@@ -212,12 +230,14 @@ class TamiyoRolloutBuffer:
             return array.flatten(0, 1).index_select(0, index)
 
         ends, rows = row_ends(lengths)
-        truncated = self.truncated.reshape(-1)[kept]
+        end_step = self._end_steps().reshape(-1)[kept]
+        terminated, truncated = self.terminated.reshape(-1)[end_step], self.truncated.reshape(-1)[end_step]
         value = pick(self.value)
         next_value = value.roll(-1)
         if len(rows):
             next_value[_to(ends, device)] = last_value[_to(rows, device)]
-        next_value = torch.where(_to(truncated, device), pick(self.truncation_value), next_value)
+        beyond = self.truncation_value.flatten().index_select(0, _to(end_step, device))
+        next_value = torch.where(_to(truncated, device), beyond, next_value)
         # One long row, its trace cut where an env's steps end: the same sums as row by row.
         cut = truncated.copy()
         cut[ends] = True
@@ -225,7 +245,7 @@ class TamiyoRolloutBuffer:
             pick(self.reward if reward is None else reward).unsqueeze(0),
             value.unsqueeze(0),
             next_value.unsqueeze(0),
-            _to(self.terminated.reshape(-1)[kept], device).unsqueeze(0),
+            _to(terminated, device).unsqueeze(0),
             _to(cut, device).unsqueeze(0),
             gamma=gamma,
             gae_lambda=gae_lambda,

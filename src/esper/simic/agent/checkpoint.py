@@ -1,0 +1,108 @@
+"""Reading checkpoints: from data alone, and checked in full before anything is changed."""
+
+import pickle
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHECKPOINT_VERSION = "esper-ppo-1"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that must not or cannot be loaded; the message says which and why."""
+
+
+def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """A checkpoint's data, from data alone: nothing in the file is executed."""
+    if not path.is_file():
+        raise CheckpointError(f"{path}: there is no such checkpoint")
+    try:
+        checkpoint = torch.load(path, map_location=device, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path}: refused, it holds something else than tensors and plain data"
+        ) from error
+    except Exception as error:  # a damaged file can fail anywhere in the reader
+        raise CheckpointError(f"{path}: damaged or cut short, it cannot be read ({error})") from error
+    if not isinstance(checkpoint, dict) or "version" not in checkpoint:
+        raise CheckpointError(f"{path}: not a checkpoint of this learner (it names no version)")
+    if checkpoint["version"] != CHECKPOINT_VERSION:
+        raise CheckpointError(
+            f"{path}: version {checkpoint['version']!r}; this code reads {CHECKPOINT_VERSION!r} only"
+        )
+    return checkpoint
+
+
+def require_same_keys(path: Path, ours: Mapping[str, object], theirs: Mapping[str, object]) -> None:
+    """Raise unless the checkpoint has exactly the parts that this code saves."""
+    if set(ours) != set(theirs):
+        missing, unknown = sorted(set(ours) - set(theirs)), sorted(set(theirs) - set(ours))
+        raise CheckpointError(f"{path}: the checkpoint lacks {missing} and has unknown {unknown}")
+
+
+def require_same_values(path: Path, ours: Mapping[str, object], theirs: object) -> None:
+    """Raise unless every field is equal."""
+    for field, value in ours.items():
+        saved = theirs.get(field, "missing") if isinstance(theirs, dict) else "missing"
+        if saved != value:
+            raise CheckpointError(f"{path}: the checkpoint's {field} is {saved}, this agent's is {value}")
+
+
+def require_same_form(path: Path, part: str, ours: object, theirs: object) -> None:
+    """Raise unless both have the same names, with tensors of the same shape and type, or the same type."""
+    here, there = forms(ours), forms(theirs)
+    for name in sorted({*here, *there}):
+        pair = [form.get(name, "missing") for form in (there, here)]
+        if pair[0] != pair[1]:
+            raise CheckpointError(
+                f"{path}: the checkpoint does not fit this agent's {part}: {name or part} is {pair[0]} "
+                f"there, {pair[1]} here"
+            )
+
+
+def forms(state: object, name: str = "") -> dict[str, str]:
+    """What is found under each dotted name."""
+    if isinstance(state, Tensor):
+        return {name: f"{state.dtype} {tuple(state.shape)}"}
+    if not isinstance(state, Mapping):
+        return {name: type(state).__name__}
+    found = {}
+    for key, value in state.items():
+        found.update(forms(value, f"{name}.{key}" if name else str(key)))
+    return found
+
+
+def optimizer_state(path: Path, optimizer: torch.optim.Adam, saved: object) -> dict[str, Any]:
+    """The saved moments under the optimiser's own options: how it steps belongs to its device and config."""
+    groups = optimizer.state_dict()["param_groups"]
+    if not isinstance(saved, dict) or set(saved) != {"state", "param_groups"}:
+        raise CheckpointError(f"{path}: the checkpoint's optimizer is not the state of an optimiser")
+    members = [group["params"] for group in groups]
+    if [group["params"] for group in saved["param_groups"]] != members:
+        raise CheckpointError(f"{path}: the checkpoint's optimizer groups its parameters otherwise")
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for index, entry in saved["state"].items():
+        if not isinstance(index, int) or not 0 <= index < len(parameters):
+            raise CheckpointError(f"{path}: the checkpoint's optimizer knows a parameter {index!r}")
+        parameter = parameters[index].detach()
+        expected = {"step": torch.zeros(()), "exp_avg": parameter, "exp_avg_sq": parameter}
+        require_same_form(path, f"optimizer, parameter {index}", expected, entry)
+    return {"state": saved["state"], "param_groups": groups}
+
+
+def generator_from(path: Path, name: str, state: object, device: torch.device) -> torch.Generator:
+    """A generator that goes on from `state`; one of another kind of device only seeds it."""
+    generator = torch.Generator(device)
+    if not isinstance(state, Tensor) or state.dtype != torch.uint8 or state.dim() != 1:
+        raise CheckpointError(f"{path}: the checkpoint's {name} is not the state of a generator")
+    state = state.cpu()
+    if state.shape != generator.get_state().shape:
+        return generator.manual_seed(zlib.crc32(state.numpy().tobytes()))
+    try:
+        return generator.set_state(state)
+    except RuntimeError as error:
+        raise CheckpointError(f"{path}: the checkpoint's {name} is damaged ({error})") from error
