@@ -196,3 +196,18 @@ def test_a_checkpoint_moves_between_devices(tmp_path_factory: pytest.TempPathFac
         torch.equal(one, two)
         for one, two in zip(agent.policy.parameters(), again.policy.parameters(), strict=True)
     )
+
+
+def test_a_cpu_checkpoint_continues_on_the_gpu(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The optimiser keeps the flags of the device it runs on: the gate needs a fused one."""
+    path = tmp_path_factory.mktemp("cpu") / "agent.pt"
+    agents = []
+    for device in ("cpu", "cuda"):
+        policy = growth_policy(3, 5, torch.Generator().manual_seed(0)).to(device)
+        agent = PPOAgent(policy, PPOConfig(target_kl=None), num_envs=ENVS, num_steps=STEPS, seed=0)
+        agents.append((agent, SyntheticGrowth(policy, ENVS, torch.Generator().manual_seed(1), device=device)))
+    (on_cpu, source), (on_gpu, other) = agents
+    on_cpu.update(source.fill(on_cpu))
+    on_cpu.save(path)
+    on_gpu.load(path)
+    assert on_gpu.update(other.fill(on_gpu)).minibatches_applied > 0
