@@ -86,7 +86,9 @@ def _check_books(model: GrowingModel, optimizer: torch.optim.Optimizer, rules: G
     assert sorted(covered) == sorted(trainable)
     assert {id(p) for p in optimizer.state} <= set(trainable)
     assert model.live_seeds <= rules.max_live_seeds
-    for slot in model.slots.values():
+    legal = model.legal_operations()
+    for slot, reading in zip(model.slots.values(), model.readings(), strict=True):
+        assert reading.legal == sum(1 << operation for operation in legal[slot.name].operations)
         assert (slot.seed is not None) == (slot.stage.is_live or slot.stage is Stage.FOSSILIZED)
         assert 0.0 <= slot.alpha <= 1.0
         if slot.seed is not None:

@@ -10,6 +10,8 @@ from esper.kasmina.alpha import Ramp
 from esper.kasmina.rules import GrowthRules
 from esper.leyline import Curve, LifecycleOp, Stage, Style
 
+_WAIT, _GERMINATE, _SET_ALPHA_TARGET, _PRUNE, _FOSSILIZE, _ADVANCE = (1 << op for op in LifecycleOp)
+
 
 @dataclass(slots=True)
 class Life:
@@ -60,6 +62,24 @@ class Life:
                 "the seed has not held for min_holding_epochs (epochs begin with tick())" if young else None
             )
         return None
+
+    def legal_bits(self, *, free_places: int) -> int:
+        """Bit `op` set where `refusal` is None: the same truth in one number, for tensors."""
+        stage, rules = self.stage, self.rules
+        if stage is Stage.DORMANT:
+            return _WAIT | _GERMINATE if free_places > 0 else _WAIT
+        if self.fading or not stage.is_live:
+            return _WAIT
+        bits = _WAIT
+        if self.age >= rules.min_prune_age:
+            bits |= _PRUNE
+        if stage is Stage.TRAINING:
+            return bits | _ADVANCE if self.epochs_in_stage >= rules.min_training_epochs else bits
+        if stage is Stage.HOLDING:
+            bits |= _SET_ALPHA_TARGET
+            if self.epochs_in_stage >= rules.min_holding_epochs:
+                bits |= _FOSSILIZE
+        return bits
 
     def germinate(self, style: Style, tempo: int, alpha_target: float) -> None:
         self._enter(Stage.TRAINING)

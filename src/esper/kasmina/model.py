@@ -30,6 +30,7 @@ from esper.leyline import (
     SeedFading,
     SeedGerminated,
     SlotConfig,
+    SlotReading,
     Stage,
     StageChanged,
     Style,
@@ -91,6 +92,11 @@ class GrowingModel(nn.Module):
         """What may be executed now at each slot: exactly that, no more and no less."""
         free = self._free_places()
         return {name: slot.legal(free_places=free) for name, slot in self._slots.items()}
+
+    def readings(self) -> list[SlotReading]:
+        """Every slot in numbers, in order."""
+        free = self._free_places()
+        return [slot.reading(free_places=free) for slot in self._slots.values()]
 
     # The operations
 
@@ -198,21 +204,34 @@ class GrowingModel(nn.Module):
             self._changed(slot, before, None)
 
     def report(
-        self, slot: str, *, contribution: float | None = None, gradients_finite: bool | None = None
+        self,
+        slot: str,
+        *,
+        contribution: float | None = None,
+        gradients_finite: bool | None = None,
+        probe: float | None = None,
+        gradient_norm: float | None = None,
+        gradient_health: float | None = None,
     ) -> None:
         """Tell the model what was measured of a seed in the epoch that just ended; None leaves it unsaid.
 
-        `gradients_finite` is forgotten at the next tick. Without it, `.grad` is looked at.
+        All but the contribution is forgotten at the next tick. Without `gradients_finite`, `.grad` is looked at.
         """
         place = self._slot(slot)
         if not place.stage.is_live and place.stage is not Stage.FOSSILIZED:
             raise ValueError(f"slot {slot!r} is {place.stage.name}: there is no seed to report on")
-        if contribution is not None and not math.isfinite(contribution):
-            raise ValueError(
-                f"contribution={contribution!r} is no measurement: leave it out when it is unknown"
-            )
-        if contribution is not None:
-            place.contribution = contribution
+        measured = {
+            "contribution": contribution,
+            "probe": probe,
+            "gradient_norm": gradient_norm,
+            "gradient_health": gradient_health,
+        }
+        for name, value in measured.items():
+            if value is None:
+                continue
+            if not math.isfinite(value):
+                raise ValueError(f"{name}={value!r} is no measurement: leave it out when it is unknown")
+            setattr(place, name, value)
         if gradients_finite is not None:
             place.reported_gradients_finite = gradients_finite
 

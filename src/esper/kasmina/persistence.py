@@ -118,6 +118,9 @@ def _describe_slot(slot: Slot) -> SlotRecord:
             start=ramp.start, target=ramp.target, epochs=ramp.epochs, curve=ramp.curve, elapsed=ramp.elapsed
         ),
         contribution=slot.contribution,
+        probe=slot.probe,
+        gradient_norm=slot.gradient_norm,
+        gradient_health=slot.gradient_health,
         reported_gradients_finite=slot.reported_gradients_finite,
         remembered_gradients_finite=slot.gradients_finite(),  # .grad is not saved, what it showed is
         non_finite=(bool(slot.non_finite[0]), bool(slot.non_finite[1])),
@@ -356,9 +359,11 @@ def _restore_slot(slot: Slot, saved: SlotRecord, rules: GrowthRules, seed: Seed 
         for parameter in seed.parameters():
             parameter.requires_grad_(not saved.fading)
     ramp = None if saved.ramp is None else Ramp(**saved.ramp.model_dump())
-    known = {"contribution", "reported_gradients_finite", "remembered_gradients_finite", "non_finite"}
+    measured = ("contribution", "probe", "gradient_norm", "gradient_health")
+    known = {*measured, "reported_gradients_finite", "remembered_gradients_finite", "non_finite"}
     slot.life = Life(rules=rules, ramp=ramp, **saved.model_dump(exclude={"blueprint", "ramp", *known}))
-    slot.contribution = saved.contribution
+    for name in measured:
+        setattr(slot, name, getattr(saved, name))
     slot.reported_gradients_finite = saved.reported_gradients_finite
     slot.remembered_gradients_finite = saved.remembered_gradients_finite
     slot.non_finite.copy_(torch.tensor(saved.non_finite))

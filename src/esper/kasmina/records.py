@@ -40,6 +40,9 @@ class SlotRecord(_Record):
     tempo: Count
     ramp: RampRecord | None
     contribution: float | None
+    probe: float | None = None
+    gradient_norm: float | None = None
+    gradient_health: float | None = None
     reported_gradients_finite: bool | None
     remembered_gradients_finite: bool | None
     non_finite: tuple[bool, bool]

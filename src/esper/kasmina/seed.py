@@ -37,6 +37,7 @@ class Seed(nn.Module):
         # A tensor, so that compiled and captured programs follow it; the slot keeps the same number as a float.
         self.register_buffer("alpha", torch.zeros(()), persistent=False)
         self._layout, self._guard_axes = site.layout, site.guard_axes
+        self.parameter_count = sum(parameter.numel() for parameter in self.parameters())
 
     def forward(
         self, h: Tensor, args: tuple[object, ...], kwargs: Mapping[str, object]
@@ -72,10 +73,6 @@ class Seed(nn.Module):
             if isinstance(part, nn.RNNBase):
                 part.train(mode)
         return self
-
-    @property
-    def parameter_count(self) -> int:
-        return sum(parameter.numel() for parameter in self.parameters())
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """A slot: the permanent hook on one submodule of the host, and the seed behind it."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,10 +17,21 @@ from esper.kasmina.life import Life
 from esper.kasmina.outputs import main_tensor, output_form, with_main_tensor
 from esper.kasmina.rules import GrowthRules
 from esper.kasmina.seed import Seed
-from esper.leyline import BlueprintCard, Layout, LegalOperations, LifecycleOp, SlotSnapshot, Stage, Style
+from esper.leyline import (
+    BlueprintCard,
+    Layout,
+    LegalOperations,
+    LifecycleOp,
+    SlotReading,
+    SlotSnapshot,
+    Stage,
+    Style,
+)
 from esper.leyline.heads import ALPHA_TARGETS, STYLES
 
 _Tree = TypeVar("_Tree")
+_FOSSILIZE, _ADVANCE = 1 << LifecycleOp.FOSSILIZE, 1 << LifecycleOp.ADVANCE
+_STYLE_INDEX = {style: index for index, style in enumerate(STYLES)}
 
 
 @dataclass
@@ -61,6 +73,9 @@ class Slot(nn.Module):
         self.life = Life(rules)
         self.seed: Seed | None = None
         self.contribution: float | None = None
+        self.probe: float | None = None
+        self.gradient_norm: float | None = None
+        self.gradient_health: float | None = None
         self.reported_gradients_finite: bool | None = None
         self.remembered_gradients_finite: bool | None = None
         """What `.grad` showed when the model was saved; gradients themselves are not."""
@@ -110,6 +125,10 @@ class Slot(nn.Module):
         return 0 if self.seed is None else self.seed.parameter_count
 
     @cached_property
+    def _card_index(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self.blueprints)}
+
+    @cached_property
     def cards(self) -> tuple[BlueprintCard, ...]:
         """The blueprints offered here with what each would cost."""
         scale = self.site.channels
@@ -136,9 +155,42 @@ class Slot(nn.Module):
             parameters=self.parameter_count,
             contribution=self.contribution,
             gradients_finite=self.gradients_finite() if life.stage.is_live else None,
+            probe=self.probe,
+            gradient_norm=self.gradient_norm,
+            gradient_health=self.gradient_health,
+        )
+
+    def reading(self, *, free_places: int) -> SlotReading:
+        """The slot in numbers, for tensors."""
+        life, seed = self.life, self.seed
+        return SlotReading(
+            stage=int(life.stage),
+            fading=life.fading,
+            alpha=life.alpha,
+            alpha_target=_number(life.alpha_target),
+            epochs_to_target=0 if life.ramp is None else life.ramp.epochs_left,
+            age=life.age,
+            epochs_in_stage=life.epochs_in_stage,
+            blueprint=-1 if seed is None else self._card_index[seed.blueprint_name],
+            style=-1 if life.style is None else _STYLE_INDEX[life.style],
+            parameters=0 if seed is None else seed.parameter_count,
+            legal=self.legal_bits(free_places=free_places),
+            contribution=_number(self.contribution),
+            probe=_number(self.probe),
+            gradient_norm=_number(self.gradient_norm),
+            gradient_health=_number(self.gradient_health),
         )
 
     # What may be done
+
+    def legal_bits(self, *, free_places: int) -> int:
+        """Bit `op` set where `refusal` is None."""
+        bits = self.life.legal_bits(free_places=free_places)
+        if bits & _FOSSILIZE and self.broken():
+            bits &= ~_FOSSILIZE
+        if bits & _ADVANCE and not self.gradients_finite():
+            bits &= ~_ADVANCE
+        return bits
 
     def refusal(self, operation: LifecycleOp, *, free_places: int) -> str | None:
         """Why `operation` is not legal here now, or None if it is."""
@@ -215,6 +267,7 @@ class Slot(nn.Module):
     def forget_epoch(self) -> None:
         """What is known of an epoch ends with it."""
         self.reported_gradients_finite = self.remembered_gradients_finite = None
+        self.probe = self.gradient_norm = self.gradient_health = None
 
     def _guard_gradients(self) -> None:
         """Keep a broken seed's NaN out of its gradients, before clipping or a scaler can see them."""
@@ -247,7 +300,7 @@ class Slot(nn.Module):
 
     def take_epoch_flag(self) -> bool:
         """Whether any delta since the last tick was not finite; begins the next epoch's record."""
-        flag = bool(self.non_finite.any())
+        flag = self.broken()  # a report that denies it spares reading the device
         self.non_finite.zero_()
         return flag
 
@@ -330,6 +383,10 @@ class Slot(nn.Module):
         if rows != samples:  # several rows a sample, as with windows of an image
             alphas = alphas.repeat_interleave(rows // samples)
         return per_sample(alphas.to(h.dtype), h.ndim)
+
+
+def _number(measured: float | None) -> float:
+    return math.nan if measured is None else measured
 
 
 def _map_tensors(change: Callable[[Tensor], Tensor], tree: _Tree) -> _Tree:

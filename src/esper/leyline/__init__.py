@@ -1,5 +1,6 @@
 """Leyline: the contracts every other part agrees on. Plain data and protocols; nothing heavy is imported."""
 
+from esper.leyline.decisions import ActionOutcome, ActionSpec, IllegalChoice, Situation
 from esper.leyline.events import (
     Event,
     EventSink,
@@ -34,6 +35,7 @@ from esper.leyline.slots import (
     SlotConfig,
     SlotSnapshot,
 )
+from esper.leyline.worlds import EpochReport, HostProtocol, SlotReading, World
 
 __all__ = [
     "ALPHA_CURVES",
@@ -45,16 +47,21 @@ __all__ = [
     "STYLES",
     "TEMPOS",
     "ActionDict",
+    "ActionOutcome",
+    "ActionSpec",
     "BlueprintCard",
     "BlueprintKind",
     "Composition",
     "Curve",
+    "EpochReport",
     "Event",
     "EventSink",
     "GrowingModelProtocol",
     "HeadEntropies",
     "HeadLogProbs",
+    "HostProtocol",
     "HostSignals",
+    "IllegalChoice",
     "Layout",
     "LegalOperations",
     "LifecycleOp",
@@ -63,10 +70,13 @@ __all__ = [
     "SeedFading",
     "SeedGerminated",
     "SeedSlotProtocol",
+    "Situation",
     "SlotConfig",
+    "SlotReading",
     "SlotSnapshot",
     "Stage",
     "StageChanged",
     "Standing",
     "Style",
+    "World",
 ]

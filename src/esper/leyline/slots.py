@@ -105,4 +105,9 @@ class SlotSnapshot:
     parameters: int
     """Parameters the seed and its gate have added; 0 without a seed."""
     contribution: float | None
+    """Validation accuracy with the seed minus without it."""
     gradients_finite: bool | None
+    probe: float | None = None
+    """Validation accuracy with a TRAINING seed switched on at its target, minus without it."""
+    gradient_norm: float | None = None
+    gradient_health: float | None = None
