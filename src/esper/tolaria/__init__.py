@@ -1,0 +1,1 @@
+"""Tolaria: running hosts. Tasks and their data, training epochs, validation, and the score of the final report."""
