@@ -167,6 +167,16 @@ class GrowingModel(nn.Module):
         place = self._require(slot, LifecycleOp.PRUNE)
         speed = _choice("alpha_speed", alpha_speed, ALPHA_SPEEDS)
         curve = _choice("alpha_curve", alpha_curve, ALPHA_CURVES)
+        self._take_out(place, speed, curve)
+
+    def remove(self, slot: str) -> None:
+        """Take a live seed out now, however young it is: for settling a finished run."""
+        place = self._slot(slot)
+        if not place.stage.is_live:
+            raise ValueError(f"slot {slot!r} is {place.stage.name}: there is no live seed to remove")
+        self._take_out(place, 0, Curve.LINEAR)
+
+    def _take_out(self, place: Slot, speed: int, curve: Curve) -> None:
         before = place.stage
         self._tell_if_broken(place)
         place.life.prune(speed, curve)
@@ -178,7 +188,7 @@ class GrowingModel(nn.Module):
         if self._care is not None:
             self._care.forget(parameters)
         if place.life.fading:
-            self._emit(SeedFading(slot, place.alpha, speed))
+            self._emit(SeedFading(place.name, place.alpha, speed))
         else:
             place.clear()
         self._changed(place, before, LifecycleOp.PRUNE)
