@@ -5,7 +5,9 @@ import math
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -28,6 +30,13 @@ class Split:
                 f"Split needs one target per sample and at least one of them, not {len(self.inputs)} inputs and "
                 f"{len(self.targets)} targets"
             )
+
+    @classmethod
+    def from_arrays(
+        cls, inputs: NDArray[np.float32] | NDArray[np.int64], targets: NDArray[np.int64]
+    ) -> "Split":
+        """Copies, so that nothing else can write into it."""
+        return cls(torch.tensor(inputs), torch.tensor(targets))
 
     def __len__(self) -> int:
         return len(self.inputs)

@@ -3,15 +3,13 @@
 from collections.abc import Mapping
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from esper.kasmina.hosts import ConvNet
 from esper.tolaria.data import Phase, SealedTest, Split, TaskData, mnist1d
 from esper.tolaria.data.stratify import stratified_splits
 from esper.tolaria.tasks.parameters import Parameter, ParameterSpec
-from esper.tolaria.tasks.task import OptimiserSpec, Task, register
+from esper.tolaria.tasks.task import OptimiserSpec, Task
 
 SERIES_BLUEPRINTS = (
     "norm",
@@ -33,10 +31,6 @@ def host_b(data: TaskData) -> nn.Module:
     return ConvNet(1, data.classes, dims=1, widths=(8, 16, 16), pools=(1, 2, 2))
 
 
-def as_split(inputs: NDArray[np.float32], labels: NDArray[np.int64]) -> Split:
-    return Split(torch.from_numpy(inputs.copy()), torch.from_numpy(labels.copy()))
-
-
 def load_digits(_: Mapping[str, Parameter]) -> TaskData:
     """Scikit-learn's 1,797 digits of 8 x 8 pixels, row after row, on a scale of 0..1."""
     from sklearn import datasets  # a second's import that no other task needs
@@ -45,7 +39,8 @@ def load_digits(_: Mapping[str, Parameter]) -> TaskData:
     series = (digits.data / 16).astype(np.float32)[:, None, :]  # (sample, 1, 64)
     labels = digits.target.astype(np.int64)
     train, validation, test = (
-        as_split(series[part], labels[part]) for part in stratified_splits(labels, (700, 300, 797), seed=0)
+        Split.from_arrays(series[part], labels[part])
+        for part in stratified_splits(labels, (700, 300, 797), seed=0)
     )
     return TaskData((Phase(0, train, validation),), SealedTest(test), classes=10)
 
@@ -62,11 +57,9 @@ MNIST1D_PARAMETERS: Mapping[str, ParameterSpec] = {
     "shuffled": ParameterSpec(
         kind="float", default=0.0, low=0.0, high=1.0, doc="share of the 40 positions that change places"
     ),
-    "permutation": ParameterSpec(
-        kind="int", default=0, low=0, high=2**31 - 1, doc="seed of which positions go where"
-    ),
+    "permutation": ParameterSpec(kind="int", default=0, low=0, doc="seed of which positions go where"),
     "classes": ParameterSpec(kind="int", default=10, low=2, high=10, doc="only the first so many digits"),
-    "data": ParameterSpec(kind="int", default=0, low=0, high=2**31 - 1, doc="seed of the generated samples"),
+    "data": ParameterSpec(kind="int", default=0, low=0, doc="seed of the generated samples"),
 }
 
 
@@ -78,11 +71,13 @@ def load_mnist1d(parameters: Mapping[str, Parameter]) -> TaskData:
     noisy = mnist1d.mislabel(labels[:size], float(parameters["noise"]), classes, data)
     held_out = slice(mnist1d.TRAIN_POOL, mnist1d.TRAIN_POOL + mnist1d.VALIDATION)
     tested = slice(held_out.stop, None)
-    phase = Phase(0, as_split(series[:size], noisy), as_split(series[held_out], labels[held_out]))
-    return TaskData((phase,), SealedTest(as_split(series[tested], labels[tested])), classes)
+    phase = Phase(
+        0, Split.from_arrays(series[:size], noisy), Split.from_arrays(series[held_out], labels[held_out])
+    )
+    return TaskData((phase,), SealedTest(Split.from_arrays(series[tested], labels[tested])), classes)
 
 
-register(
+ROWS = (
     Task(
         name="digits",
         summary="8 x 8 handwritten digits as series of 64 pixels; they come with scikit-learn",
@@ -94,9 +89,7 @@ register(
         batch=64,
         steps_per_epoch=24,
         epochs=20,
-    )
-)
-register(
+    ),
     Task(
         name="mnist1d",
         summary="MNIST-1D, generated: ten templates as noisy series of 40 positions",
@@ -109,5 +102,5 @@ register(
         batch=64,
         steps_per_epoch=24,
         epochs=20,
-    )
+    ),
 )
