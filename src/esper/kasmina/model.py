@@ -267,12 +267,14 @@ class GrowingModel(nn.Module):
         *,
         scaler: GradScaler | None = None,
         seed_lr_multiplier: float = 3.0,
+        guard_gradients: bool = True,
     ) -> None:
         """Keep an optimiser (SGD, Adam, AdamW) and its schedulers right across growth.
 
         Germination adds a parameter group with `seed_lr_multiplier` times the learning rate of the submodule's
         group; pruning removes it with its state; fossilising moves it into the submodule's group, momentum and
-        all. Pass the `GradScaler`, if there is one, so that the isolation penalty follows its scale.
+        all. Pass the `GradScaler`, if there is one, so that the isolation penalty follows its scale. A seed that was
+        not finite is not updated, unless `guard_gradients` is False: then the training loop sees to that.
         """
         if self._care is not None:
             raise ValueError("an optimizer is attached already: call detach() first")
@@ -280,8 +282,10 @@ class GrowingModel(nn.Module):
             [] if scheduler is None else list(scheduler) if isinstance(scheduler, Sequence) else [scheduler]
         )
         care = OptimiserCare(optimizer, given, self.host, seed_lr_multiplier=seed_lr_multiplier)
-        care.watch(self._slots.values())
+        if guard_gradients:
+            care.watch(self._slots.values())
         for slot in self._slots.values():
+            slot.guards_gradients = guard_gradients
             if slot.stage.is_live and not slot.life.fading:
                 care.adopt(slot)
             elif slot.stage is Stage.FOSSILIZED:

@@ -19,6 +19,16 @@ class StreamPool:
         self.device = device
         self.streams = [torch.cuda.Stream(device) for _ in range(size)]
         self.memory = [torch.cuda.graph_pool_handle() for _ in range(size)]
+        self._anchors = [self._anchor(index) for index in range(size)]
+
+    def _anchor(self, index: int) -> torch.cuda.CUDAGraph:
+        """A graph that is never replayed: a pool whose last graph is gone cannot be captured into again."""
+        graph, place = torch.cuda.CUDAGraph(), torch.zeros(1, device=self.device)
+        with torch.cuda.stream(self.streams[index]):
+            graph.capture_begin(pool=self.memory[index], capture_error_mode="thread_local")
+            place.add_(1)
+            graph.capture_end()
+        return graph
 
     def index_of(self, host_idx: int) -> int:
         return host_idx % len(self.streams)

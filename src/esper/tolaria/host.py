@@ -61,7 +61,11 @@ class TrainedHost:
         if task.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = make_optimizer(task.optimiser, self.model, device)
-        self.model.attach(self.optimizer, seed_lr_multiplier=task.seed_lr_multiplier)
+        self.model.attach(self.optimizer, seed_lr_multiplier=task.seed_lr_multiplier, guard_gradients=False)
+        self.non_finite = torch.zeros(len(self.slots), 2, dtype=torch.bool, device=device)
+        """(slot, 2): the slots' own records, side by side."""
+        for slot, record in zip(self.slots, self.non_finite, strict=True):
+            slot.non_finite = record
         self.stream = ShuffledStream(seed)
         self.epoch = 0
         self.report = EpochReport(0, None, None, float("nan"), None, None, None)

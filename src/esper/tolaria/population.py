@@ -11,6 +11,7 @@ from torch import Tensor
 
 from esper.tolaria.capture import CapturedStep, StreamPool, upload
 from esper.tolaria.host import ResidentData, TrainedHost
+from esper.tolaria.memory import room_for
 from esper.tolaria.step import CORRECT, FIRST_SLOT, HOST_NORM, LOSS, TrainingStep, tally_width
 from esper.tolaria.tasks import Instance, task
 from esper.tolaria.validation import CoalitionPlan, plan_coalitions, validate_host
@@ -71,9 +72,10 @@ class Population:
         instance = Instance.parse(case)
         self.forget_step(host_idx)
         self._hosts[host_idx] = None
-        host = TrainedHost(
-            task(instance.task), self._resident(instance), case=str(instance), seed=seed, device=self.device
-        )
+        begun = sum(host is not None for host in self._hosts)
+        with room_for(len(self), placed=begun, device=self.device):
+            data = self._resident(instance)
+            host = TrainedHost(task(instance.task), data, case=str(instance), seed=seed, device=self.device)
         if len(host.slots) > self.max_slots:
             raise ValueError(
                 f"{case} has {len(host.slots)} slots, this population was made for max_slots={self.max_slots}"
@@ -116,7 +118,12 @@ class Population:
             step.order.copy_(order)
             step.cursor.zero_()
         with pool.fork():
-            for batch in range(max(len(order) for order in orders)):
+            for placed, step in enumerate(
+                steps
+            ):  # the first minibatch, in which steps that are new are captured
+                with room_for(len(self), placed=placed, device=self.device):
+                    step()
+            for batch in range(1, max(len(order) for order in orders)):
                 for step, order in zip(steps, orders, strict=True):
                     if batch < len(order):
                         step()

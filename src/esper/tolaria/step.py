@@ -31,7 +31,7 @@ class TrainingStep:
         self.topology = host.topology
         fossils: list[nn.Parameter] = []
         seeds: list[list[nn.Parameter]] = []
-        columns = [LOSS, CORRECT, HOST_NORM]
+        columns, trained = [LOSS, CORRECT, HOST_NORM], []
         health_columns: list[int] = []
         for index, slot in enumerate(host.slots):
             if slot.seed is None or slot.life.fading:
@@ -39,12 +39,14 @@ class TrainingStep:
             if slot.stage is Stage.FOSSILIZED:
                 fossils += slot.seed.parameters()
                 continue
+            trained.append(index)
             seeds.append(list(slot.seed.parameters()))
             columns.append(FIRST_SLOT + 2 * index)
             health_columns.append(FIRST_SLOT + 2 * index + 1)
         self._groups = [[*host.model.host.parameters(), *fossils], *seeds]
         self._limits = [host.task.clip_host, *[host.task.clip_seeds] * len(seeds)]
         self._columns = torch.tensor(columns + health_columns, device=host.device)
+        self._guard = SeedGuard(host.non_finite, trained, seeds) if seeds else None
 
     def __call__(self, indices: Tensor) -> None:
         """Train on the samples `indices` (batch,)."""
@@ -60,9 +62,63 @@ class TrainingStep:
             torch.no_grad()
         ):  # not inference mode: the optimiser's state must go on meeting autograd's tensors
             measured = clip_groups_(self._groups, self._limits)
+            if self._guard is not None:
+                self._guard(measured[1 : len(self._groups)])
             host.optimizer.step()
             correct = (logits.argmax(-1) == targets).float().mean()
             self.tally.index_add_(0, self._columns, torch.cat((torch.stack((loss, correct)), measured)))
+
+    def backward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Every gradient of this step; returns the loss and the logits it was made of."""
+        loss, logits = forward(self.host, inputs, targets)
+        loss.backward()
+        return loss, logits
+
+
+def forward(host: TrainedHost, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean loss, and the logits (sample, ..., class)."""
+    with autocast(host):
+        logits = host.model(inputs)
+        assert isinstance(logits, Tensor)
+        return F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten()), logits
+
+
+class SeedGuard:
+    """No update from a step in which a seed's output or gradient was not finite.
+
+    On the CPU its gradients become None, which skips the update exactly. On other devices asking would stall the
+    device, so they become zero there, for all seeds at once, and only momentum may still move the seed.
+    """
+
+    def __init__(
+        self, records: Tensor, slots: Sequence[int], seeds: Sequence[Sequence[nn.Parameter]]
+    ) -> None:
+        self._records, self._seeds = records, seeds
+        self._slots = torch.tensor(slots, device=records.device)
+        sizes = torch.tensor([sum(parameter.numel() for parameter in seed) for seed in seeds])
+        self._owner = (
+            torch.arange(len(seeds)).repeat_interleave(sizes).to(records.device)
+        )  # (element,) -> seed
+
+    def __call__(self, norms: Tensor) -> None:
+        """`norms` (seed,) are those of the seeds' gradients in this step."""
+        broken = (norms - norms != 0.0) | self._records[:, 0].index_select(0, self._slots)  # (seed,)
+        if broken.device.type == "cpu":
+            if not broken.any():
+                return
+            for seed, bad in zip(self._seeds, broken.tolist(), strict=True):
+                for parameter in seed:
+                    parameter.grad = None if bad else parameter.grad
+        else:
+            gradients = [p.grad for seed in self._seeds for p in seed if p.grad is not None]
+            flat = torch.cat([gradient.flatten() for gradient in gradients])
+            flat.masked_fill_(broken.index_select(0, self._owner), 0.0)
+            parts = flat.split([gradient.numel() for gradient in gradients])
+            torch._foreach_copy_(gradients, [p.view(g.shape) for p, g in zip(parts, gradients, strict=True)])
+        self._records[:, 1].index_copy_(
+            0, self._slots, broken | self._records[:, 1].index_select(0, self._slots)
+        )
+        self._records[:, 0] = False
 
 
 def autocast(host: TrainedHost) -> AbstractContextManager[object]:

@@ -35,16 +35,18 @@ def small_host(data: TaskData) -> nn.Module:
 
 
 def cifar_host(data: TaskData) -> nn.Module:
-    return ConvNet(3, data.classes, dims=2, widths=(8, 16, 32), pools=(2, 2, 2))
+    return ConvNet(3, data.classes, dims=2, widths=(8, 16, 32), pools=(2, 2, 2), norm="batch")
 
 
 def deep_host(data: TaskData) -> nn.Module:
-    return ConvNet(3, data.classes, dims=2, widths=(16, 16, 32, 32, 64, 64), pools=(1, 2, 1, 2, 1, 2))
+    return ConvNet(
+        3, data.classes, dims=2, widths=(16, 16, 32, 32, 64, 64), pools=(1, 2, 1, 2, 1, 2), norm="batch"
+    )
 
 
 def impaired_host(data: TaskData) -> nn.Module:
     """Sees one pixel at a time: what it lacks is known, and a convolution in a slot supplies it."""
-    return ConvNet(3, data.classes, dims=2, widths=(8, 16, 32), pools=(2, 2, 2), kernel=1)
+    return ConvNet(3, data.classes, dims=2, widths=(8, 16, 32), pools=(2, 2, 2), kernel=1, norm="batch")
 
 
 def idx_loader(source: IdxSet, *, validation: int = _VALIDATION) -> Loader:
