@@ -87,7 +87,7 @@ def test_targets_that_are_no_classes_are_refused(tmp_path: Path, kinds: list[str
         load_table(table(tmp_path / "t.csv", HEAD + rows), target="kind", header=True)
 
 
-def test_classes_are_numbered_in_order_and_features_standardised_by_training(tmp_path: Path) -> None:
+def test_features_are_standardised_by_the_training_split(tmp_path: Path) -> None:
     rows = "".join(f"{n * n},5,{('10', '9', '-1')[n % 3]}\n" for n in range(100))
     data = load_table(table(tmp_path / "t.csv", HEAD + rows), target="kind", header=True)
     train, validation = data.phases[0].train, data.phases[0].validation
@@ -97,10 +97,14 @@ def test_classes_are_numbered_in_order_and_features_standardised_by_training(tmp
     assert squares.std(correction=0).item() == pytest.approx(1, abs=1e-6)
     assert not constant.any()
     assert validation.inputs[:, 0].mean().item() != pytest.approx(0, abs=1e-3)  # not by its own statistics
-    smallest = int(
-        squares.argmin()
-    )  # the first sample is of class "10", the largest of the numbers -1, 9, 10
-    assert train.targets[smallest].item() == 2 or squares[smallest] > validation.inputs[:, 0].min()
+
+
+@pytest.mark.parametrize("names", [("-1", "2", "10"), ("apple", "pear", "quince")])
+def test_classes_are_numbered_by_number_or_by_name(tmp_path: Path, names: tuple[str, ...]) -> None:
+    rows = "".join(f"{n % 3},{n},{names[n % 3]}\n" for n in range(60))
+    train = load_table(table(tmp_path / "t.csv", HEAD + rows), target="kind", header=True).phases[0].train
+    by_place = train.inputs[:, 0].unique(return_inverse=True)[1]
+    assert torch.equal(by_place, train.targets)
 
 
 def test_splits_are_disjoint_and_deterministic(tmp_path: Path) -> None:

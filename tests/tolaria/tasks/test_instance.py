@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -51,6 +51,7 @@ def test_parsing_inverts_writing(
     assert Instance.parse(str(instance)) == instance
 
 
+@example("50%41,%2C")
 @given(st.text(string.printable + "é,%=:", min_size=1))
 def test_any_path_can_be_written_down(path: str) -> None:
     instance = Instance.of("text", {"path": path, "context": 8})

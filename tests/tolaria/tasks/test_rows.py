@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from esper.leyline import Stage
 from esper.tolaria import final_report
 from esper.tolaria.data import DatasetMissing, Split, TaskData, mnist1d
 from esper.tolaria.data.idx import FASHION_MNIST, MNIST
@@ -18,6 +19,7 @@ from esper.tolaria.data.splits import ReportKey
 from esper.tolaria.tasks import Instance, Task, all_tasks, task
 from esper.tolaria.tasks.images import cifar_loader, idx_loader
 from fake_datasets import cifar_binary, small, write_csv, write_folder, write_idx, write_text
+from tiny import grow_until
 
 SHIPPED = (
     "digits",
@@ -214,6 +216,10 @@ def test_the_language_model_cannot_see_later_characters(
 ) -> None:
     row, data = loaded("text")
     model = row.grow(data, seed=0, device="cpu").eval()
+    grow_until(model, "blocks.0", Stage.HOLDING, "attention")
+    with torch.no_grad():  # a seed is born silent
+        for parameter in model.slots["blocks.0"].parameters():
+            parameter.add_(0.1)
     tokens = data.phases[0].train.inputs[:2].clone()
     first = model(tokens)
     tokens[:, 9:] = (tokens[:, 9:] + 1) % data.classes
