@@ -40,6 +40,15 @@ def test_loading_fills_in_defaults_and_checks() -> None:
         task("mnist1d").load({"size": 4001})
 
 
+def test_a_row_made_from_another_checks_by_its_own_parameters() -> None:
+    row = task("mnist1d")
+    smaller = replace(row.parameters["size"], default=600, high=900)
+    made = replace(row, name="mine", parameters={**row.parameters, "size": smaller})
+    assert len(made.load({}).phases[0].train) == 600
+    with pytest.raises(ValueError, match=r"mine.size must be a whole number from 500 to 900, not 1000"):
+        made.load({"size": 1000})
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -100,7 +100,9 @@ class Instance:
 
     def _stamps(self, row: Task) -> tuple[tuple[int, int], ...]:
         """When the files that parameters name were last written, and how long they are."""
-        paths = [Path(str(value)) for name, value in self.parameters if row.parameters[name].is_path]
+        paths = [
+            Path(str(value)).expanduser() for name, value in self.parameters if row.parameters[name].is_path
+        ]
         return tuple((path.stat().st_mtime_ns, path.stat().st_size) for path in paths if path.is_file())
 
 
