@@ -104,8 +104,10 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
 
 def _read_arrays(path: Path, target: str) -> Table:
     try:
-        loaded = np.load(path, allow_pickle=False)
-        arrays = {"": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded}
+        with path.open("rb") as stream:  # np.load leaves the file open when it fails
+            loaded = np.load(stream, allow_pickle=False)
+            whole = isinstance(loaded, np.ndarray)
+            arrays = {"": loaded} if whole else {name: loaded[name] for name in loaded}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise DatasetCorrupt(path, found=str(error), expected="NumPy arrays without objects") from None
     if path.suffix == ".npy":

@@ -7,6 +7,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -99,7 +100,9 @@ class Instance:
 
     def _stamps(self, row: Task) -> tuple[tuple[int, int], ...]:
         """When the files that parameters name were last written, and how long they are."""
-        paths = [Path(str(value)) for name, value in self.parameters if row.parameters[name].is_path]
+        paths = [
+            Path(str(value)).expanduser() for name, value in self.parameters if row.parameters[name].is_path
+        ]
         return tuple((path.stat().st_mtime_ns, path.stat().st_size) for path in paths if path.is_file())
 
 
@@ -110,7 +113,9 @@ def _written(value: Parameter) -> str:
 
 def _source(code: object) -> str:
     """Where it is defined, with its source where Python can find that."""
-    home = f"{getattr(code, '__module__', '')}.{getattr(code, '__qualname__', repr(code))}"
+    if isinstance(code, partial):  # its own text holds an address
+        return f"{_source(code.func)}\n{code.args!r} {sorted(code.keywords.items())!r}"
+    home = f"{getattr(code, '__module__', '')}.{getattr(code, '__qualname__', type(code).__qualname__)}"
     try:
         return f"{home}\n{inspect.getsource(code)}"  # type: ignore[arg-type]
     except (OSError, TypeError):  # typed in at a prompt, or a callable object

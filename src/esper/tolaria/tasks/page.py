@@ -20,8 +20,8 @@ chosen and is written `task` or `task:parameter=value,parameter=value`, for exam
 from esper.tolaria.tasks import Instance, task
 
 instance = Instance.parse("mnist1d:noise=0.2,size=1000")
-data = instance.load()                                  # splits on the CPU; data.to("cuda") moves them
-model = task(instance.task).grow(data, seed=0, device="cpu")   # a host that can grow
+data = instance.load()  # splits on the CPU; data.to("cuda") moves them
+model = task(instance.task).grow(data, seed=0, device="cpu")  # a host that can grow
 ```
 
 Every task has three splits. Training and validation are what a run works with. The test split is sealed: only
@@ -34,10 +34,10 @@ _DISK = """## Data on disk
 
 Nothing is downloaded. `mnist`, `fashion_mnist` and the `cifar10` tasks read the files their authors publish from
 `$ESPER_DATA/mnist`, `$ESPER_DATA/fashion_mnist` and `$ESPER_DATA/cifar10` (without ESPER_DATA: from
-`~/.cache/esper/data`). A missing data set is an error that lists the files, their sizes and checksums; a damaged file
-is an error that says what was found and what was expected. CIFAR-10 may be the binary or the Python archive, packed or
-extracted; of the latter's pickles only arrays, numbers, texts, lists and dicts are read, and anything else is refused.
-Validation is 5,000 samples of the published training set; channels are standardised by the training split.
+`~/.cache/esper/data`). A missing data set is an error that lists the files, their sizes and checksums; a damaged
+file is an error that says what was found and what was expected. CIFAR-10 may be the binary or the Python archive,
+packed or extracted; of the latter's pickles only arrays, numbers, texts, lists and dicts are read, and anything else
+is refused. Validation is 5,000 samples of the published training set; channels are standardised by what remains.
 
 A table of your own is read by `tabular`, a text by `text`:
 
@@ -46,6 +46,11 @@ A table of your own is read by `tabular`, a text by `text`:
 
 Tables are split 70 / 15 / 15 %, stratified, and standardised by the training split; a cell that is not a finite
 number is refused by row and column. Texts are split into stretches of 80 / 10 / 10 %.
+"""
+
+_SUITES = """A suite draws the instances that a controller is trained on, and keeps a frozen list of others to judge
+it by: held-out permutations, held-out samples, and a corner of the ranges (few samples with many wrong labels) that
+no draw enters. `suite("cpu").draw(rng)` gives an `Instance`, `suite("cpu").held_out` the list.
 """
 
 _OWN = """## A task of your own
@@ -146,12 +151,8 @@ def _described(spec: ParameterSpec) -> tuple[str, str, str]:
 
 
 def _suites() -> str:
-    text = """A suite draws the instances that a controller is trained on, and keeps a frozen list of others to judge it by:
-held-out permutations, held-out samples, and a corner of the ranges (few samples with many wrong labels) that no draw
-enters. `suite("cpu").draw(rng)` gives an `Instance`, `suite("cpu").held_out` the list.
-"""
     rows = ((f"`{name}`", suite(name).summary, str(len(suite(name).held_out))) for name in suite_names())
-    return text + "\n" + _rows(("suite", "what it draws", "held out"), rows)
+    return _SUITES + "\n" + _rows(("suite", "what it draws", "held out"), rows)
 
 
 def _rows(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 
 import numpy as np
@@ -114,6 +115,7 @@ def _shifting(parameters: Parameters, kind: str, rng: np.random.Generator) -> Pa
     return shifting | ({"classes": int(rng.integers(3, 8))} if kind == "classes" else {})
 
 
+@cache
 def _frozen(name: str) -> tuple[Instance, ...]:
     lists: dict[str, list[str]] = json.loads(files(__package__).joinpath("held_out.json").read_text("utf-8"))
     return tuple(Instance.parse(text) for text in lists[name])

@@ -89,9 +89,10 @@ class Task:
                 )
         if self.precision not in ("fp32", "bf16"):
             raise ValueError(f"Task {self.name}: precision must be fp32 or bf16, not {self.precision!r}")
-        loader = self.load
         object.__setattr__(self, "parameters", MappingProxyType(dict(self.parameters)))
-        object.__setattr__(self, "load", lambda given: loader(self.complete(given)))
+        # A row made from another one by `replace` checks by its own parameters, not by the other's.
+        loader = self.load.loader if isinstance(self.load, _Completing) else self.load
+        object.__setattr__(self, "load", _Completing(self, loader))
 
     def complete(self, given: Mapping[str, Parameter]) -> dict[str, Parameter]:
         """The given parameters checked, one by one and together, and the others at their defaults."""
@@ -124,6 +125,17 @@ class Task:
 
     def __reduce__(self) -> tuple[Callable[[str], "Task"], tuple[str]]:
         return task, (self.name,)  # pickled by name: code is never stored
+
+
+@dataclass(frozen=True, slots=True)
+class _Completing:
+    """A loader behind the checks and defaults of its row."""
+
+    row: Task
+    loader: Loader
+
+    def __call__(self, given: Mapping[str, Parameter]) -> TaskData:
+        return self.loader(self.row.complete(given))
 
 
 _TABLE: dict[str, Task] = {}
