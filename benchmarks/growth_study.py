@@ -3,12 +3,14 @@
 Every arm of a (case, seed) has the same host, the same minibatches and the same seed weights: differences are paired.
 """
 
+import argparse
+import json
 import math
 import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import product
 
 import torch
@@ -18,6 +20,7 @@ from esper.leyline import ActionSpec, LifecycleOp, Stage
 from esper.tolaria.memory import keep_freed_memory
 from esper.tolaria.step import TrainingStep, forward
 from esper.tolaria.world import EngineWorld
+from harness import RESULTS
 
 CASES = (
     *(
@@ -135,6 +138,34 @@ def play(job: Job) -> Outcome:
         "gap": None if host.report.train_accuracy is None else host.report.train_accuracy - accuracies[-1],
         "seconds": time.perf_counter() - began,
     }
+
+
+def options(description: str | None, *, seeds: int) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--seeds", type=int, default=seeds, help="paired seeds")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no episode after this time")
+    parser.add_argument("--resume", action="store_true", help="keep the episodes of the last, unfinished run")
+    return parser.parse_args()
+
+
+def play_missing(name: str, jobs: Sequence[Job], chosen: argparse.Namespace) -> list[Outcome]:
+    """The jobs' episodes, kept in results/<name>_episodes.json; with --resume only those that are not there yet."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}_episodes.json"
+    rows: list[Outcome] = json.loads(path.read_text()) if chosen.resume and path.exists() else []
+    known = {job_of(row) for row in rows} & set(jobs)
+    rows = [row for row in rows if job_of(row) in known]
+    rows += play_all(
+        [job for job in jobs if job not in known], processes=chosen.processes, minutes=chosen.minutes
+    )
+    path.write_text(json.dumps(rows))
+    return rows
+
+
+def job_of(row: Outcome) -> Job:
+    arm = Arm(**{field.name: row[field.name] for field in fields(Arm)})  # type: ignore[arg-type]
+    return Job(str(row["case"]), int(str(row["seed"])), arm, int(str(row["epochs"])))
 
 
 def play_all(jobs: Sequence[Job], *, processes: int, minutes: float = math.inf) -> list[Outcome]:

@@ -6,8 +6,6 @@ chosen on one half of the seeds and scored on the other; leave-one-out and the p
 true gain; and the worth of growing when the data change. About two hours on one core: spread it with --processes.
 """
 
-import argparse
-import json
 from collections import defaultdict
 
 from growth_study import (
@@ -17,11 +15,13 @@ from growth_study import (
     Outcome,
     bootstrap_interval,
     correlation,
+    job_of,
     mean_and_error,
-    play_all,
+    options,
+    play_missing,
     short,
 )
-from harness import RESULTS, Row, report
+from harness import Row, report
 
 BLUEPRINTS = ("mixer", "conv_small", "conv_heavy", "attention", "norm")
 SLOTS, BIRTHS = (0, 1, 2), (0, 5, 10)
@@ -32,11 +32,15 @@ CHANGES = (6, 10, 14)
 SHIFT_EPOCHS = 24
 
 
+def shift_case(change: int) -> str:
+    return f"shift:change={change},kind=shuffle,shuffled=1.0,permutation=1"
+
+
 def shift_jobs(seeds: int) -> list[Job]:
     jobs = []
     for change in CHANGES:
         arms = [WAIT, *(Arm("mixer", slot, born) for slot in SLOTS for born in (0, change, change + 3))]
-        case = f"shift:change={change},kind=shuffle,permutation=1"
+        case = shift_case(change)
         jobs += [Job(case, seed, arm, SHIFT_EPOCHS) for seed in range(seeds) for arm in arms]
     return jobs
 
@@ -45,7 +49,7 @@ class Results:
     """Episodes by instance, arm and seed."""
 
     def __init__(self, episodes: list[Outcome]) -> None:
-        self.by_key = {_key(row): row for row in episodes}
+        self.by_key = {(job.case, job.arm, job.seed): row for row in episodes for job in (job_of(row),)}
         self.seeds = sorted({seed for _, _, seed in self.by_key})
 
     def utility(self, case: str, arm: Arm, seed: int, rent: float) -> float:
@@ -174,7 +178,7 @@ def shift_rows(results: Results) -> list[Row]:
         for name, lag in (("at the change", 0), ("3 late", 3), ("from epoch 0", None)):
             clusters: dict[int, list[float]] = defaultdict(list)
             for change in CHANGES:
-                case = f"shift:change={change},kind=shuffle,permutation=1"
+                case = shift_case(change)
                 for seed in results.seeds:
                     arm = Arm("mixer", slot, 0 if lag is None else change + lag)
                     clusters[seed].append(
@@ -190,11 +194,6 @@ def _gain(results: Results, case: str, arm: Arm, seed: int) -> float:
     return results.utility(case, arm, seed, 0.0) - results.utility(case, WAIT, seed, 0.0)
 
 
-def _key(row: Outcome) -> tuple[str, Arm, int]:
-    arm = {name: row[name] for name in Arm.__dataclass_fields__}
-    return str(row["case"]), Arm(**arm), int(str(row["seed"]))  # type: ignore[arg-type]
-
-
 def _number(row: Outcome, name: str) -> float:
     return float(str(row[name]))
 
@@ -208,23 +207,15 @@ def complete_seeds(rows: list[Outcome], per_seed: int) -> list[Outcome]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--minutes", type=float, default=float("inf"))
-    options = parser.parse_args()
-    RESULTS.mkdir(exist_ok=True)
-    shift = play_all(shift_jobs(4), processes=options.processes)
-    (RESULTS / "shift_episodes.json").write_text(json.dumps(shift))
+    chosen = options(__doc__, seeds=8)
+    shift = play_missing("shift", shift_jobs(4), chosen)
     report(
         "shift",
         "When the data change (positions become shuffled): gain over waiting",
         shift_rows(Results(shift)),
     )
-    jobs = [Job(case, seed, arm) for seed in range(options.seeds) for case in CASES for arm in GRID]
-    played = play_all(jobs, processes=options.processes, minutes=options.minutes)
-    rows = complete_seeds(played, len(CASES) * len(GRID))
-    (RESULTS / "headroom_episodes.json").write_text(json.dumps(rows))
+    jobs = [Job(case, seed, arm) for seed in range(chosen.seeds) for case in CASES for arm in GRID]
+    rows = complete_seeds(play_missing("headroom", jobs, chosen), len(CASES) * len(GRID))
     results = Results(rows)
     print(f"{len(results.seeds)} paired seeds")
     report("headroom", "Headroom of open-loop schedules (utility)", headroom_rows(results))

@@ -5,12 +5,10 @@ plain ramp from birth (3 epochs, learning rate x3, scale 0) of the same instance
 draws paired seeds anew. Takes about an hour on one core: spread it with --processes.
 """
 
-import argparse
-import json
 from dataclasses import replace
 
-from growth_study import CASES, Arm, Job, Outcome, bootstrap_interval, play_all
-from harness import RESULTS, Row, report
+from growth_study import CASES, Arm, Job, Outcome, bootstrap_interval, job_of, options, play_missing
+from harness import Row, report
 
 BORN = 3
 SEEDS = {"mixer@2": Arm("mixer", 2, BORN, isolated=0), "conv_small@2": Arm("conv_small", 2, BORN, isolated=0)}
@@ -35,22 +33,14 @@ ARMS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=6)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--minutes", type=float, default=float("inf"))
-    options = parser.parse_args()
+    chosen = options(__doc__, seeds=6)
     wanted = {
         (seed_name, arm_name): replace(base, **changes)  # type: ignore[arg-type]
         for seed_name, base in SEEDS.items()
         for arm_name, changes in ARMS.items()
     }
-    jobs = [
-        Job(case, seed, arm) for seed in range(options.seeds) for case in CASES for arm in wanted.values()
-    ]
-    rows = play_all(jobs, processes=options.processes, minutes=options.minutes)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "mechanics_episodes.json").write_text(json.dumps(rows))
+    jobs = [Job(case, seed, arm) for seed in range(chosen.seeds) for case in CASES for arm in wanted.values()]
+    rows = play_missing("mechanics", jobs, chosen)
     report(
         "mechanics",
         "Bringing a seed in: points of final accuracy against a plain ramp from birth",
@@ -59,7 +49,7 @@ def main() -> None:
 
 
 def table(episodes: list[Outcome]) -> list[Row]:
-    index = {_key(row): row for row in episodes}
+    index = {(job.case, job.seed, job.arm): row for row in episodes for job in (job_of(row),)}
     rows: list[Row] = []
     for arm_name, changes in ARMS.items():
         row: dict[str, str | float | int] = {"arm": arm_name}
@@ -80,11 +70,6 @@ def table(episodes: list[Outcome]) -> list[Row]:
                 row["pairs"] = sum(len(cluster) for cluster in clusters.values())
         rows.append(row)
     return rows
-
-
-def _key(row: Outcome) -> tuple[str, int, Arm]:
-    arm = {name: row[name] for name in Arm.__dataclass_fields__}
-    return str(row["case"]), int(str(row["seed"])), Arm(**arm)  # type: ignore[arg-type]
 
 
 def _number(row: Outcome) -> float:

@@ -53,14 +53,8 @@ class TrainingStep:
         host = self.host
         inputs, targets = host.data.inputs[indices], host.data.targets[indices]
         host.optimizer.zero_grad(set_to_none=True)
-        with autocast(host):
-            logits = host.model(inputs)
-            assert isinstance(logits, Tensor)
-            loss = F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten())
-        loss.backward()
-        with (
-            torch.no_grad()
-        ):  # not inference mode: the optimiser's state must go on meeting autograd's tensors
+        loss, logits = self.backward(inputs, targets)
+        with torch.no_grad():  # inference tensors could not be trained on any more
             measured = clip_groups_(self._groups, self._limits)
             if self._guard is not None:
                 self._guard(measured[1 : len(self._groups)])
