@@ -68,7 +68,8 @@ def table(episodes: list[Outcome]) -> list[Row]:
                 row[f"{seed_name}"] = f"{middle:+.2f} [{low:+.2f}, {high:+.2f}]"
                 row[f"{seed_name}: first epoch in"] = f"{100 * sum(steps) / len(steps):+.1f}"
                 row["pairs"] = sum(len(cluster) for cluster in clusters.values())
-        rows.append(row)
+        if len(row) > 1:  # something was played
+            rows.append(row)
     return rows
 
 
