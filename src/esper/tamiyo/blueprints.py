@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esper.leyline import BlueprintCard, BlueprintKind
-from esper.tamiyo.scales import bounded, by_percent
+from esper.tamiyo.scales import bound_in_place, by_percent
 
 KINDS = tuple(BlueprintKind)
 BLUEPRINT_FEATURE_NAMES = (*(f"kind_{kind}" for kind in KINDS), "cost", "offered")
@@ -30,6 +30,7 @@ def blueprint_features(
                 raise ValueError(f"slot {slot} offers {card.name!r}, which is not among {', '.join(names)}")
             row = features[slot, names.index(card.name)]
             row[KINDS.index(card.kind)] = 1.0
-            row[-2] = bounded(by_percent(np.array(card.parameters / host_parameters)))
+            row[-2] = by_percent(np.array(card.parameters / host_parameters))
             row[-1] = 1.0
+    bound_in_place(features)
     return features

@@ -12,15 +12,18 @@ from esper.tamiyo.space import GrowthSpace
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-_OPS = np.arange(len(LifecycleOp))
+# Bits of readings -> one bool per operation.
+_OP_ROWS = (np.arange(1 << len(LifecycleOp))[:, np.newaxis] >> np.arange(len(LifecycleOp)) & 1).astype(
+    np.bool_
+)
 _TARGETS = np.array(ALPHA_TARGETS)
 _EVERY, _NONE = len(STYLES), len(STYLES) + 1
-# Legal styles by the style of the seed that may be retargeted; then all of them; then none.
+# Legal styles by the style of the seed that may be retargeted; then all of them; then the placeholder.
 _STYLE_ROWS = np.array(
     [
         *([one.composition is other.composition for other in STYLES] for one in STYLES),
         [True] * len(STYLES),
-        [False] * len(STYLES),
+        [style is STYLES[0] for style in STYLES],
     ]
 )
 
@@ -64,7 +67,7 @@ class GrowthMasks:
 
     def write(self, legal_bits: Array, style: Array, alpha_target: Array, offered: Mask) -> Mask:
         """From the readings (env, slot) and the offers (env, slot, blueprint); padding has bits 0."""
-        legal = (legal_bits.astype(np.int64)[..., np.newaxis] >> _OPS & 1).astype(np.bool_)  # (env, slot, op)
+        legal = _OP_ROWS[legal_bits.astype(np.int64)]  # (env, slot, op)
         germinate = legal[..., LifecycleOp.GERMINATE]
         retarget = legal[..., LifecycleOp.SET_ALPHA_TARGET]
         blocks = self._blocks
@@ -78,7 +81,7 @@ class GrowthMasks:
         blocks["style"][:] = _STYLE_ROWS[rows]
         other_target = alpha_target[..., np.newaxis] != _TARGETS
         np.logical_and(other_target, (germinate | retarget)[..., np.newaxis], out=blocks["alpha_target"])
-        for head in ("slot", "blueprint", "style", "alpha_target"):
+        for head in ("slot", "blueprint", "alpha_target"):
             block = blocks[head]
             block[..., 0] |= ~block.any(axis=-1)
         for head in ("op", "slot", "blueprint", "style", "alpha_target"):

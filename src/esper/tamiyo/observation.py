@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from esper.leyline import HostProtocol, LifecycleOp, Situation, SlotReading
 from esper.tamiyo.blueprints import KINDS, blueprint_features
-from esper.tamiyo.host_features import HostReading, write_host_features
+from esper.tamiyo.host_features import HostReading, symlog_losses, write_host_features
 from esper.tamiyo.masks import GrowthMasks
 from esper.tamiyo.observation_layout import observation_parts, observation_size
 from esper.tamiyo.slot_features import FIELD, PADDING, write_slot_features
@@ -21,19 +21,40 @@ from esper.tamiyo.tracker import HISTORY, TRACKED, SignalTracker
 from esper.tamiyo.trends import trend
 
 Array = NDArray[np.float64]
+_SERIES = len(TRACKED)
 
 
 @dataclass(slots=True)
 class _Env:
-    """One host of the batch, as last recorded."""
+    """One host of the batch, as last read."""
 
     host: HostProtocol
     tracker: SignalTracker
     parameter_budget: int | None
     last_operation: LifecycleOp
-    host_reading: HostReading
-    slot_readings: list[SlotReading]
+    slot_readings: list[SlotReading] = field(default_factory=list)
     """Padded to the space's slots."""
+    host_reading: tuple[float, ...] = ()
+    """The numbers of a HostReading."""
+
+    def read(self, slot_count: int, *, new_epoch: bool) -> None:
+        """Once, for everything that is asked until the next epoch."""
+        host, tracker = self.host, self.tracker
+        report, readings = host.report, list(host.readings())
+        readings += [PADDING] * (slot_count - len(readings))
+        if new_epoch:
+            tracker.record(report, readings)
+        self.slot_readings = readings
+        self.host_reading = HostReading(
+            report.epoch,
+            tracker.horizon,
+            host.training_samples,
+            tracker.plateau_epochs,
+            host.host_parameters,
+            math.nan if self.parameter_budget is None else self.parameter_budget,
+            math.nan if report.gradient_norm is None else report.gradient_norm,
+            self.last_operation,
+        )
 
 
 class Observer:
@@ -49,7 +70,18 @@ class Observer:
     out           memory for the flat observation (env, feature) float32, such as a pinned or shared tensor
     """
 
-    __slots__ = ("_cards", "_envs", "_masks", "_offered", "_parts", "_places", "_readings", "flat", "space")
+    __slots__ = (
+        "_cards",
+        "_each_slot",
+        "_envs",
+        "_masks",
+        "_offered",
+        "_parts",
+        "_places",
+        "_readings",
+        "flat",
+        "space",
+    )
 
     def __init__(
         self,
@@ -72,6 +104,7 @@ class Observer:
         # Kind of each card of each slot; the last entry, -1, is what "nothing grows" points at.
         self._cards = np.full((num_envs, slots, blueprints + 1), -1, dtype=np.int64)
         self._places = np.zeros((num_envs, slots, 2))  # relative width and depth
+        self._each_slot = np.ogrid[:num_envs, :slots]
         self._readings: Array | None = None
 
     @property
@@ -82,32 +115,44 @@ class Observer:
         self, env_idx: int, host: HostProtocol, *, horizon: int, parameter_budget: int | None = None
     ) -> None:
         """Forget what was there and watch a new host, whose report is that of epoch 0."""
-        self._place(env_idx, host)
-        self._watch(env_idx, host, SignalTracker(horizon), LifecycleOp.WAIT, parameter_budget, new_epoch=True)
+        self._watch(
+            env_idx, _Env(host, SignalTracker(horizon), parameter_budget, LifecycleOp.WAIT), new_epoch=True
+        )
 
     def record(self, env_idx: int, host: HostProtocol, operation: LifecycleOp) -> None:
         """Take in the epoch that followed an operation."""
         env = self._env(env_idx)
-        self._watch(env_idx, host, env.tracker, operation, env.parameter_budget, new_epoch=True)
+        env.host, env.last_operation = host, operation
+        env.read(self.space.slot_count, new_epoch=True)
+        self._readings = None
 
     def observe(self) -> dict[str, NDArray[np.float32]]:
         """host (env, feature), slots (env, slot, feature), blueprints (env, slot, blueprint, feature)."""
-        envs = self._all()
-        readings = self._slot_readings()
+        envs, readings = self._watched(), self._slot_readings()
         hosts = _array(
             chain.from_iterable(env.host_reading for env in envs), len(envs), len(HostReading._fields)
         )
-        series = len(TRACKED) + self.space.slot_count
         window = _array(
-            chain.from_iterable(env.tracker.flat_window for env in envs), len(envs), HISTORY, series
+            chain.from_iterable(env.tracker.flat_window for env in envs),
+            len(envs),
+            HISTORY,
+            _SERIES + self.space.slot_count,
         )
-        added_parameters = readings[..., FIELD["parameters"]].sum(axis=-1)
-        write_host_features(hosts, window[..., : len(TRACKED)], added_parameters, self._parts["host"])
-        growing = readings[..., FIELD["blueprint"]].astype(np.int64)[..., np.newaxis]
+        symlog_losses(window)
+        change, slope = trend(window)
+        write_host_features(
+            hosts,
+            window[:, -1, :_SERIES],
+            change[:, :_SERIES],
+            slope[:, :_SERIES],
+            readings[..., FIELD["parameters"]].sum(axis=-1),
+            self._parts["host"],
+        )
+        growing = readings[..., FIELD["blueprint"]].astype(np.int64)
         write_slot_features(
             readings,
-            trend(window[..., len(TRACKED) :])[1],
-            np.take_along_axis(self._cards, growing, axis=-1).squeeze(-1),
+            slope[:, _SERIES:],
+            self._cards[*self._each_slot, growing],
             self._places,
             hosts[:, HostReading._fields.index("host_parameters")],
             hosts[:, HostReading._fields.index("gradient_norm")],
@@ -155,41 +200,18 @@ class Observer:
             raise TypeError(f"parameter_budget is {budget!r}; expected an integer or None")
         tracker = SignalTracker(horizon=1)
         tracker.load_state_dict(tracked)
-        expected = HISTORY * (len(TRACKED) + self.space.slot_count)
+        expected = HISTORY * (_SERIES + self.space.slot_count)
         if len(tracker.flat_window) != expected:
             raise ValueError(
                 f"the tracker's window has {len(tracker.flat_window)} numbers; {self.space.slot_count} slots "
                 f"need {expected}"
             )
-        self._place(env_idx, host)
-        self._watch(env_idx, host, tracker, LifecycleOp(operation), budget, new_epoch=False)
+        self._watch(env_idx, _Env(host, tracker, budget, LifecycleOp(operation)), new_epoch=False)
 
-    def _watch(
-        self,
-        env_idx: int,
-        host: HostProtocol,
-        tracker: SignalTracker,
-        operation: LifecycleOp,
-        budget: int | None,
-        *,
-        new_epoch: bool,
-    ) -> None:
-        """Read the host once, for everything that is asked until the next epoch."""
-        report, readings = host.report, list(host.readings())
-        readings += [PADDING] * (self.space.slot_count - len(readings))
-        if new_epoch:
-            tracker.record(report, readings)
-        host_reading = HostReading(
-            epoch=report.epoch,
-            horizon=tracker.horizon,
-            training_samples=host.training_samples,
-            plateau_epochs=tracker.plateau_epochs,
-            host_parameters=host.host_parameters,
-            parameter_budget=math.nan if budget is None else budget,
-            gradient_norm=math.nan if report.gradient_norm is None else report.gradient_norm,
-            last_operation=operation,
-        )
-        self._envs[env_idx] = _Env(host, tracker, budget, operation, host_reading, readings)
+    def _watch(self, env_idx: int, env: _Env, *, new_epoch: bool) -> None:
+        self._place(env_idx, env.host)
+        env.read(self.space.slot_count, new_epoch=new_epoch)
+        self._envs[env_idx] = env
         self._readings = None
 
     def _place(self, env_idx: int, host: HostProtocol) -> None:
@@ -213,7 +235,7 @@ class Observer:
     def _slot_readings(self) -> Array:
         """(env, slot, field of SlotReading), made once an epoch."""
         if self._readings is None:
-            envs = self._all()
+            envs = self._watched()
             rows = chain.from_iterable(env.slot_readings for env in envs)
             self._readings = _array(
                 chain.from_iterable(rows), len(envs), self.space.slot_count, len(SlotReading._fields)
@@ -226,8 +248,11 @@ class Observer:
             raise RuntimeError(f"env {env_idx} has no host yet: call begin first")
         return env
 
-    def _all(self) -> list[_Env]:
-        return [self._env(env_idx) for env_idx in range(self.num_envs)]
+    def _watched(self) -> list[_Env]:
+        envs = [env for env in self._envs if env is not None]
+        if len(envs) != self.num_envs:
+            self._env(self._envs.index(None))  # says which one
+        return envs
 
 
 def _array(numbers: Iterable[float], *shape: int) -> Array:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from esper.leyline import SlotReading, Stage
 from esper.tamiyo.blueprints import KINDS
 from esper.tamiyo.observation_layout import PRESENT, READY_OPS, SLOT_FEATURES, span
-from esper.tamiyo.scales import bounded, by_percent, epochs, known, magnitude
+from esper.tamiyo.scales import bound_in_place, by_percent, epochs, known, magnitude
 
 Array = NDArray[np.float64]
 
@@ -34,12 +34,16 @@ PADDING = SlotReading(
 FIELD = {name: index for index, name in enumerate(SlotReading._fields)}
 """Columns of readings that were put into an array."""
 
-_STAGES = span(SLOT_FEATURES, f"stage_{Stage(0).name.lower()}", f"stage_{Stage(len(Stage) - 1).name.lower()}")
-_READY = span(SLOT_FEATURES, f"ready_{READY_OPS[0].name.lower()}", f"ready_{READY_OPS[-1].name.lower()}")
-_GROWS = span(SLOT_FEATURES, f"grows_{KINDS[0]}", f"grows_{KINDS[-1]}")
-_ALWAYS_KNOWN = span(SLOT_FEATURES, "fading", "depth")
-_MEASURED = span(SLOT_FEATURES, "alpha_target", "gradient_health")
-_MEASURED_KNOWN = span(SLOT_FEATURES, "alpha_target_known", "gradient_health_known")
+_AT = {name: column for column, name in enumerate(SLOT_FEATURES)}
+_STAGES = slice(_AT["stage_dormant"], _AT["stage_dormant"] + len(Stage))
+_READY = slice(_AT["ready_germinate"], _AT["ready_germinate"] + len(READY_OPS))
+_GROWS = slice(_AT[f"grows_{KINDS[0]}"], _AT[f"grows_{KINDS[0]}"] + len(KINDS))
+_PLACE = span(SLOT_FEATURES, "width", "depth")
+_EPOCHS = span(SLOT_FEATURES, "epochs_to_target", "epochs_in_stage")
+_EPOCH_FIELDS = slice(FIELD["epochs_to_target"], FIELD["epochs_in_stage"] + 1)
+_BY_PERCENT = span(SLOT_FEATURES, "parameters", "probe")
+_MEASURED = span(SLOT_FEATURES, "contribution", "gradient_health")
+_MEASURED_KNOWN = span(SLOT_FEATURES, "contribution_known", "gradient_health_known")
 _STAGE_ROWS = np.eye(len(Stage) + 1)[:, :-1]  # the last row, of stage -1, is padding
 _KIND_ROWS = np.eye(len(KINDS) + 1)[:, :-1]  # the last row, of kind -1, is nothing growing
 _OPS = np.array(READY_OPS)
@@ -54,8 +58,9 @@ def write_slot_features(
     host_gradient_norm: Array,
     out: NDArray[np.float32],
 ) -> None:
-    """readings (env, slot, field of SlotReading) -> out (env, slot, feature).
+    """Into out (env, slot, feature).
 
+    readings            (env, slot, field of SlotReading)
     contribution_slope  (env, slot), NaN unknown
     growing_kind        (env, slot) index into KINDS, -1 where nothing grows
     place               (env, slot, 2): relative width and depth of the slot, 0 in padding
@@ -67,30 +72,18 @@ def write_slot_features(
     out[..., _STAGES] = _STAGE_ROWS[stage]
     out[..., _READY] = column["legal"].astype(np.int64)[..., np.newaxis] >> _OPS & 1
     out[..., _GROWS] = _KIND_ROWS[growing_kind]
-    out[..., _ALWAYS_KNOWN] = bounded(
-        np.stack(
-            (
-                column["fading"],
-                column["alpha"],
-                epochs(column["epochs_to_target"]),
-                epochs(column["age"]),
-                epochs(column["epochs_in_stage"]),
-                by_percent(column["parameters"] / host_parameters[:, np.newaxis]),
-                place[..., 0],
-                place[..., 1],
-            ),
-            axis=-1,
-        )
-    )
-    measured = np.stack(
-        (
-            column["alpha_target"],
-            by_percent(column["contribution"]),
-            by_percent(contribution_slope),
-            by_percent(column["probe"]),
-            magnitude(column["gradient_norm"]) - magnitude(host_gradient_norm)[:, np.newaxis],
-            column["gradient_health"],
-        ),
-        axis=-1,
-    )
-    out[..., _MEASURED], out[..., _MEASURED_KNOWN] = bounded(measured), known(measured)
+    out[..., _PLACE] = place
+    out[..., _AT["fading"]] = column["fading"]
+    out[..., _AT["alpha"]] = column["alpha"]
+    out[..., _EPOCHS] = epochs(readings[..., _EPOCH_FIELDS])
+    out[..., _AT["parameters"]] = column["parameters"] / host_parameters[:, np.newaxis]
+    out[..., _AT["contribution"]] = column["contribution"]
+    out[..., _AT["contribution_trend"]] = contribution_slope
+    out[..., _AT["probe"]] = column["probe"]
+    out[..., _BY_PERCENT] = by_percent(out[..., _BY_PERCENT])
+    out[..., _AT["alpha_target"]] = column["alpha_target"]
+    ratio = magnitude(column["gradient_norm"]) - magnitude(host_gradient_norm)[:, np.newaxis]
+    out[..., _AT["gradient_ratio"]] = ratio
+    out[..., _AT["gradient_health"]] = column["gradient_health"]
+    out[..., _MEASURED_KNOWN] = known(out[..., _MEASURED])
+    bound_in_place(out)

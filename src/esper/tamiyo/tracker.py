@@ -44,12 +44,8 @@ class SignalTracker:
 
     def record(self, report: EpochReport, slots: Sequence[SlotReading]) -> None:
         """Take in one epoch; the number of slots stays the same."""
-        row = [
-            _finite(report.train_loss),
-            _finite(report.train_accuracy),
-            _finite(report.validation_loss),
-            _finite(report.validation_accuracy),
-        ]
+        accuracy, loss = _finite(report.validation_accuracy), _finite(report.validation_loss)
+        row = [_finite(report.train_loss), _finite(report.train_accuracy), loss, accuracy]
         row += [slot.contribution for slot in slots]
         if len(row) != self._row:
             if self._row:
@@ -57,8 +53,7 @@ class SignalTracker:
             self._row = len(row)
             self._window = [math.nan] * (len(row) * self.history)
         self._window = self._window[len(row) :] + row
-        validation_loss, validation_accuracy = row[2], row[3]
-        score = -validation_loss if math.isnan(validation_accuracy) else validation_accuracy
+        score = -loss if math.isnan(accuracy) else accuracy
         if score >= self._best + self.plateau_threshold and score > self._best:
             self._best, self._plateau = score, 0
         else:
@@ -126,18 +121,29 @@ class SignalTracker:
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Take up exactly what `state_dict` gave, settings included."""
-        numbers = {name: state[name] for name in ("horizon", "history", "plateau", "row")}
-        best, threshold, window = state["best"], state["plateau_threshold"], state["window"]
-        for name, value in numbers.items():
-            if not isinstance(value, int):
-                raise TypeError(f"{name} is {value!r}; expected an integer")
-        if not isinstance(best, float) or not isinstance(threshold, float | int):
-            raise TypeError(f"best is {best!r}, plateau_threshold {threshold!r}; expected numbers")
-        horizon, history, plateau, row = (int(value) for value in numbers.values())  # type: ignore[call-overload]
-        if not isinstance(window, list) or len(window) != row * history * bool(row):
-            raise ValueError(f"window is {window!r}; expected a list of {row} x {history} numbers")
-        self.horizon, self.history, self.plateau_threshold = horizon, history, threshold
-        self._best, self._plateau, self._row, self._window = best, plateau, row, list(window)
+        horizon, history, plateau, row = (
+            _integer(state, name) for name in ("horizon", "history", "plateau", "row")
+        )
+        window = state["window"]
+        if not isinstance(window, list) or len(window) != row * history:
+            raise ValueError(f"window is {window!r}; expected a list of {history} x {row} numbers")
+        self.horizon, self.history = horizon, history
+        self.plateau_threshold, self._best = _real(state, "plateau_threshold"), _real(state, "best")
+        self._plateau, self._row, self._window = plateau, row, [float(value) for value in window]
+
+
+def _integer(state: Mapping[str, object], name: str) -> int:
+    value = state[name]
+    if not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r}; expected an integer")
+    return value
+
+
+def _real(state: Mapping[str, object], name: str) -> float:
+    value = state[name]
+    if not isinstance(value, int | float):
+        raise TypeError(f"{name} is {value!r}; expected a number")
+    return float(value)
 
 
 def _finite(value: float | None) -> float:
