@@ -42,6 +42,24 @@ DORMANT = SlotReading(
     gradient_health=math.nan,
 )
 
+HOLDING = SlotReading(
+    stage=int(Stage.HOLDING),
+    fading=False,
+    alpha=0.7,
+    alpha_target=0.7,
+    epochs_to_target=0,
+    age=6,
+    epochs_in_stage=2,
+    blueprint=1,
+    style=0,
+    parameters=50,
+    legal=0b011101,
+    contribution=0.03,
+    probe=math.nan,
+    gradient_norm=0.2,
+    gradient_health=0.75,
+)
+
 
 def report(
     epoch: int, accuracy: float | None = 0.5, *, loss: float = 1.0, **others: float | None
