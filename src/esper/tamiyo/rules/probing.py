@@ -21,7 +21,7 @@ class ProbeAndKeepPolicy:
     start  the first epoch at which one is germinated
     """
 
-    __slots__ = ("_kept", "_queue", "_trial", "candidates", "judge_age", "margin", "rent", "start")
+    __slots__ = ("_queue", "_trial", "_verdict", "candidates", "judge_age", "margin", "rent", "start")
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ProbeAndKeepPolicy:
     def reset(self) -> None:
         self._queue: list[tuple[str, str]] | None = None
         self._trial: str | None = None
-        self._kept = False
+        self._verdict: bool | None = None
 
     @property
     def finished(self) -> bool:
@@ -63,16 +63,15 @@ class ProbeAndKeepPolicy:
         advance = ActionSpec(LifecycleOp.ADVANCE, seed.name)
         if refusal(advance, situation) is None:
             return advance
-        if not self._kept:
-            if seed.age < self.judge_age:
-                return ActionSpec()
+        if self._verdict is None and seed.age >= self.judge_age:
             stuck = seed.stage is Stage.TRAINING
-            worth = False if stuck else pays(seed, situation.signals, margin=self.margin, rent=self.rent)
-            if worth is None:
-                return ActionSpec()
-            self._kept = worth
-        verdict = ActionSpec(LifecycleOp.FOSSILIZE if self._kept else LifecycleOp.PRUNE, seed.name)
-        return verdict if refusal(verdict, situation) is None else ActionSpec()
+            self._verdict = (
+                False if stuck else pays(seed, situation.signals, margin=self.margin, rent=self.rent)
+            )
+        if self._verdict is None:
+            return ActionSpec()
+        end = ActionSpec(LifecycleOp.FOSSILIZE if self._verdict else LifecycleOp.PRUNE, seed.name)
+        return end if refusal(end, situation) is None else ActionSpec()
 
     def _begin(self, situation: Situation) -> ActionSpec:
         """Germinate the next candidate, once its slot is free; drop those whose slot never will be."""
@@ -91,7 +90,7 @@ class ProbeAndKeepPolicy:
             if refusal(action, situation) is not None:
                 return ActionSpec()  # an embargo, or no live place: both pass
             self._queue.pop(0)
-            self._trial, self._kept = slot, False
+            self._trial, self._verdict = slot, None
             return action
         return ActionSpec()
 
