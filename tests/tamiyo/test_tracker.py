@@ -18,14 +18,15 @@ NAN = math.nan
 def test_trends_of_known_answers() -> None:
     window = np.array(
         [
+            [0.0, 5.0, NAN, 0.0, NAN],
             [1.0, 9.0, NAN, 1.0, NAN],
             [2.0, NAN, NAN, 1.0, NAN],
             [4.0, 1.0, NAN, 5.0, NAN],
-            [7.0, 3.0, NAN, NAN, 6.0],
+            [8.0, 3.0, NAN, NAN, 6.0],
         ]
     )
     change, slope = trend(window)
-    np.testing.assert_allclose(change, [3.0, 2.0, NAN, NAN, NAN])
+    np.testing.assert_allclose(change, [4.0, 2.0, NAN, NAN, NAN])
     np.testing.assert_allclose(slope, [2.0, 2.0, NAN, NAN, NAN])  # the second: only its unbroken run counts
 
 

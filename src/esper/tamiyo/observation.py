@@ -224,7 +224,6 @@ class Observer:
         features[:count] = blueprint_features(offered, self.space.blueprints, host.host_parameters)
         features[count:] = 0.0
         self._offered[env_idx] = features[..., -1] > 0
-        self._cards[env_idx] = -1
         for slot, slot_cards in enumerate(offered):
             self._cards[env_idx, slot, : len(slot_cards)] = [KINDS.index(card.kind) for card in slot_cards]
         channels = np.array([snapshot.channels for snapshot in host.snapshots()])
