@@ -122,6 +122,8 @@ class Observer:
     def record(self, env_idx: int, host: HostProtocol, operation: LifecycleOp) -> None:
         """Take in the epoch that followed an operation."""
         env = self._env(env_idx)
+        if host is not env.host:
+            env.host.slot_config.require_same(host.slot_config, ours=f"env {env_idx}", theirs="the host")
         env.host, env.last_operation = host, operation
         env.read(self.space.slot_count, new_epoch=True)
         self._readings = None
