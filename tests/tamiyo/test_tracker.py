@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.leyline import LifecycleOp
@@ -30,6 +30,7 @@ def test_trends_of_known_answers() -> None:
     np.testing.assert_allclose(slope, [2.0, 2.0, NAN, NAN, NAN])  # the second: only its unbroken run counts
 
 
+@settings(deadline=None)
 @given(start=st.floats(-10, 10), slope=st.floats(-10, 10), epochs=st.integers(2, 7), hosts=st.integers(1, 3))
 def test_a_straight_line_has_its_own_slope(start: float, slope: float, epochs: int, hosts: int) -> None:
     line = start + slope * np.arange(epochs)

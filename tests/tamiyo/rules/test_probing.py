@@ -2,6 +2,7 @@
 
 import pytest
 
+from esper.kasmina import GrowthRules
 from esper.tamiyo.rules import DetectThenProbePolicy, ProbeAndKeepPolicy
 from watched import ModelHost, live, small_model
 
@@ -56,6 +57,32 @@ def test_a_candidate_that_costs_too_much_is_passed_over() -> None:
     assert costs["conv_small"] <= budget
     done = live(ProbeAndKeepPolicy(), host, horizon=16, budget=budget)
     assert done[0] == (4, "germinate conv_small@blocks.2")
+
+
+class Broken(ModelHost):
+    """Gradients of seeds are never finite, so none can be advanced."""
+
+    def epoch(self) -> None:
+        super().epoch()
+        for name, slot in self.model.slots.items():
+            if slot.stage.is_live:
+                self.model.report(name, gradients_finite=False)
+
+
+def test_a_candidate_that_cannot_be_advanced_is_pruned() -> None:
+    done = live(ProbeAndKeepPolicy(), Broken(small_model("series"), measure=lambda *_: 0.9), horizon=16)
+    assert done[:3] == [
+        (4, "germinate mixer@blocks.2"),
+        (8, "prune blocks.2"),
+        (10, "germinate conv_small@blocks.2"),
+    ]
+
+
+def test_the_verdict_is_final() -> None:
+    """A seed that paid when it was judged is kept, though it does not pay when that becomes legal."""
+    rules = GrowthRules(min_holding_epochs=4)
+    host = ModelHost(small_model("series", rules), measure=lambda epoch, *_: 0.9 if epoch <= 8 else -0.9)
+    assert live(ProbeAndKeepPolicy(), host, horizon=13)[-1] == (11, "fossilize blocks.2")
 
 
 def test_detection_comes_before_probing() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import esper
@@ -52,7 +52,8 @@ def clauses(draw: st.DrawFn) -> Clause:
     return Clause(draw(st.integers(0, 99)), action)
 
 
-@given(st.lists(clauses()))
+@settings(max_examples=50, deadline=None)
+@given(st.lists(clauses(), max_size=5))
 def test_text_round_trips(parts: list[Clause]) -> None:
     schedule = Schedule(tuple(parts))
     assert Schedule.parse(str(schedule)) == schedule
