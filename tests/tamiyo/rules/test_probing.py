@@ -50,6 +50,17 @@ def test_what_is_not_offered_falls_back_to_the_cheapest() -> None:
     assert did == [what for *_, what in offers[:4]]
 
 
+def test_a_fallback_leaves_the_other_candidates_alone() -> None:
+    host = ModelHost(small_model("series"), measure=lambda *_: 0.0)
+    cheapest, second = sorted(card.parameters for cards in host.cards.values() for card in cards)[:2]
+    assert cheapest < second
+    name = next(card.name for card in host.cards["blocks.0"] if card.parameters == cheapest)
+    policy = ProbeAndKeepPolicy(candidates=["nothing@0", f"{name}@0", "mixer@9"])
+    did = [what for _, what in live(policy, host, horizon=60) if what.startswith("germinate")]
+    assert did[1] == f"germinate {name}@blocks.0"
+    assert len(set(did)) == 3
+
+
 def test_a_candidate_that_costs_too_much_is_passed_over() -> None:
     host = ModelHost(small_model("series"), measure=lambda *_: 0.0)
     costs = {card.name: card.parameters for card in host.cards["blocks.2"]}

@@ -132,6 +132,11 @@ def test_otherwise_a_clause_waits_for_its_time() -> None:
     ]
 
 
+def test_a_clause_does_not_overtake_another_of_its_slot() -> None:
+    text = "germinate mixer@1 t=0; advance 1 t=1; fossilize 1 t=2; prune 1 t=2"
+    assert live(SchedulePolicy(text), host(), horizon=12)[2:] == [(4, "fossilize blocks.1")]
+
+
 def test_a_slot_is_germinated_again_after_its_embargo() -> None:
     text = "germinate mixer@1 t=0; prune 1 alpha_speed=0 t=3; germinate norm@1 t=4"
     assert live(SchedulePolicy(text), host(), horizon=12)[-1] == (5, "germinate norm@blocks.1")
