@@ -19,3 +19,9 @@ def test_the_readmes_python_runs() -> None:
         forget("wide_mlp")
     model = scope["model"]
     assert model.slots["1"].stage.name == "FOSSILIZED"  # type: ignore[attr-defined]
+
+
+def test_the_python_of_docs_running_runs() -> None:
+    text = (README.parent / "docs" / "running.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    exec(compile(block, "running.md", "exec"), {})

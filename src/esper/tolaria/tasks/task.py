@@ -65,7 +65,7 @@ class Task:
     seed_lr_multiplier: float = 3.0
     clip_host: float = 5.0
     clip_seeds: float = 5.0
-    isolation_penalty: float = 10.0
+    isolation_penalty: float = 1.0
     rules: GrowthRules = field(default_factory=GrowthRules)
     precision: Literal["fp32", "bf16"] = "fp32"
     channels_last: bool = False
