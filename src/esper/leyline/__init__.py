@@ -35,7 +35,15 @@ from esper.leyline.slots import (
     SlotConfig,
     SlotSnapshot,
 )
-from esper.leyline.worlds import EpochReport, HostProtocol, SlotReading, World
+from esper.leyline.worlds import (
+    ControlCurve,
+    Controls,
+    EpochReport,
+    HostProtocol,
+    HostsLost,
+    SlotReading,
+    World,
+)
 
 __all__ = [
     "ALPHA_CURVES",
@@ -52,6 +60,8 @@ __all__ = [
     "BlueprintCard",
     "BlueprintKind",
     "Composition",
+    "ControlCurve",
+    "Controls",
     "Curve",
     "EpochReport",
     "Event",
@@ -61,6 +71,7 @@ __all__ = [
     "HeadLogProbs",
     "HostProtocol",
     "HostSignals",
+    "HostsLost",
     "IllegalChoice",
     "Layout",
     "LegalOperations",

@@ -1,0 +1,17 @@
+"""The toy: growth without training, with closed-form learning curves and an exact oracle."""
+
+from esper.simic.toy.instance import BLUEPRINTS, ToyInstance, ToyPhase, toy_case, toy_instance
+from esper.simic.toy.oracle import OraclePlan, best_plan
+from esper.simic.toy.world import ToyControls, ToyWorld
+
+__all__ = [
+    "BLUEPRINTS",
+    "OraclePlan",
+    "ToyControls",
+    "ToyInstance",
+    "ToyPhase",
+    "ToyWorld",
+    "best_plan",
+    "toy_case",
+    "toy_instance",
+]
