@@ -1,5 +1,6 @@
 """Tamiyo: deciding. The action layout, masked factored distributions, policy networks, the actor."""
 
+from esper.tamiyo.actions import decode, encode, illegal_choice
 from esper.tamiyo.actor import Actor
 from esper.tamiyo.actor_critic import ActorCritic, RecurrentActorCritic
 from esper.tamiyo.compiled import unwrap
@@ -16,12 +17,23 @@ from esper.tamiyo.layout import (
     relevance_table,
 )
 from esper.tamiyo.masked_categorical import MaskedCategorical
+from esper.tamiyo.observation import Observer
+from esper.tamiyo.observation_layout import (
+    HOST_FEATURES,
+    SLOT_FEATURES,
+    flatten_observation,
+    observation_size,
+)
 from esper.tamiyo.policy import NO_ACTION, ActorState, Policy, PolicyInputs, PolicyOutput
 from esper.tamiyo.sequences import SequencePlan, advance, replay
+from esper.tamiyo.space import GrowthSpace
+from esper.tamiyo.tracker import SignalTracker
 
 __all__ = [
     "BLUEPRINT_FEATURES",
+    "HOST_FEATURES",
     "NO_ACTION",
+    "SLOT_FEATURES",
     "ActionLayout",
     "Actor",
     "ActorCritic",
@@ -29,21 +41,29 @@ __all__ = [
     "CausalTable",
     "FactoredDistribution",
     "GrowthPolicy",
+    "GrowthSpace",
     "HeadEvaluation",
     "LayoutTensors",
     "MaskedCategorical",
+    "Observer",
     "Policy",
     "PolicyInputs",
     "PolicyOutput",
     "RecurrentActorCritic",
     "SequencePlan",
+    "SignalTracker",
     "advance",
     "blueprint_features",
+    "decode",
     "discrete_layout",
+    "encode",
+    "flatten_observation",
     "growth_actions",
     "growth_layout",
     "growth_log_probs",
+    "illegal_choice",
     "multi_discrete_layout",
+    "observation_size",
     "relevance_table",
     "replay",
     "unwrap",

@@ -1,0 +1,119 @@
+"""Decisions between words and numbers: `ActionSpec` <-> one choice index per head."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esper.leyline import (
+    ALPHA_CURVES,
+    ALPHA_SPEEDS,
+    ALPHA_TARGETS,
+    CAUSAL_TABLE,
+    HEAD_NAMES,
+    STYLES,
+    TEMPOS,
+    ActionSpec,
+    BlueprintCard,
+    IllegalChoice,
+    LifecycleOp,
+    SlotConfig,
+)
+from esper.tamiyo.space import GrowthSpace
+
+CHOICES: Mapping[str, tuple[object, ...]] = {
+    "op": tuple(LifecycleOp),
+    "style": STYLES,
+    "tempo": TEMPOS,
+    "alpha_target": ALPHA_TARGETS,
+    "alpha_speed": ALPHA_SPEEDS,
+    "alpha_curve": ALPHA_CURVES,
+}
+"""What the choices of a head mean, for heads that are the same for every host."""
+
+
+def encode(action: ActionSpec, space: GrowthSpace, host_slots: SlotConfig) -> NDArray[np.int64]:
+    """(head,) in HEAD_NAMES order; heads that the operation makes irrelevant are 0."""
+    indices = np.zeros(len(HEAD_NAMES), dtype=np.int64)
+    for head in CAUSAL_TABLE[action.op]:
+        value = getattr(action, head)
+        if value is None:
+            raise ValueError(f"{head} is None; {action.op.name} needs one")
+        choices = host_slots.slot_ids if head == "slot" else _choices(head, space)
+        if value not in choices:
+            raise ValueError(f"{head} is {value!r}; expected one of {', '.join(map(str, choices))}")
+        indices[HEAD_NAMES.index(head)] = choices.index(value)
+    return indices
+
+
+def decode(
+    indices: Sequence[int] | NDArray[np.int64],
+    space: GrowthSpace,
+    host_slots: SlotConfig,
+    cards: Mapping[str, Sequence[BlueprintCard]],
+) -> ActionSpec:
+    """The decision that these choices (head,) stand for; what the operation does not use keeps its default."""
+    chosen = _by_head(indices)
+    operation = LifecycleOp(_value("op", chosen["op"], CHOICES["op"]))  # type: ignore[arg-type]
+    fields: dict[str, object] = {}
+    for head in CAUSAL_TABLE[operation]:
+        choices = host_slots.slot_ids if head == "slot" else _choices(head, space)
+        fields[head] = _value(head, chosen[head], choices)
+    action = ActionSpec(**fields)  # type: ignore[arg-type] # the table's heads are the fields' names
+    if action.blueprint is not None and action.slot is not None:
+        offered = [card.name for card in cards[action.slot]]
+        if action.blueprint not in offered:
+            raise ValueError(
+                f"blueprint {action.blueprint!r} is not offered at slot {action.slot!r}; "
+                f"expected one of {', '.join(offered)}"
+            )
+    return action
+
+
+def illegal_choice(
+    indices: Sequence[int] | NDArray[np.int64], mask_row: NDArray[np.bool_], space: GrowthSpace
+) -> IllegalChoice | None:
+    """The first head whose choice this flat mask (width,) forbids, given the heads before it."""
+    layout = space.action_layout
+    if mask_row.shape != (layout.width,):
+        raise ValueError(f"mask_row has shape {mask_row.shape}; expected ({layout.width},)")
+    chosen = _by_head(indices)
+    relevant: Sequence[str] = HEAD_NAMES[:1]
+    for head, size, offset in zip(layout.names, layout.sizes, layout.offsets, strict=True):
+        if head not in relevant:
+            continue
+        parent = layout.parents.get(head)
+        start = offset + (0 if parent is None else chosen[parent] * size)
+        legal = mask_row[start : start + size]
+        value, words = chosen[head], [_word(choice) for choice in _choices(head, space)]
+        if not 0 <= value < size or not legal[value]:
+            said = words[value] if 0 <= value < size else str(value)
+            allowed = (word for word, allows in zip(words, legal, strict=True) if allows)
+            return IllegalChoice(head, said, tuple(allowed))
+        if head == HEAD_NAMES[0]:
+            relevant = CAUSAL_TABLE[LifecycleOp(value)]
+    return None
+
+
+def _choices(head: str, space: GrowthSpace) -> tuple[object, ...]:
+    if head == "slot":
+        return space.slot_config.slot_ids
+    return space.blueprints if head == "blueprint" else CHOICES[head]
+
+
+def _by_head(indices: Sequence[int] | NDArray[np.int64]) -> dict[str, int]:
+    if len(indices) != len(HEAD_NAMES):
+        raise ValueError(f"indices has {len(indices)} entries; expected one for each of {HEAD_NAMES}")
+    return {head: int(index) for head, index in zip(HEAD_NAMES, indices, strict=True)}
+
+
+def _value(head: str, index: int, choices: Sequence[object]) -> object:
+    if not 0 <= index < len(choices):
+        raise ValueError(
+            f"{head} is choice {index}; expected 0..{len(choices) - 1} ({', '.join(map(_word, choices))})"
+        )
+    return choices[index]
+
+
+def _word(choice: object) -> str:
+    return choice.name if isinstance(choice, LifecycleOp) else str(choice)

@@ -1,0 +1,95 @@
+"""Action masks of many hosts at once, from what each slot says may be executed."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from esper.leyline import ALPHA_TARGETS, HEAD_NAMES, STYLES, LifecycleOp
+from esper.tamiyo.space import GrowthSpace
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+# Bits of readings -> one bool per operation.
+_OP_ROWS = (np.arange(1 << len(LifecycleOp))[:, np.newaxis] >> np.arange(len(LifecycleOp)) & 1).astype(
+    np.bool_
+)
+_TARGETS = np.array(ALPHA_TARGETS)
+_EVERY, _NONE = len(STYLES), len(STYLES) + 1
+# Legal styles by the style of the seed that may be retargeted; then all of them; then the placeholder.
+_STYLE_ROWS = np.array(
+    [
+        *([one.composition is other.composition for other in STYLES] for one in STYLES),
+        [True] * len(STYLES),
+        [style is STYLES[0] for style in STYLES],
+    ]
+)
+
+
+class GrowthMasks:
+    """Masks (env, layout.width), written in place into memory that is allocated once.
+
+    A row whose parent cannot be chosen keeps its choice 0, so that no row is empty.
+    frozen_heads: head -> the only choice, wherever that choice is legal.
+    """
+
+    __slots__ = ("_blocks", "_frozen", "flat")
+
+    def __init__(
+        self, space: GrowthSpace, num_envs: int, frozen_heads: Mapping[str, int] | None = None
+    ) -> None:
+        layout = space.action_layout
+        self._frozen = dict(frozen_heads or {})
+        for head, choice in self._frozen.items():
+            if head not in HEAD_NAMES:
+                raise ValueError(f"frozen_heads names {head!r}; the heads are {', '.join(HEAD_NAMES)}")
+            size = layout.sizes[layout.names.index(head)]
+            if not 0 <= choice < size:
+                raise ValueError(f"frozen_heads[{head!r}] is {choice}; expected 0..{size - 1}")
+        memory = layout.all_legal(num_envs)
+        # Views of `memory`: `unflatten` of a slice never copies.
+        self._blocks: dict[str, Mask] = {
+            head: memory[:, offset : offset + rows * size].unflatten(1, (rows, size)).numpy()
+            for head, rows, size, offset in zip(
+                layout.names, layout.rows, layout.sizes, layout.offsets, strict=True
+            )
+        }
+        self.flat: Mask = memory.numpy()
+        for head in ("tempo", "alpha_speed", "alpha_curve"):
+            self._freeze(head)
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """The same memory as a tensor."""
+        return torch.from_numpy(self.flat)
+
+    def write(self, legal_bits: Array, style: Array, alpha_target: Array, offered: Mask) -> Mask:
+        """From the readings (env, slot) and the offers (env, slot, blueprint); padding has bits 0."""
+        legal = _OP_ROWS[legal_bits.astype(np.int64)]  # (env, slot, op)
+        germinate = legal[..., LifecycleOp.GERMINATE]
+        retarget = legal[..., LifecycleOp.SET_ALPHA_TARGET]
+        blocks = self._blocks
+        operations = blocks["op"][:, 0]
+        legal.any(axis=1, out=operations)
+        operations[:, LifecycleOp.WAIT] = True
+        blocks["slot"][:] = legal.transpose(0, 2, 1)
+        np.logical_and(offered, germinate[..., np.newaxis], out=blocks["blueprint"])
+        own_style = np.where(style < 0, _EVERY, style)
+        rows = np.where(germinate, _EVERY, np.where(retarget, own_style, _NONE)).astype(np.int64)
+        blocks["style"][:] = _STYLE_ROWS[rows]
+        other_target = alpha_target[..., np.newaxis] != _TARGETS
+        np.logical_and(other_target, (germinate | retarget)[..., np.newaxis], out=blocks["alpha_target"])
+        for head in ("slot", "blueprint", "alpha_target"):
+            block = blocks[head]
+            block[..., 0] |= ~block.any(axis=-1)
+        for head in ("op", "slot", "blueprint", "style", "alpha_target"):
+            self._freeze(head)
+        return self.flat
+
+    def _freeze(self, head: str) -> None:
+        if head in self._frozen:
+            block, choice = self._blocks[head], self._frozen[head]
+            others = np.arange(block.shape[-1]) != choice
+            block &= ~(block[..., choice : choice + 1] & others)
