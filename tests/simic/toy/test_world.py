@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-
 from esper.kasmina import GrowthRules, IllegalOperation
 from esper.leyline import ActionSpec, LifecycleOp, Stage, Style, World
 from esper.simic.toy import BLUEPRINTS, ToyControls, ToyWorld, toy_case, toy_instance
@@ -134,13 +133,13 @@ def test_random_lives_keep_to_the_rules(draw: int) -> None:
 
 def test_illegal_actions_are_refused_with_the_reason() -> None:
     world = begun(QUIET)
-    with pytest.raises(IllegalOperation, match="FOSSILIZE is not legal at slot 'blocks.0' in stage DORMANT"):
+    with pytest.raises(IllegalOperation, match=r"FOSSILIZE is not legal at slot 'blocks.0' in stage DORMANT"):
         world.apply(0, ActionSpec(F, "blocks.0"))
     with pytest.raises(ValueError, match="blueprint='conv_heavy' is not a choice here"):
         world.apply(0, ActionSpec(G, "blocks.0", "conv_heavy"))
     with pytest.raises(ValueError, match="GERMINATE names no slot"):
         world.apply(0, ActionSpec(G, None, "norm"))
-    with pytest.raises(ValueError, match="unknown slot 'blocks.7'"):
+    with pytest.raises(ValueError, match=r"unknown slot 'blocks.7'"):
         world.apply(0, ActionSpec(G, "blocks.7", "norm"))
 
 
@@ -150,7 +149,9 @@ def test_pruning_what_was_blended_in_leaves_a_scar() -> None:
     accuracies = []
     for middle in (ActionSpec(A, "blocks.0"), ActionSpec()):
         world = begun(QUIET)
-        run(world, [ActionSpec(G, "blocks.0", "norm"), middle, *[ActionSpec()] * 3, ActionSpec(P, "blocks.0")])
+        run(
+            world, [ActionSpec(G, "blocks.0", "norm"), middle, *[ActionSpec()] * 3, ActionSpec(P, "blocks.0")]
+        )
         run(world, [ActionSpec()] * 2)
         accuracies.append(world.host(0).report.validation_accuracy)
     assert accuracies == [pytest.approx(bare - 0.01), pytest.approx(bare)]
@@ -176,16 +177,16 @@ def test_settling_keeps_what_is_worth_its_rent() -> None:
 def test_a_collapse_is_rolled_back() -> None:
     """A harmful seed can be bad enough: the governor takes it away and says why."""
     for draw in range(200):
-        world = begun(toy_case(draw, slots=1, noise=0.0))
+        world = begun(toy_case(draw, noise=0.0))
         gains = world.host(0).instance.phases[0].gains[0]
-        if min(gains) < -0.45:
+        if min(gains) < -0.3:
             break
     run(world, [ActionSpec(G, "blocks.0", BLUEPRINTS[gains.index(min(gains))])])
     run(world, [ActionSpec(A, "blocks.0")])
     while world.host(0).report.rolled_back is None:
         run(world, [ActionSpec()])
         assert world.host(0).report.epoch < 40
-    assert "collapsed to chance" in world.host(0).report.rolled_back
+    assert "after a seed took 0.2" in str(world.host(0).report.rolled_back)
     assert world.host(0).added_parameters == 0
 
 
@@ -204,7 +205,9 @@ def test_the_same_actions_give_the_same_numbers_and_saved_state_goes_on(draw: in
 
 
 def test_seeds_and_draws_differ() -> None:
-    reports = {begun(toy_case(draw), seed).host(0).report.validation_accuracy for draw in (1, 2) for seed in (1, 2)}
+    reports = {
+        begun(toy_case(draw), seed).host(0).report.validation_accuracy for draw in (1, 2) for seed in (1, 2)
+    }
     assert len(reports) == 4
 
 

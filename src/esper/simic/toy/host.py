@@ -37,10 +37,10 @@ from esper.simic.toy.curves import (
     maturity,
     noise_block,
 )
-from esper.simic.toy.instance import CHANCE, HOST_PARAMETERS, WIDTHS, ToyInstance, toy_cards
+from esper.simic.toy.instance import HOST_PARAMETERS, WIDTHS, ToyInstance, toy_cards
 
-COLLAPSE_MARGIN = 0.02
-"""A grown host this near to chance, which would be well above it without its seeds, is rolled back."""
+CONDEMNED = -0.25
+"""A seed that takes this much accuracy, and would whatever phase it was, makes the governor roll back."""
 _STYLE_INDEX = {style: index for index, style in enumerate(STYLES)}
 
 
@@ -240,13 +240,18 @@ class ToyHost:
 
     # The curves
 
-    def _effect(self, index: int, alpha: float) -> float:
-        """What the seed adds to accuracy at this alpha, without noise."""
+    def _effect(self, index: int, alpha: float, gain: float | None = None) -> float:
+        """What the seed adds to accuracy at this alpha, without noise; with another gain, what it would."""
         slot = self.slots[index]
         if alpha == 0.0 or slot.blueprint < 0:
             return 0.0
-        gain = self.instance.phase_at(self.report.epoch).gains[index][slot.blueprint]
+        if gain is None:
+            gain = self.instance.phase_at(self.report.epoch).gains[index][slot.blueprint]
         return alpha * gain * maturity(slot.clock, self.instance.epochs_to_learn[slot.blueprint])
+
+    def _least_harm(self, index: int) -> float:
+        blueprint = self.slots[index].blueprint
+        return max(phase.gains[index][blueprint] for phase in self.instance.phases)
 
     def expected_accuracy(self) -> float:
         """Validation accuracy without noise."""
@@ -294,10 +299,13 @@ class ToyHost:
             slot.contribution = self._effect(index, life.alpha) + sd * noise[4 + 2 * index]
 
     def _govern(self) -> None:
-        bare = self._bare[self.report.epoch]
-        if self.expected_accuracy() > CHANCE + COLLAPSE_MARGIN or bare <= CHANCE + 3 * COLLAPSE_MARGIN:
+        worst = min(
+            self._effect(index, slot.life.alpha, self._least_harm(index))
+            for index, slot in enumerate(self.slots)
+        )
+        if worst > CONDEMNED:
             return
-        reason = f"validation accuracy {self.report.validation_accuracy:.3f} collapsed to chance"
+        reason = f"validation accuracy {self.report.validation_accuracy:.3f} after a seed took {-worst:.3f}"
         for slot in self.slots:
             if slot.life.stage.is_live:
                 slot.life = Life(self.rules, births=slot.life.births)

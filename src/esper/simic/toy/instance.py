@@ -155,9 +155,7 @@ def _parse(case: str) -> dict[str, float]:
     for clause in text.split(","):
         name, _, value = clause.partition("=")
         if name not in known:
-            raise ValueError(
-                f"case {case!r} has {clause!r}; expected name=value, names {', '.join(known)}"
-            )
+            raise ValueError(f"case {case!r} has {clause!r}; expected name=value, names {', '.join(known)}")
         try:
             options[name] = float(value) if name == "noise" else int(value)
         except ValueError:

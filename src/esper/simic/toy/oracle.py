@@ -8,9 +8,10 @@ composition without a gate, and nothing is pruned or sent to another target. No 
   With its operations replaced by WAIT every other operation stays legal, and the utility does not fall. So at
   most one seed per slot is left, and it is the one that the product has.
 - What is kept is worth having, so its gain is positive (settling drops the others, unless they were
-  fossilised, and then not having had them is better). Its effect grows with alpha and with its clock: target 1,
-  no gate (which only costs rent), and of the first ramps the one that has come furthest at the horizon, which
-  is one of tempo 3; that one also arrives first and so can be fossilised first.
+  fossilised, and then not having had them is better), and the governor does not condemn it. Its effect grows
+  with alpha and with its clock: target 1, no gate (which only costs rent), and of the first ramps the one that
+  has come furthest at the horizon, which is one of tempo 3; that one also arrives first and so can be
+  fossilised first.
 - The value of a seed is settled when it is advanced: alpha and clock at the horizon follow from the epochs it
   had trained and those that remain. Afterwards it only holds a place, until it is fossilised.
 - WAIT is not tried while a seed that is worth it could be advanced: exchanging the two only makes it older.
