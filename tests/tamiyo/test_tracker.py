@@ -1,0 +1,119 @@
+"""The plateau, short histories and their slopes."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper.leyline import LifecycleOp
+from esper.tamiyo import SignalTracker
+from esper.tamiyo.trends import trend
+from watched import DORMANT, paper_host, report
+
+NAN = math.nan
+
+
+def test_trends_of_known_answers() -> None:
+    window = np.array(
+        [
+            [1.0, 9.0, NAN, 1.0, NAN],
+            [2.0, NAN, NAN, 1.0, NAN],
+            [4.0, 1.0, NAN, 5.0, NAN],
+            [7.0, 3.0, NAN, NAN, 6.0],
+        ]
+    )
+    change, slope = trend(window)
+    np.testing.assert_allclose(change, [3.0, 2.0, NAN, NAN, NAN])
+    np.testing.assert_allclose(slope, [2.0, 2.0, NAN, NAN, NAN])  # the second: only its unbroken run counts
+
+
+@given(start=st.floats(-10, 10), slope=st.floats(-10, 10), epochs=st.integers(2, 7), hosts=st.integers(1, 3))
+def test_a_straight_line_has_its_own_slope(start: float, slope: float, epochs: int, hosts: int) -> None:
+    line = start + slope * np.arange(epochs)
+    change, measured = trend(np.tile(line[:, np.newaxis], (hosts, 1, 2)))
+    np.testing.assert_allclose(change, slope, atol=1e-9)
+    np.testing.assert_allclose(measured, slope, atol=1e-9)
+
+
+def test_a_plateau_counts_from_the_last_real_improvement() -> None:
+    tracker = SignalTracker(20, plateau_threshold=0.01)
+    lengths = []
+    for epoch, accuracy in enumerate([0.1, 0.5, 0.505, 0.509, 0.51, 0.4, 0.6]):
+        tracker.record(report(epoch, accuracy), [])
+        lengths.append(tracker.plateau_epochs)
+    # creeping up by less than the threshold each time still counts once it adds up
+    assert lengths == [0, 0, 1, 2, 0, 1, 0]
+
+
+def test_without_accuracy_the_loss_counts() -> None:
+    tracker = SignalTracker(20, plateau_threshold=0.01)
+    lengths = []
+    for epoch, loss in enumerate([3.0, 2.0, 2.5, math.inf, 1.0]):
+        tracker.record(report(epoch, None, loss=loss), [])
+        lengths.append(tracker.plateau_epochs)
+    assert lengths == [0, 0, 1, 2, 0]
+
+
+def test_slopes_and_contribution_trends() -> None:
+    tracker = SignalTracker(20)
+    with pytest.raises(RuntimeError, match="nothing was recorded yet"):
+        tracker.slopes()
+    contributions = [NAN, 0.1, 0.2, 0.4]
+    for epoch, contribution in enumerate(contributions):
+        slots = [DORMANT, DORMANT._replace(contribution=contribution)]
+        known = report(epoch, 0.1 * epoch, loss=4.0 - epoch, train_loss=None if epoch < 2 else 1.0)
+        tracker.record(known, slots)
+    slopes = tracker.slopes()
+    assert slopes["validation_accuracy"] == pytest.approx(0.1)
+    assert slopes["validation_loss"] == pytest.approx(-1.0)
+    assert slopes["train_loss"] == 0.0
+    assert slopes["train_accuracy"] is None
+    assert list(tracker.contribution_trends()) == [None, pytest.approx(0.15)]
+    with pytest.raises(ValueError, match="slots has 1 readings; expected 2"):
+        tracker.record(report(4), [DORMANT])
+
+
+def test_signals_leave_unknown_what_is_not_a_number() -> None:
+    host = paper_host("a", report=report(0, 0.3, gradient_norm=math.inf))
+    tracker = SignalTracker(7)
+    tracker.record(host.report, host.rows)
+    signals = tracker.signals(host, LifecycleOp.PRUNE, 500)
+    assert (signals.epoch, signals.horizon, signals.training_samples) == (0, 7, 1000)
+    assert (signals.validation_accuracy, signals.validation_loss) == (0.3, 1.0)
+    assert signals.train_loss is signals.train_accuracy is signals.gradient_norm is None
+    assert (signals.host_parameters, signals.added_parameters, signals.parameter_budget) == (1000, 0, 500)
+    assert signals.last_operation is LifecycleOp.PRUNE
+
+
+def test_state_is_taken_up_exactly() -> None:
+    one, other = SignalTracker(20, plateau_threshold=0.02, history=3), SignalTracker(1)
+    for epoch in range(4):
+        one.record(report(epoch, 0.5 + 0.001 * epoch), [DORMANT])
+    other.load_state_dict(one.state_dict())
+    for tracker in (one, other):
+        tracker.record(report(4, 0.9), [DORMANT])
+    assert repr(one.state_dict()) == repr(other.state_dict())
+    assert one.plateau_epochs == other.plateau_epochs == 0
+    with pytest.raises(ValueError, match="expected a list of 3 x 5 numbers"):
+        other.load_state_dict({**one.state_dict(), "window": [1.0]})
+    with pytest.raises(TypeError, match="plateau is 'long'; expected an integer"):
+        other.load_state_dict({**one.state_dict(), "plateau": "long"})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"horizon": 0}, "horizon is 0; expected >= 1"),
+        ({"history": 1}, "history is 1; expected >= 2"),
+        ({"plateau_threshold": NAN}, "plateau_threshold is nan; expected >= 0"),
+    ],
+)
+def test_nonsense_is_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SignalTracker(**{"horizon": 5, **options})  # type: ignore[arg-type]
+
+
+def test_it_has_slots() -> None:
+    assert not hasattr(SignalTracker(3), "__dict__")
