@@ -23,6 +23,8 @@ from esper.leyline import (
     SlotSnapshot,
     Stage,
 )
+from esper.tamiyo import GrowthSpace, Observer, encode, illegal_choice
+from esper.tamiyo.rules import RulePolicy
 
 DORMANT = SlotReading(
     stage=int(Stage.DORMANT),
@@ -40,6 +42,24 @@ DORMANT = SlotReading(
     probe=math.nan,
     gradient_norm=math.nan,
     gradient_health=math.nan,
+)
+
+HOLDING = SlotReading(
+    stage=int(Stage.HOLDING),
+    fading=False,
+    alpha=0.7,
+    alpha_target=0.7,
+    epochs_to_target=0,
+    age=6,
+    epochs_in_stage=2,
+    blueprint=1,
+    style=0,
+    parameters=50,
+    legal=0b011101,
+    contribution=0.03,
+    probe=math.nan,
+    gradient_norm=0.2,
+    gradient_health=0.75,
 )
 
 
@@ -237,3 +257,28 @@ class ModelHost:
             train_loss=1.0,
             gradient_norm=1.0,
         )
+
+
+def live(
+    policy: RulePolicy, host: ModelHost, *, horizon: int = 30, budget: int | None = None
+) -> list[tuple[int, str]]:
+    """Let a rule-based policy lead a host to its horizon; (epoch, what it did) without the waiting.
+
+    An illegal action fails here, and so does one that the masks would not let through.
+    """
+    space = GrowthSpace.covering([host])
+    observer = Observer(space, 1)
+    observer.begin(0, host, horizon=horizon, parameter_budget=budget)
+    policy.reset()
+    done = []
+    for epoch in range(horizon):
+        action = policy.act(observer.situation(0))
+        told = illegal_choice(encode(action, space, host.slot_config), observer.masks()[0], space)
+        assert told is None, told
+        host.apply(action)
+        host.epoch()
+        observer.record(0, host, action.op)
+        if action.op is not LifecycleOp.WAIT:
+            place = action.slot if action.blueprint is None else f"{action.blueprint}@{action.slot}"
+            done.append((epoch, f"{action.op.name.lower()} {place}"))
+    return done

@@ -9,30 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from esper.leyline import ALPHA_TARGETS, ActionSpec, EpochReport, LifecycleOp, SlotReading, Stage
+from esper.leyline import ALPHA_TARGETS, ActionSpec, EpochReport, LifecycleOp, SlotReading
 from esper.tamiyo import HOST_FEATURES, SLOT_FEATURES, GrowthSpace, Observer
 from esper.tamiyo.blueprints import BLUEPRINT_FEATURE_NAMES
 from esper.tamiyo.scales import BOUND
-from watched import DORMANT, KINDS, ModelHost, PaperHost, paper_host, report, small_model
+from watched import DORMANT, HOLDING, KINDS, ModelHost, PaperHost, paper_host, report, small_model
 
 NAN = math.nan
-HOLDING = SlotReading(
-    stage=int(Stage.HOLDING),
-    fading=False,
-    alpha=0.7,
-    alpha_target=0.7,
-    epochs_to_target=0,
-    age=6,
-    epochs_in_stage=2,
-    blueprint=1,
-    style=0,
-    parameters=50,
-    legal=0b011101,
-    contribution=0.03,
-    probe=NAN,
-    gradient_norm=0.2,
-    gradient_health=0.75,
-)
 
 
 def watch(*hosts: PaperHost, horizon: int = 20, budget: int | None = None) -> Observer:

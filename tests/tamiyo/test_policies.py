@@ -6,22 +6,29 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.leyline import BlueprintCard, BlueprintKind, LifecycleOp, SlotConfig
-from esper.simic.synthetic import HOST_FEATURES, SLOT_FEATURES, growth_policy, random_growth_masks
+from esper.leyline import ActionSpec, BlueprintCard, BlueprintKind, LifecycleOp
+from esper.simic.synthetic import growth_policy, random_growth_masks, random_growth_observation
 from esper.tamiyo import (
+    BLUEPRINT_FEATURES,
+    HOST_FEATURES,
     NO_ACTION,
+    SLOT_FEATURES,
     ActionLayout,
     ActorCritic,
     ActorState,
+    GrowthPolicy,
+    GrowthSpace,
+    Observer,
     Policy,
     PolicyInputs,
     RecurrentActorCritic,
     blueprint_features,
     discrete_layout,
-    growth_layout,
+    encode,
     multi_discrete_layout,
     unwrap,
 )
+from watched import HOLDING, PaperHost, paper_host
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -88,16 +95,63 @@ def test_making_a_network_leaves_the_global_generator_alone() -> None:
 
 
 def test_one_set_of_weights_serves_any_number_of_slots_and_blueprints() -> None:
-    small, large = growth_policy(2, 3, generator(1)), growth_policy(7, 11, generator(2))
-    large.load_state_dict(small.state_dict())
-    inputs = PolicyInputs(
-        torch.randn(5, large.observation_size, generator=generator()),
-        torch.full((5, 8), NO_ACTION),
-        torch.zeros(5),
+    first = growth_policy(2, 3, generator(1))
+    for slots, blueprints in ((2, 3), (3, 5), (7, 11)):
+        policy = growth_policy(slots, blueprints, generator(2))
+        policy.load_state_dict(first.state_dict())
+        inputs = PolicyInputs(
+            random_growth_observation(policy, 5, generator()), torch.full((5, 8), NO_ACTION), torch.zeros(5)
+        )
+        output, hidden = policy.step(inputs, torch.zeros(2, 5, 128))
+        assert output.logits.shape == (5, policy.layout.width)
+        assert hidden.shape == (2, 5, 128)
+
+
+def said_of(
+    host: PaperHost, company: PaperHost, weights: dict[str, Tensor], action: ActionSpec
+) -> dict[str, Tensor]:
+    """What is said of `host` (two slots; conv and norm) when the policy also has to serve `company`."""
+    space = GrowthSpace.covering([host, company])
+    policy = GrowthPolicy(space, generator=generator())
+    policy.load_state_dict(weights)
+    observer = Observer(space, 2)
+    observer.begin(0, company, horizon=20)
+    observer.begin(1, host, horizon=20)
+    observer.observe()
+    previous = torch.full((2, 8), NO_ACTION)
+    previous[1] = torch.from_numpy(encode(action, space, host.slot_config))
+    output, hidden = policy.step(
+        PolicyInputs(observer.flat, previous, torch.ones(2)), torch.zeros(2, 2, policy.hidden_size)
     )
-    output, hidden = large.step(inputs, torch.zeros(2, 5, 128))
-    assert output.logits.shape == (5, large.layout.width)
-    assert hidden.shape == (2, 5, 128)
+    known = torch.tensor([space.blueprint_index[name] for name in ("conv", "norm")])
+    blocks = {name: policy.layout.block(output.logits, name)[1] for name in policy.layout.names}
+    given_slot = {name: blocks[name][:2] for name in ("style", "tempo", "alpha_target")}
+    return {
+        **given_slot,
+        "op": blocks["op"],
+        "slot": blocks["slot"][:, :2],
+        "blueprint": blocks["blueprint"][:2, known],
+        "alpha_speed": blocks["alpha_speed"],
+        "value": output.value[1:],
+        "hidden": hidden[:, 1],
+    }
+
+
+@pytest.mark.parametrize("slots", [2, 3, 7])
+@pytest.mark.parametrize("previous", [LifecycleOp.WAIT, LifecycleOp.GERMINATE])
+def test_what_is_said_of_a_host_does_not_depend_on_padding(slots: int, previous: LifecycleOp) -> None:
+    host = paper_host("a", "b")
+    host.rows = [HOLDING, *host.rows[1:]]
+    weights = growth_policy(2, 2, generator()).state_dict()
+    weights = {name: value + torch.full_like(value, 0.05) for name, value in weights.items()}
+    action = ActionSpec(previous, "b", "norm")
+    alone = said_of(host, host, weights, action)
+    company = paper_host(
+        *(f"slot{number}" for number in range(slots)), blueprints=("attention", "conv", "norm", "z")
+    )
+    together = said_of(host, company, weights, action)
+    for name, expected in alone.items():
+        torch.testing.assert_close(together[name], expected, atol=1e-5, rtol=1e-5, msg=name)
 
 
 def close(one: Tensor, two: Tensor) -> None:
@@ -111,9 +165,10 @@ def test_permuting_slots_permutes_what_is_said_of_them(previous_op: LifecycleOp 
         parameter.data.add_(torch.randn(parameter.shape, generator=generator(5)) * 0.3)
     order = torch.tensor([2, 0, 1])
     observation = torch.randn(4, policy.observation_size, generator=generator(1))
-    host, slots = observation[:, :HOST_FEATURES], observation[:, HOST_FEATURES:]
-    slots = slots.reshape(4, 3, SLOT_FEATURES)
-    permuted = torch.cat((host, slots[:, order].flatten(1)), dim=1)
+    widths = [len(HOST_FEATURES), 3 * len(SLOT_FEATURES), 3 * 5 * BLUEPRINT_FEATURES]
+    host, slots, blueprints = observation.split(widths, dim=1)
+    slots, blueprints = (part.unflatten(1, (3, -1))[:, order].flatten(1) for part in (slots, blueprints))
+    permuted = torch.cat((host, slots, blueprints), dim=1)
     before = torch.full((4, 8), NO_ACTION)
     if previous_op is not None:
         before = torch.zeros(4, 8, dtype=torch.int64)
@@ -132,16 +187,7 @@ def test_permuting_slots_permutes_what_is_said_of_them(previous_op: LifecycleOp 
 
 
 def test_only_the_critic_sees_the_privileged_features() -> None:
-    layout = growth_layout(SlotConfig(("a", "b")), 3)
-    policy = growth_policy(2, 3, generator())
-    policy = type(policy)(
-        layout,
-        host_features=4,
-        slot_features=5,
-        blueprints=policy.blueprints,
-        privileged_features=3,
-        generator=generator(),
-    )
+    policy = growth_policy(2, 3, generator(), privileged_features=3)
     observation = torch.randn(6, policy.observation_size, generator=generator())
     other = observation.clone()
     other[:, -3:] += 1.0
@@ -188,8 +234,8 @@ def test_an_irrelevant_previous_choice_is_not_seen(op: LifecycleOp) -> None:
 def test_blueprints_are_known_by_their_features() -> None:
     cards = [[BlueprintCard("norm", BlueprintKind.NORM, 16)], [BlueprintCard("conv", BlueprintKind.CONV, 99)]]
     features = blueprint_features(cards, ["conv", "norm"], host_parameters=1000)
-    assert features[0, 0].abs().sum() == 0  # slot 0 does not offer conv
-    assert features[0, 1, -2].item() == pytest.approx(math.log1p(1.6))
+    assert not features[0, 0].any()  # slot 0 does not offer conv
+    assert features[0, 1, -2] == pytest.approx(math.log1p(1.6))
     with pytest.raises(ValueError, match="offers 'norm', which is not among conv"):
         blueprint_features(cards, ["conv"], 1000)
     with pytest.raises(ValueError, match="host_parameters is 0"):
@@ -210,18 +256,10 @@ def test_single_and_batched_actions_agree() -> None:
 def test_sizes_that_do_not_fit_are_named() -> None:
     policy = growth_policy(2, 3, generator())
     inputs = PolicyInputs(torch.zeros(1, 7), torch.full((1, 8), NO_ACTION), torch.zeros(1))
-    with pytest.raises(ValueError, match="observation has 7 features; 2 slots need 56"):
+    with pytest.raises(ValueError, match="observation has 7 features; 2 slots and 3 blueprints need 171"):
         policy.step(inputs, torch.zeros(2, 1, 128))
     with pytest.raises(ValueError, match="initial_hidden and plan are missing"):
         policy(inputs)
-    with pytest.raises(ValueError, match="blueprints has shape"):
-        type(policy)(
-            policy.layout,
-            host_features=1,
-            slot_features=1,
-            blueprints=torch.zeros(1, 1, 1),
-            generator=generator(),
-        )
 
 
 def test_unwrap_gives_the_policy_behind_a_compiled_one() -> None:

@@ -7,31 +7,60 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.leyline import BlueprintCard, BlueprintKind, SlotConfig
+from esper.leyline import BlueprintCard, BlueprintKind
 from esper.simic.agent import PPOAgent
-from esper.tamiyo import ActionLayout, GrowthPolicy, blueprint_features, growth_layout
+from esper.tamiyo import (
+    HOST_FEATURES,
+    SLOT_FEATURES,
+    ActionLayout,
+    GrowthPolicy,
+    GrowthSpace,
+    blueprint_features,
+    flatten_observation,
+)
+from esper.tamiyo.observation_layout import PRESENT
+from esper.tamiyo.space import numbered_slots
 
-HOST_FEATURES, SLOT_FEATURES = 16, 20
+HOST_PARAMETERS = 1000
 
 
 def growth_policy(
-    slots: int, blueprints: int, generator: torch.Generator, *, hidden_size: int = 128
+    slots: int,
+    blueprints: int,
+    generator: torch.Generator,
+    *,
+    hidden_size: int = 128,
+    privileged_features: int = 0,
 ) -> GrowthPolicy:
-    """A growth policy over `slots` slots that all offer the same blueprints."""
-    layout = growth_layout(SlotConfig(tuple(f"slot{number}" for number in range(slots))), blueprints)
-    kinds = list(BlueprintKind)
-    cards = [
-        BlueprintCard(f"blueprint{number}", kinds[number % len(kinds)], 10 * (number + 1))
-        for number in range(blueprints)
-    ]
+    """A growth policy over `slots` slots and as many blueprints."""
+    names = tuple(f"blueprint{number:02}" for number in range(blueprints))
     return GrowthPolicy(
-        layout,
-        host_features=HOST_FEATURES,
-        slot_features=SLOT_FEATURES,
-        blueprints=blueprint_features([cards] * slots, [card.name for card in cards], 1000),
+        GrowthSpace(numbered_slots(slots), names),
         hidden_size=hidden_size,
+        privileged_features=privileged_features,
         generator=generator,
     )
+
+
+def random_growth_observation(policy: GrowthPolicy, batch: int, generator: torch.Generator) -> Tensor:
+    """(batch, feature): random features of hosts that use every slot and offer every blueprint everywhere."""
+    slots, kinds = policy.space.slot_count, list(BlueprintKind)
+    cards = [
+        BlueprintCard(name, kinds[number % len(kinds)], 10 * (number + 1))
+        for number, name in enumerate(policy.space.blueprints)
+    ]
+    features = blueprint_features([cards] * slots, policy.space.blueprints, HOST_PARAMETERS)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(batch, *shape, generator=generator)
+
+    parts = {
+        "host": draw(len(HOST_FEATURES)),
+        "slots": draw(slots, len(SLOT_FEATURES)),
+        "blueprints": torch.from_numpy(features).expand(batch, -1, -1, -1),
+    }
+    parts["slots"][..., PRESENT] = 1.0
+    return flatten_observation(parts, draw(policy.privileged_features))
 
 
 def random_growth_masks(layout: ActionLayout, batch: int, generator: torch.Generator) -> Tensor:
@@ -65,8 +94,7 @@ class SyntheticGrowth:
     device: torch.device | str = "cpu"
 
     def observation(self) -> Tensor:
-        size = (self.num_envs, self.policy.observation_size)
-        return torch.randn(size, generator=self.generator).to(self.device)
+        return random_growth_observation(self.policy, self.num_envs, self.generator).to(self.device)
 
     def mask(self) -> Tensor:
         return random_growth_masks(self.policy.layout, self.num_envs, self.generator).to(self.device)

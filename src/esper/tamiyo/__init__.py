@@ -3,9 +3,10 @@
 from esper.tamiyo.actions import decode, encode, illegal_choice
 from esper.tamiyo.actor import Actor
 from esper.tamiyo.actor_critic import ActorCritic, RecurrentActorCritic
+from esper.tamiyo.blueprints import BLUEPRINT_FEATURES, blueprint_features
 from esper.tamiyo.compiled import unwrap
 from esper.tamiyo.factored import FactoredDistribution, HeadEvaluation, LayoutTensors
-from esper.tamiyo.growth_policy import BLUEPRINT_FEATURES, GrowthPolicy, blueprint_features
+from esper.tamiyo.growth_policy import GrowthPolicy
 from esper.tamiyo.layout import (
     ActionLayout,
     CausalTable,

@@ -1,16 +1,17 @@
 """The growth controller's network: any number of slots, any list of blueprints, one LSTM.
 
 No parameter's shape depends on how many slots or blueprints there are: slots share one encoder and are
-pointed at, blueprints are scored by their features.
+pointed at, blueprints are scored by their features. Both come with the observation, so hosts of different
+kinds can share a batch.
 """
 
 import math
-from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from esper.leyline import HEAD_NAMES, BlueprintCard, BlueprintKind
+from esper.leyline import HEAD_NAMES
+from esper.tamiyo.blueprints import BLUEPRINT_FEATURES
 from esper.tamiyo.encoding import one_hot_or_zeros, relevant_choices, symlog
 from esper.tamiyo.initialisation import (
     HIDDEN_GAIN,
@@ -21,33 +22,16 @@ from esper.tamiyo.initialisation import (
     orthogonal_mlp,
 )
 from esper.tamiyo.layout import ActionLayout
+from esper.tamiyo.observation_layout import (
+    HOST_FEATURES,
+    PRESENT,
+    SLOT_FEATURES,
+    observation_parts,
+    observation_size,
+)
 from esper.tamiyo.policy import Policy, PolicyInputs, PolicyOutput
 from esper.tamiyo.sequences import SequencePlan, advance, replay
-
-BLUEPRINT_FEATURES = len(BlueprintKind) + 2
-"""Kind one-hot, log relative parameter cost, and whether the blueprint is offered at the slot."""
-
-
-def blueprint_features(
-    cards: Sequence[Sequence[BlueprintCard]], names: Sequence[str], host_parameters: int
-) -> Tensor:
-    """Features (slot, blueprint, feature) of the cards each slot offers, blueprints in the order of `names`.
-
-    cost = log(1 + 100 parameters / host parameters). What a slot does not offer has all features 0.
-    """
-    if host_parameters < 1:
-        raise ValueError(f"host_parameters is {host_parameters}; expected >= 1")
-    features = torch.zeros(len(cards), len(names), BLUEPRINT_FEATURES)
-    kinds = list(BlueprintKind)
-    for slot, offered in enumerate(cards):
-        for card in offered:
-            if card.name not in names:
-                raise ValueError(f"slot {slot} offers {card.name!r}, which is not among {', '.join(names)}")
-            row = features[slot, names.index(card.name)]
-            row[kinds.index(card.kind)] = 1.0
-            row[-2] = math.log1p(100.0 * card.parameters / host_parameters)
-            row[-1] = 1.0
-    return features
+from esper.tamiyo.space import GrowthSpace
 
 
 class BlueprintPointer(nn.Module):
@@ -56,12 +40,13 @@ class BlueprintPointer(nn.Module):
     def __init__(self, width: int, key_size: int, generator: torch.Generator) -> None:
         super().__init__()
         self.query = orthogonal_linear(width, key_size, POLICY_GAIN, generator)
-        self.keys = orthogonal_mlp((BLUEPRINT_FEATURES, width, key_size), generator)
+        # One layer: a second linear one would only be part of the query, and cost as often as there are keys.
+        self.keys = orthogonal_mlp((BLUEPRINT_FEATURES, key_size), generator)
         self.scale = key_size**-0.5
 
     def forward(self, slots: Tensor, features: Tensor) -> Tensor:
         query = self.query(slots)  # (step, slot, key)
-        scores: Tensor = torch.einsum("nsk,sbk->nsb", query, self.keys(features)) * self.scale
+        scores: Tensor = torch.einsum("nsk,nsbk->nsb", query, self.keys(features)) * self.scale
         return scores
 
 
@@ -108,7 +93,7 @@ class GrowthActor(nn.Module):
                 self.heads[name] = orthogonal_linear(context, rows * size, POLICY_GAIN, generator)
 
     def forward(self, context: Tensor, slots: Tensor, blueprints: Tensor) -> Tensor:
-        """(step, context), (step, slot, width), (slot, blueprint, feature) -> (step, layout.width)."""
+        """(step, context), (step, slot, width), (step, slot, blueprint, feature) -> (step, layout.width)."""
         wide = context.unsqueeze(1).expand(-1, slots.shape[1], -1)
         chosen = self.slot_trunk(torch.cat((wide, slots), dim=-1))  # (step, slot, width): a slot, in context
         blocks = []
@@ -124,22 +109,19 @@ class GrowthActor(nn.Module):
 
 
 class GrowthPolicy(Policy):
-    """Observation (host features, then slot features slot by slot, then what only the critic may see).
+    """Sees `flatten_observation`: host | slots | blueprints | what only the critic may see.
 
-    >>> GrowthPolicy(growth_layout(slots, blueprints=13), host_features=16, slot_features=20,
-    ...              blueprints=blueprint_features(cards, names, host_parameters), generator=generator)
+    The same weights serve any space; padded slots change nothing of what is said of the others.
+
+    >>> GrowthPolicy(GrowthSpace.covering(hosts), generator=torch.Generator().manual_seed(0))
     """
 
-    blueprints: Tensor
     relevance: Tensor
 
     def __init__(
         self,
-        layout: ActionLayout,
+        space: GrowthSpace,
         *,
-        host_features: int,
-        slot_features: int,
-        blueprints: Tensor,
         privileged_features: int = 0,
         hidden_size: int = 128,
         width: int = 64,
@@ -147,22 +129,19 @@ class GrowthPolicy(Policy):
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        if layout.names != HEAD_NAMES or layout.slot_config is None:
-            raise ValueError(f"layout has heads {layout.names}; make it with growth_layout")
-        self.layout = layout
-        self.slot_count = len(layout.slot_config)
-        self.host_features, self.slot_features = host_features, slot_features
+        self.space = space
+        self.layout = layout = space.action_layout
         self.privileged_features = privileged_features
-        self.observation_size = host_features + self.slot_count * slot_features + privileged_features
+        self.observation_size = observation_size(space) + privileged_features
         self.hidden_size = hidden_size
         self.uses_previous = True
-        self._check_blueprints(blueprints)
-        self.register_buffer("blueprints", blueprints.float(), persistent=False)
+        self._shapes = (*observation_parts(space).values(), (privileged_features,))
+        self._sizes = [math.prod(shape) for shape in self._shapes]
         self.register_buffer("relevance", layout.relevance.clone(), persistent=False)
         ops = layout.sizes[0]
         # Each slot also sees whether it was acted on in the step before.
-        self.slot_encoder = orthogonal_mlp((slot_features + 1, width, width), generator)
-        inputs = host_features + 2 * width + ops + BLUEPRINT_FEATURES + 1
+        self.slot_encoder = orthogonal_mlp((len(SLOT_FEATURES) + 1, width, width), generator)
+        inputs = len(HOST_FEATURES) + 2 * width + ops + BLUEPRINT_FEATURES + 1
         self.joint_encoder = orthogonal_mlp((inputs, hidden_size), generator)
         self.lstm = orthogonal_lstm(hidden_size, hidden_size, generator)
         self.lstm_ln = nn.LayerNorm(hidden_size)
@@ -179,52 +158,47 @@ class GrowthPolicy(Policy):
             raise ValueError(
                 "initial_hidden and plan are missing: a recurrent policy replays whole sequences"
             )
-        joint, slots, privileged = self._encode(inputs)
-        return self._heads(replay(self.lstm, joint, initial_hidden, plan), slots, privileged)
+        host, slots, blueprints, privileged = self._split(inputs.observation)
+        joint, encoded = self._encode(inputs, host, slots, blueprints)
+        return self._heads(replay(self.lstm, joint, initial_hidden, plan), encoded, blueprints, privileged)
 
     def step(self, inputs: PolicyInputs, hidden: Tensor) -> tuple[PolicyOutput, Tensor]:
-        joint, slots, privileged = self._encode(inputs)
+        host, slots, blueprints, privileged = self._split(inputs.observation)
+        joint, encoded = self._encode(inputs, host, slots, blueprints)
         hidden = advance(self.lstm, joint, hidden)
-        return self._heads(hidden[0], slots, privileged), hidden
+        return self._heads(hidden[0], encoded, blueprints, privileged), hidden
 
-    def _encode(self, inputs: PolicyInputs) -> tuple[Tensor, Tensor, Tensor]:
-        """The LSTM's input (step, hidden), the slots (step, slot, width), what only the critic sees."""
-        observation = inputs.observation
+    def _split(self, observation: Tensor) -> tuple[Tensor, ...]:
+        """host (step, feature), slots (step, slot, feature), blueprints (step, slot, blueprint, feature), rest."""
         if observation.shape[-1] != self.observation_size:
             raise ValueError(
-                f"observation has {observation.shape[-1]} features; "
-                f"{self.slot_count} slots need {self.observation_size}"
+                f"observation has {observation.shape[-1]} features; {self.space.slot_count} slots and "
+                f"{len(self.space.blueprints)} blueprints need {self.observation_size}"
             )
-        slots_end = self.host_features + self.slot_count * self.slot_features
-        host = observation[..., : self.host_features]
-        slots = observation[..., self.host_features : slots_end]
-        privileged = observation[..., slots_end:]
+        parts = observation.split(self._sizes, dim=-1)
+        return tuple(part.unflatten(-1, shape) for part, shape in zip(parts, self._shapes, strict=True))
+
+    def _encode(
+        self, inputs: PolicyInputs, host: Tensor, slots: Tensor, blueprints: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The LSTM's input (step, hidden), and the slots (step, slot, width)."""
         choices = relevant_choices(inputs.previous_action, self.relevance)
         previous = dict(zip(HEAD_NAMES, choices.unbind(-1), strict=True))
-        acted_on = one_hot_or_zeros(previous["slot"], self.slot_count)  # (step, slot)
-        encoded = self.slot_encoder(
-            torch.cat(
-                (slots.reshape(-1, self.slot_count, self.slot_features), acted_on.unsqueeze(-1)), dim=-1
-            )
-        )
-        planted = one_hot_or_zeros(previous["blueprint"], self.blueprints.shape[1])  # (step, blueprint)
+        acted_on = one_hot_or_zeros(previous["slot"], slots.shape[1])  # (step, slot)
+        encoded = self.slot_encoder(torch.cat((slots, acted_on.unsqueeze(-1)), dim=-1))
+        present = slots[..., PRESENT : PRESENT + 1]  # (step, slot, 1), 0 in padding
+        planted = one_hot_or_zeros(previous["blueprint"], blueprints.shape[2])  # (step, blueprint)
         parts = (
             host,
-            encoded.mean(dim=1),
-            encoded.amax(dim=1),
+            (encoded * present).sum(dim=1) / present.sum(dim=1).clamp_min(1.0),
+            torch.where(present > 0, encoded, -1.0).amax(dim=1),  # tanh is never below -1
             one_hot_or_zeros(previous["op"], self.layout.sizes[0]),
-            torch.einsum("ns,nb,sbf->nf", acted_on, planted, self.blueprints),
+            torch.einsum("nsb,nsbf->nf", acted_on.unsqueeze(-1) * planted.unsqueeze(1), blueprints),
             symlog(inputs.previous_reward).unsqueeze(-1),
         )
-        return self.joint_encoder(torch.cat(parts, dim=-1)), encoded, privileged
+        return self.joint_encoder(torch.cat(parts, dim=-1)), encoded
 
-    def _heads(self, memory: Tensor, slots: Tensor, privileged: Tensor) -> PolicyOutput:
+    def _heads(self, memory: Tensor, slots: Tensor, blueprints: Tensor, privileged: Tensor) -> PolicyOutput:
         context = self.lstm_ln(memory)
         value = self.critic(torch.cat((context, privileged), dim=-1)).squeeze(-1)
-        return PolicyOutput(self.actor(context, slots, self.blueprints), value.float())
-
-    def _check_blueprints(self, blueprints: Tensor) -> None:
-        sizes: Mapping[str, int] = dict(zip(self.layout.names, self.layout.sizes, strict=True))
-        expected = (self.slot_count, sizes["blueprint"], BLUEPRINT_FEATURES)
-        if tuple(blueprints.shape) != expected:
-            raise ValueError(f"blueprints has shape {tuple(blueprints.shape)}; expected {expected}")
+        return PolicyOutput(self.actor(context, slots, blueprints), value.float())

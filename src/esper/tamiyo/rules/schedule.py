@@ -1,0 +1,109 @@
+"""Open-loop schedules in a line of text.
+
+    germinate mixer@1 t=0; advance 1 t=2; fossilize 1 t=9
+
+A clause is an operation, a slot (by name, or by position from 0; a name comes first), options, and the epoch it
+falls due. `germinate` puts the blueprint before the slot. Options are the operation's other heads:
+
+    germinate norm@blocks.0 style=gate tempo=5 alpha_target=0.7 t=3; prune 0 alpha_speed=3 t=12
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from esper.leyline import CAUSAL_TABLE, ActionSpec, LifecycleOp
+from esper.tamiyo.actions import CHOICES
+
+_OPERATIONS = {op.name.lower(): op for op in LifecycleOp if op is not LifecycleOp.WAIT}
+_PLACED = ("op", "slot", "blueprint")
+"""Heads that a clause gives by position, not as an option."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """What to do, and the epoch it falls due. The action's slot is a name or a position, as written."""
+
+    epoch: int
+    action: ActionSpec
+
+    def __str__(self) -> str:
+        action, default = self.action, ActionSpec()
+        place = action.slot if action.blueprint is None else f"{action.blueprint}@{action.slot}"
+        options = [
+            f"{head}={getattr(action, head)}"
+            for head in CAUSAL_TABLE[action.op]
+            if head not in _PLACED and getattr(action, head) != getattr(default, head)
+        ]
+        return " ".join([action.op.name.lower(), str(place), *options, f"t={self.epoch}"])
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Clauses in the order they were written; `Schedule.parse(str(schedule)) == schedule`."""
+
+    clauses: tuple[Clause, ...]
+
+    @staticmethod
+    def parse(text: str) -> "Schedule":
+        clauses, position = [], 0
+        for number, part in enumerate(text.split(";"), start=1):
+            stripped = part.strip()
+            if stripped:
+                begins = position + part.index(stripped)
+                try:
+                    clauses.append(_parse_clause(stripped))
+                except ValueError as error:
+                    raise ValueError(
+                        f"clause {number} of the schedule, at character {begins}, {stripped!r}: {error}"
+                    ) from None
+            position += len(part) + 1
+        return Schedule(tuple(clauses))
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.clauses))
+
+
+def _parse_clause(text: str) -> Clause:
+    verb, *words = text.split()
+    if verb not in _OPERATIONS:
+        raise ValueError(f"{verb!r} is no operation; expected one of {', '.join(_OPERATIONS)}")
+    op = _OPERATIONS[verb]
+    options = dict(_option(word) for word in words if "=" in word)
+    places = [word for word in words if "=" not in word]
+    form = "blueprint@slot" if op is LifecycleOp.GERMINATE else "slot"
+    if len(places) != 1:
+        raise ValueError(f"{verb} has {' '.join(places) or 'nothing'!r} for a place; expected one {form}")
+    due = options.pop("t", None)
+    if due is None or not due.isdecimal():
+        raise ValueError(f"t is {due!r}; expected t= and the epoch, a whole number")
+    action = replace(_place(op, places[0], form), **_values(op, options))  # type: ignore[arg-type] # by CHOICES
+    return Clause(int(due), action)
+
+
+def _place(op: LifecycleOp, place: str, form: str) -> ActionSpec:
+    if op is not LifecycleOp.GERMINATE:
+        if "@" in place:
+            raise ValueError(f"the place is {place!r}; expected a {form} alone")
+        return ActionSpec(op, place)
+    blueprint, _, slot = place.partition("@")
+    if not blueprint or not slot:
+        raise ValueError(f"the place is {place!r}; expected {form}, such as mixer@1")
+    return ActionSpec(op, slot, blueprint)
+
+
+def _option(word: str) -> tuple[str, str]:
+    name, _, value = word.partition("=")
+    return name, value
+
+
+def _values(op: LifecycleOp, options: Mapping[str, str]) -> dict[str, object]:
+    allowed = [head for head in CAUSAL_TABLE[op] if head not in _PLACED]
+    values: dict[str, object] = {}
+    for name, text in options.items():
+        if name not in allowed:
+            raise ValueError(f"{name!r} is no option here; expected {', '.join([*allowed, 't'])}")
+        choices = {str(choice): choice for choice in CHOICES[name]}
+        if text not in choices:
+            raise ValueError(f"{name} is {text!r}; expected one of {', '.join(choices)}")
+        values[name] = choices[text]
+    return values
