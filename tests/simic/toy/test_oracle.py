@@ -98,7 +98,9 @@ class Choices:
 EVERYTHING = {"styles": tuple(Style), "targets": (0.5, 0.7, 1.0), "tempos": TEMPOS}
 
 
-@pytest.mark.parametrize(("draw", "committed_only"), [(0, False), (3, True)])
+@pytest.mark.parametrize(
+    ("draw", "committed_only"), [(0, False), pytest.param(3, True, marks=pytest.mark.slow)]
+)
 def test_no_sequence_of_any_actions_in_one_slot_does_better(draw: int, committed_only: bool) -> None:
     """Every head is searched, and pruning and germinating again fits into the horizon."""
     case = toy_case(draw, slots=1, noise=0.0)

@@ -126,9 +126,7 @@ class Episodes:
                 f"the control curve of {case!r} has {len(control.losses)} epochs with epoch 0; a horizon of "
                 f"{self.horizon} needs {self.horizon + 1}"
             )
-        self.world.begin(env_idx, case, host_seed)
-        host = self.world.host(env_idx)
-        self._observer.begin(env_idx, host, horizon=self.horizon)
+        host = self._begin_host(env_idx, case, host_seed)
         self._episodes[env_idx] = Episode(case, host_seed, control)
         self._host_parameters[env_idx] = host.host_parameters
         self._untrained_loss[env_idx] = host.report.validation_loss
@@ -293,6 +291,15 @@ class Episodes:
         self._stand(env_idx, host, self._now)
 
     # Helpers
+
+    def _begin_host(self, env_idx: int, case: str, host_seed: int) -> HostProtocol:
+        try:
+            self.world.begin(env_idx, case, host_seed)
+            self._observer.begin(env_idx, self.world.host(env_idx), horizon=self.horizon)
+        except HostsLost:  # it died just now; the world has another by the time we ask again
+            self.world.begin(env_idx, case, host_seed)
+            self._observer.begin(env_idx, self.world.host(env_idx), horizon=self.horizon)
+        return self.world.host(env_idx)
 
     def _execute(self, actions: Actions) -> tuple[ActionOutcome, ...]:
         """Decode and apply, after everything has been checked."""

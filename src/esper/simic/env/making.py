@@ -12,6 +12,7 @@ from esper.simic.env.vector import GrowthVectorEnv
 from esper.simic.rewards import RewardConfig
 from esper.simic.toy.suites import TOY_SUITES
 from esper.simic.toy.world import ToyControls, ToyWorld
+from esper.simic.workers import ProcessWorld
 from esper.tamiyo.space import GrowthSpace
 
 TOY_HORIZON = 20
@@ -29,18 +30,24 @@ class Setting:
     rent: float
 
 
-def make_world(suite: str, num_hosts: int, *, device: str = "cpu") -> Setting:
-    """The world that runs a suite, with `num_hosts` hosts on `device`."""
+def make_world(suite: str, num_hosts: int, *, device: str = "cpu", workers: int = 0) -> Setting:
+    """The world that runs a suite, with `num_hosts` hosts on `device`, here or spread over worker processes."""
     if suite not in _SETTINGS:
         raise ValueError(f"no suite is named {suite!r}; there are {', '.join(_SETTINGS)}")
-    return _SETTINGS[suite](num_hosts, device)
+    return _SETTINGS[suite](num_hosts, device, workers)
 
 
 def make_env(
-    suite: str, num_envs: int = 1, *, device: str = "cpu", reward: RewardConfig | None = None, **options: Any
+    suite: str,
+    num_envs: int = 1,
+    *,
+    device: str = "cpu",
+    workers: int = 0,
+    reward: RewardConfig | None = None,
+    **options: Any,
 ) -> GrowthVectorEnv:
     """A vector environment over a suite; `options` are those of `GrowthVectorEnv`."""
-    setting = make_world(suite, num_envs, device=device)
+    setting = make_world(suite, num_envs, device=device, workers=workers)
     return GrowthVectorEnv(
         setting.world,
         setting.space,
@@ -78,10 +85,13 @@ def _reward(setting: Setting, reward: RewardConfig | None) -> RewardConfig:
     return replace(RewardConfig(), rent=setting.rent) if reward is None else reward
 
 
-def _toy(suite: str, num_hosts: int, device: str) -> Setting:
+def _toy(suite: str, num_hosts: int, device: str, workers: int) -> Setting:
     if device != "cpu":
         raise ValueError(f"device is {device!r}; the toy has nothing to compute there, expected 'cpu'")
-    source, world = TOY_SUITES[suite], ToyWorld(num_hosts)
+    source = TOY_SUITES[suite]
+    world: World = ToyWorld(num_hosts)
+    if workers:
+        world = ProcessWorld("esper.simic.toy.world:ToyWorld", num_hosts=num_hosts, workers=workers)
     space = _toy_space(max(source.slots))
     return Setting(world, ToyControls(TOY_HORIZON), source, space, TOY_HORIZON, 0.01)
 
@@ -92,4 +102,6 @@ def _toy_space(slots: int) -> GrowthSpace:
     return GrowthSpace.covering([world.host(0)])
 
 
-_SETTINGS: Mapping[str, Callable[[int, str], Setting]] = {suite: partial(_toy, suite) for suite in TOY_SUITES}
+_SETTINGS: Mapping[str, Callable[[int, str, int], Setting]] = {
+    suite: partial(_toy, suite) for suite in TOY_SUITES
+}
