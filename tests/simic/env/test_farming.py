@@ -14,7 +14,7 @@ from esper.simic.toy import toy_case
 from growth_envs import encoded, toy_envs
 from toy_lives import legal_actions
 
-HORIZON, DRAW = 6, 0
+HORIZON, DRAW = 6, 9
 HASTY = GrowthRules(min_prune_age=1, embargo_epochs=1)
 """Everything can be undone and done again within the horizon."""
 

@@ -6,7 +6,7 @@ import pytest
 
 from esper.kasmina import GrowthRules
 from esper.leyline import TEMPOS, ActionSpec, LifecycleOp, Style
-from esper.simic.toy import OraclePlan, ToyWorld, best_plan, toy_case, toy_instance
+from esper.simic.toy import BLUEPRINTS, OraclePlan, ToyWorld, best_plan, toy_case, toy_instance
 from toy_lives import legal_actions
 
 HASTY = GrowthRules(min_prune_age=1, embargo_epochs=1)
@@ -117,12 +117,14 @@ def test_no_sequence_in_two_slots_does_better(draw: int, max_live_seeds: int, ho
     """With one place for two slots, the order of fossilising and germinating matters."""
     rules = GrowthRules(min_prune_age=1, embargo_epochs=1, max_live_seeds=max_live_seeds)
     case = toy_case(draw, slots=2, change=2, noise=0.0)
-    best = {
-        max(zip(gains, ("norm", "attention", "conv_small", "mixer"), strict=True))[1]
-        for gains in toy_instance(case).phase_at(horizon).gains
+    plan = plan_for(case, horizon, rules)
+    largest = {
+        max(zip(gains, BLUEPRINTS, strict=True))[1] for gains in toy_instance(case).phase_at(horizon).gains
     }
-    found = brute_force(case, horizon, rules, Choices(rules, tuple(best)), committed_only=False)
-    assert plan_for(case, horizon, rules).utility == pytest.approx(found, abs=1e-12)
+    planned = {action.blueprint for action in plan.actions if action.blueprint is not None}
+    choices = Choices(rules, tuple(largest | planned))
+    found = brute_force(case, horizon, rules, choices, committed_only=False)
+    assert plan.utility == pytest.approx(found, abs=1e-12)
 
 
 def test_nobody_at_random_does_better() -> None:

@@ -2,7 +2,7 @@
 
 from esper.simic.env.cases import CaseList, CaseSource
 from esper.simic.env.errors import IllegalActionError
-from esper.simic.env.flat import FlatGrowthEnv
+from esper.simic.env.flat import FlatGrowthEnv, FlatVectorEnv
 from esper.simic.env.making import Setting, make_env, make_single_env, make_world
 from esper.simic.env.single import GrowthEnv
 from esper.simic.env.summary import EpisodeSummary
@@ -13,6 +13,7 @@ __all__ = [
     "CaseSource",
     "EpisodeSummary",
     "FlatGrowthEnv",
+    "FlatVectorEnv",
     "GrowthEnv",
     "GrowthVectorEnv",
     "IllegalActionError",

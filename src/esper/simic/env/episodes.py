@@ -19,7 +19,6 @@ from esper.leyline import (
     Controls,
     HostProtocol,
     HostsLost,
-    LifecycleOp,
     Situation,
     World,
 )
@@ -47,6 +46,7 @@ Settle = Literal["worth", "committed"]
 Flags = NDArray[np.bool_]
 Observation = dict[str, NDArray[np.float32]]
 WAIT = ActionSpec()
+WAITED = ActionOutcome(WAIT, WAIT)
 STATE_VERSION = 1
 
 
@@ -314,20 +314,20 @@ class Episodes:
                 assert choice is not None
                 raise IllegalActionError(wrong, choice)
         outcomes = []
-        for env_idx in range(self.num_envs):
-            outcome = self._outcome(env_idx, actions[env_idx], masks[env_idx], bool(allowed[env_idx]))
-            if outcome.executed.op is not LifecycleOp.WAIT:
-                self.world.apply(env_idx, outcome.executed)
+        for env_idx, (op, fine) in enumerate(zip(actions[:, 0].tolist(), allowed.tolist(), strict=True)):
+            if not fine:
+                outcome = self._illegal(env_idx, actions[env_idx], masks[env_idx])
+            elif op == 0:  # WAIT, which most steps are
+                outcome = WAITED
+            else:
+                host = self.world.host(env_idx)
+                asked = decode(actions[env_idx], self.space, host.slot_config, host.cards)
+                self.world.apply(env_idx, asked)
+                outcome = ActionOutcome(asked, asked)
             outcomes.append(outcome)
         return tuple(outcomes)
 
-    def _outcome(self, env_idx: int, action: Actions, mask: Flags, allowed: bool) -> ActionOutcome:
-        if allowed:
-            if action[0] == LifecycleOp.WAIT:
-                return ActionOutcome(WAIT, WAIT)
-            host = self.world.host(env_idx)
-            asked = decode(action, self.space, host.slot_config, host.cards)
-            return ActionOutcome(asked, asked)
+    def _illegal(self, env_idx: int, action: Actions, mask: Flags) -> ActionOutcome:
         self.episode(env_idx).illegal_actions += 1
         host = self.world.host(env_idx)
         try:

@@ -1,15 +1,19 @@
-"""Growth as one Discrete choice and one vector, for libraries that know nothing else."""
+"""Growth as one vector, and as one Discrete choice: for learners that know nothing else."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from esper.leyline import ActionSpec, LifecycleOp
 from esper.simic.env.choices import Actions
 from esper.simic.env.episodes import Observation
 from esper.simic.env.single import GrowthEnv
+from esper.simic.env.vector import GrowthVectorEnv
 from esper.tamiyo.actions import encode
 from esper.tamiyo.observation_layout import observation_size
 from esper.tamiyo.scales import BOUND
@@ -72,6 +76,37 @@ class FlatGrowthEnv(gym.Env[Flat, np.int64]):
 
     def _info(self, info: dict[str, Any]) -> dict[str, Any]:
         return info | {"action_mask": self.action_masks()}
+
+
+class FlatVectorEnv(VectorEnv[Flat, Actions, NDArray[Any]]):
+    """A `GrowthVectorEnv` whose observation is one vector a host (host | slots | blueprints), as `learn` takes it."""
+
+    def __init__(self, envs: GrowthVectorEnv) -> None:
+        self.envs, self.num_envs = envs, envs.num_envs
+        self.metadata, self.render_mode = envs.metadata, envs.render_mode
+        self.single_observation_space = gym.spaces.Box(
+            -BOUND, BOUND, (observation_size(envs.space),), np.float32
+        )
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.single_action_space, self.action_space = envs.single_action_space, envs.action_space
+
+    def reset(
+        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Flat, dict[str, Any]]:
+        _, info = self.envs.reset(seed=seed, options=options)
+        return self._observation(), info
+
+    def step(self, actions: Actions) -> tuple[Flat, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+        _, reward, terminated, truncated, info = self.envs.step(actions)
+        for env_idx in np.flatnonzero(info.get("_final_obs", False)):
+            info["final_obs"][env_idx] = _flatten(info["final_obs"][env_idx])
+        return self._observation(), reward, terminated, truncated, info
+
+    def render(self) -> Any:
+        return self.envs.render()
+
+    def _observation(self) -> Flat:
+        return self.envs.flat_observation.numpy().copy()
 
 
 def _flatten(observation: Observation) -> Flat:

@@ -26,13 +26,14 @@ _NOISE_ENTROPY = 0xE59E3
 def host_curve(instance: ToyInstance, epochs: int) -> tuple[float, ...]:
     """Noise-free accuracy of the bare host at epochs 0..epochs."""
     curve = [CHANCE]
-    start_level = CHANCE
-    for epoch in range(1, epochs + 1):
-        phase = instance.phase_at(epoch)
-        if phase.start_epoch == epoch - 1 and epoch > 1:
-            start_level = 0.5 * curve[-1]
-        passed = (epoch - phase.start_epoch) / instance.host_epochs
-        curve.append(phase.plateau - (phase.plateau - start_level) * math.exp(-passed))
+    ends = [*(phase.start_epoch for phase in instance.phases[1:]), epochs]
+    for phase, end in zip(instance.phases, ends, strict=True):
+        level = 0.5 * curve[-1] if phase.start_epoch else CHANCE
+        rise = phase.plateau - level
+        curve += [
+            phase.plateau - rise * math.exp(-passed / instance.host_epochs)
+            for passed in range(1, min(end, epochs) - phase.start_epoch + 1)
+        ]
     return tuple(curve)
 
 

@@ -39,7 +39,7 @@ from esper.simic.toy.curves import (
 )
 from esper.simic.toy.instance import HOST_PARAMETERS, WIDTHS, ToyInstance, toy_cards
 
-CONDEMNED = -0.25
+CONDEMNED = -0.32
 """A seed that takes this much accuracy, and would whatever phase it was, makes the governor roll back."""
 _STYLE_INDEX = {style: index for index, style in enumerate(STYLES)}
 
@@ -75,7 +75,7 @@ class ToyHost:
     """One instance with one seed of its noise. `apply`, `epoch` and `settle` are the world's to call."""
 
     __slots__ = (
-        *("_bare", "_scars", "_touched", "cards", "instance"),
+        *("_bare", "_phase", "_scars", "_touched", "cards", "instance"),
         *("report", "rules", "seed", "slot_config", "slots"),
     )
 
@@ -90,6 +90,8 @@ class ToyHost:
         self.slots = [ToySlot(Life(rules)) for _ in range(instance.slots)]
         self._bare = host_curve(instance, BLOCK)
         """Noise-free accuracy of the bare host by epoch, made longer when it is needed."""
+        self._phase = instance.phases[0]
+        """What holds now."""
         self._scars = 0.0
         self._touched = False
         """A seed has been blended in: from here on the host's noise is its own, not the control's."""
@@ -246,7 +248,7 @@ class ToyHost:
         if alpha == 0.0 or slot.blueprint < 0:
             return 0.0
         if gain is None:
-            gain = self.instance.phase_at(self.report.epoch).gains[index][slot.blueprint]
+            gain = self._phase.gains[index][slot.blueprint]
         return alpha * gain * maturity(slot.clock, self.instance.epochs_to_learn[slot.blueprint])
 
     def _least_harm(self, index: int) -> float:
@@ -255,20 +257,22 @@ class ToyHost:
 
     def expected_accuracy(self) -> float:
         """Validation accuracy without noise."""
+        return self._expected_at(self.report.epoch)
+
+    def _expected_at(self, epoch: int) -> float:
         effects = sum(self._effect(index, slot.life.alpha) for index, slot in enumerate(self.slots))
-        return self._bare[self.report.epoch] + effects - self._scars
+        return self._bare[epoch] + effects - self._scars
 
     def _measure(self, epoch: int) -> None:
         instance = self.instance
         if epoch >= len(self._bare):
             self._bare = host_curve(instance, 2 * epoch)
-        self.report = EpochReport(epoch, None, None, 0.0, None, None, None)  # effects are of this epoch
+        self._phase = instance.phase_at(epoch)
         self._touched = self._touched or any(slot.life.alpha > 0.0 for slot in self.slots)
         noise = noise_of(instance, self.seed, epoch)
-        accuracy = measured(self.expected_accuracy(), instance.noise, noise[1 if self._touched else 0])
-        train_accuracy = measured(
-            self.expected_accuracy() + generalisation_gap(instance, epoch), instance.noise, noise[2]
-        )
+        expected = self._expected_at(epoch)
+        accuracy = measured(expected, instance.noise, noise[1 if self._touched else 0])
+        train_accuracy = measured(expected + generalisation_gap(instance, epoch), instance.noise, noise[2])
         for index, slot in enumerate(self.slots):
             self._read(index, slot, noise)
         untrained = epoch == 0
@@ -344,6 +348,7 @@ class ToyHost:
         self._scars, self._touched = scars, touched
         self.report = EpochReport(**report)
         self._bare = host_curve(self.instance, max(2 * self.report.epoch, BLOCK))
+        self._phase = self.instance.phase_at(self.report.epoch)
         self.slots = [_load_slot(saved, self.rules) for saved in slots]
 
 

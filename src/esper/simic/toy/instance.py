@@ -1,12 +1,13 @@
 """Drawn instances of the toy: what would help where, by how much and how fast, written down as numbers.
 
-A case is text, `toy:draw=17` or `toy:change=8,draw=17,noise=0,slots=2`. The draw decides everything else.
+A case is text, `toy:draw=17` or `toy:change=8,draw=17,noise=0.0,slots=2`. The draw decides everything else.
 Two hidden traits make instances differ: `structure` (at 1 the positions of the inputs are shuffled: mixers
 help and convolutions harm, at 0 the other way round) and the size of the training set (with few samples
 growth harms). Both can be read from the reports, so a controller can know what to do without trying it.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -75,7 +76,7 @@ def toy_case(draw: int, *, slots: int = 3, change: int = 0, noise: float = DEFAU
         options["noise"] = noise
     if slots != 3:
         options["slots"] = slots
-    return "toy:" + ",".join(f"{name}={options[name]:g}" for name in sorted(options))
+    return "toy:" + ",".join(f"{name}={options[name]}" for name in sorted(options))
 
 
 @lru_cache(maxsize=4096)
@@ -84,10 +85,8 @@ def toy_instance(case: str) -> ToyInstance:
     options = _parse(case)
     draw, slots = int(options["draw"]), int(options["slots"])
     rng = np.random.default_rng((_ENTROPY, draw))
-    structure, size = rng.uniform(), rng.uniform()
-    quirks = np.clip(rng.normal(0.0, 0.004, (MAX_SLOTS, len(BLUEPRINTS))), -0.008, 0.008)
-    tempers = rng.uniform(0.8, 1.25, len(BLUEPRINTS))
-    host_epochs = float(rng.uniform(2.0, 4.0))
+    structure, size, patience, *tempers = rng.random(3 + len(BLUEPRINTS)).tolist()
+    quirks = rng.uniform(-0.008, 0.008, (MAX_SLOTS, len(BLUEPRINTS))).tolist()
     phases = [_phase(0, structure, size, slots, quirks)]
     if options["change"]:
         phases.append(_phase(int(options["change"]), 1.0 - structure, size, slots, quirks))
@@ -97,8 +96,8 @@ def toy_instance(case: str) -> ToyInstance:
         slots=slots,
         noise=options["noise"],
         training_samples=round(500 * 8**size),
-        host_epochs=host_epochs,
-        epochs_to_learn=tuple(float(t * x) for t, x in zip(EPOCHS_TO_LEARN, tempers, strict=True)),
+        host_epochs=2.0 + 2.0 * patience,
+        epochs_to_learn=tuple(t * (0.8 + 0.45 * x) for t, x in zip(EPOCHS_TO_LEARN, tempers, strict=True)),
         phases=tuple(phases),
     )
 
@@ -121,11 +120,7 @@ def toy_cards() -> tuple[tuple[BlueprintCard, ...], ...]:
 
 
 def _phase(
-    start: int,
-    structure: float,
-    size: float,
-    slots: int,
-    quirks: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    start: int, structure: float, size: float, slots: int, quirks: Sequence[Sequence[float]]
 ) -> ToyPhase:
     tilt = 2.0 * structure - 1.0
     scale = min(0.45 / slots, 0.2)  # all slots together never lift accuracy to 1
@@ -138,7 +133,7 @@ def _phase(
         overfit = tuple(0.5 * scale * (1.0 - size) * weight for weight in (0.0, 0.5, 1.0, 1.0))
         gains.append(
             tuple(
-                float((2.0 * gain if gain < 0.0 else gain) - harm + quirk)
+                (2.0 * gain if gain < 0.0 else gain) - harm + quirk
                 for gain, harm, quirk in zip(raw, overfit, quirks[slot], strict=True)
             )
         )
