@@ -6,9 +6,12 @@ The public names are loaded on first use, so that `import esper` costs nothing.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from esper.registration import register_when_gymnasium_comes
+
 if TYPE_CHECKING:
     from esper.kasmina import GrowingModel, GrowthRules, blueprint, wrap
     from esper.leyline import Curve, Layout, LifecycleOp, Stage, Style
+    from esper.simic.env import make_env
 
 __version__ = "0.1.0"
 
@@ -22,6 +25,7 @@ _HOMES = {
     "LifecycleOp": "esper.leyline",
     "Stage": "esper.leyline",
     "Style": "esper.leyline",
+    "make_env": "esper.simic.env",
 }
 
 __all__ = [
@@ -33,6 +37,7 @@ __all__ = [
     "Stage",
     "Style",
     "blueprint",
+    "make_env",
     "wrap",
 ]
 
@@ -45,3 +50,6 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
+
+
+register_when_gymnasium_comes()

@@ -31,7 +31,8 @@ class Station:
 
     name: str
     kind: str
-    parameters: int
+    parameters: int | None
+    """None where nobody has counted them."""
     slot: SlotSnapshot | None
 
 
@@ -63,12 +64,16 @@ def draw_text(model: GrowingModel) -> str:
     name_width = max(len(station.name) for station in stations)
     kind_width = max(len(station.kind) for station in stations)
     lines = [
-        f"{s.name:{name_width}}  {s.kind:{kind_width}}  {s.parameters:>11,}"
+        f"{s.name:{name_width}}  {s.kind:{kind_width}}  {_count(s.parameters):>11}"
         + ("" if s.slot is None else f"  |- {describe_slot(s.slot)}")
         for s in stations
     ]
     total = f"host {model.host_parameters:,} parameters, grown {model.added_parameters:,}"
     return "\n".join([*lines, total])
+
+
+def _count(parameters: int | None) -> str:
+    return "" if parameters is None else f"{parameters:,}"
 
 
 def describe_slot(slot: SlotSnapshot) -> str:
@@ -89,28 +94,26 @@ def draw(model: GrowingModel, path: str | os.PathLike[str]) -> None:
 
     stations = outline(model)
     figure = Figure(figsize=(9.0, 0.62 * len(stations) + 0.8), layout="constrained", facecolor="white")
-    _fill(figure, stations, model)
+    title = f"host {model.host_parameters:,} parameters, grown {model.added_parameters:,}"
+    draw_stations(figure, stations, title)
     figure.savefig(path, dpi=150)
 
 
-def _fill(figure: "Figure", stations: list[Station], model: GrowingModel) -> None:
+def draw_stations(figure: "Figure", stations: list[Station], title: str) -> None:
+    """Fill a figure with an outline, from top to bottom."""
     axes = figure.add_subplot()
     axes.set_xlim(0, 9)
     axes.set_ylim(-len(stations) - 0.3, 0.6)
     axes.axis("off")
-    axes.text(
-        0.1,
-        0.3,
-        f"host {model.host_parameters:,} parameters, grown {model.added_parameters:,}",
-        weight="bold",
-    )
+    axes.text(0.1, 0.3, title, weight="bold")
     for row, station in enumerate(stations):
         y = -row - 0.5
         if row:
             axes.annotate(
                 "", (1.6, y + 0.3), (1.6, y + 0.7), arrowprops={"arrowstyle": "->", "color": "#888888"}
             )
-        label = f"{station.name}\n{station.kind}, {station.parameters:,}"
+        facts = [station.kind] if station.parameters is None else [station.kind, _count(station.parameters)]
+        label = f"{station.name}\n{', '.join(facts)}"
         _box(axes, 0.1, y, 3.0, "#eeeeee", "black", label)
         if station.slot is not None:
             _draw_slot(axes, y, station.slot)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from esper.kasmina.alpha import Ramp
 from esper.kasmina.rules import GrowthRules
-from esper.leyline import Curve, LifecycleOp, Stage, Style
+from esper.leyline import ALPHA_TARGETS, STYLES, Curve, LegalOperations, LifecycleOp, Stage, Style
 
 _WAIT, _GERMINATE, _SET_ALPHA_TARGET, _PRUNE, _FOSSILIZE, _ADVANCE = (1 << op for op in LifecycleOp)
 
@@ -80,6 +80,21 @@ class Life:
             if self.epochs_in_stage >= rules.min_holding_epochs:
                 bits |= _FOSSILIZE
         return bits
+
+    def legal(self, operations: frozenset[LifecycleOp], blueprints: tuple[str, ...]) -> LegalOperations:
+        """What these legal operations may be done with, where `blueprints` are offered."""
+        retarget = LifecycleOp.SET_ALPHA_TARGET in operations
+        germinate = LifecycleOp.GERMINATE in operations
+        styles = STYLES
+        if retarget and self.style is not None:
+            styles = tuple(style for style in STYLES if style.composition is self.style.composition)
+        choosing = germinate or retarget
+        return LegalOperations(
+            operations=operations,
+            blueprints=blueprints if germinate else (),
+            styles=styles if choosing else (),
+            alpha_targets=tuple(t for t in ALPHA_TARGETS if t != self.alpha_target) if choosing else (),
+        )
 
     def germinate(self, style: Style, tempo: int, alpha_target: float) -> None:
         self._enter(Stage.TRAINING)

@@ -25,9 +25,8 @@ from esper.leyline import (
     SlotReading,
     SlotSnapshot,
     Stage,
-    Style,
 )
-from esper.leyline.heads import ALPHA_TARGETS, STYLES
+from esper.leyline.heads import STYLES
 
 _Tree = TypeVar("_Tree")
 _FOSSILIZE, _ADVANCE = 1 << LifecycleOp.FOSSILIZE, 1 << LifecycleOp.ADVANCE
@@ -213,22 +212,7 @@ class Slot(nn.Module):
 
     def legal(self, *, free_places: int) -> LegalOperations:
         operations = frozenset(op for op in LifecycleOp if self.refusal(op, free_places=free_places) is None)
-        germinate = LifecycleOp.GERMINATE in operations
-        retarget = LifecycleOp.SET_ALPHA_TARGET in operations
-        return LegalOperations(
-            operations=operations,
-            blueprints=tuple(self.blueprints) if germinate else (),
-            styles=self._legal_styles(retarget) if germinate or retarget else (),
-            alpha_targets=tuple(t for t in ALPHA_TARGETS if t != self.life.alpha_target)
-            if germinate or retarget
-            else (),
-        )
-
-    def _legal_styles(self, retarget: bool) -> tuple[Style, ...]:
-        own = self.life.style
-        if not retarget or own is None:
-            return STYLES
-        return tuple(style for style in STYLES if style.composition is own.composition)
+        return self.life.legal(operations, tuple(self.blueprints))
 
     def gradients_finite(self) -> bool | None:
         """As reported for this epoch; else what `.grad` shows; None if neither says anything."""

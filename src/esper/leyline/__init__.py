@@ -36,7 +36,15 @@ from esper.leyline.slots import (
     SlotConfig,
     SlotSnapshot,
 )
-from esper.leyline.worlds import EpochReport, HostProtocol, SlotReading, World
+from esper.leyline.worlds import (
+    ControlCurve,
+    Controls,
+    EpochReport,
+    HostProtocol,
+    HostsLost,
+    SlotReading,
+    World,
+)
 
 __all__ = [
     "ALPHA_CURVES",
@@ -53,6 +61,8 @@ __all__ = [
     "BlueprintCard",
     "BlueprintKind",
     "Composition",
+    "ControlCurve",
+    "Controls",
     "Curve",
     "EpochReport",
     "Event",
@@ -63,6 +73,7 @@ __all__ = [
     "HostProtocol",
     "HostRolledBack",
     "HostSignals",
+    "HostsLost",
     "IllegalChoice",
     "Layout",
     "LegalOperations",

@@ -46,7 +46,9 @@ class RewardInputs:
     before: Standing
     after: Standing
     host_parameters: int
+    untrained_loss: float
+    """Validation loss of this host before its first epoch, by which losses are scaled."""
     terminated: bool
     truncated: bool
     rolled_back: bool
-    """The governor ended the episode."""
+    """The governor ended the episode; `after` then holds the numbers that condemned the host."""

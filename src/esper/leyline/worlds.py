@@ -86,8 +86,22 @@ class HostProtocol(Protocol):
     def legal_operations(self) -> Mapping[str, LegalOperations]: ...
 
 
+class HostsLost(RuntimeError):
+    """Raised by a world that lost hosts (a worker died), after it did what was asked for all the others.
+
+    The lost ones must be begun anew; their episodes have no final state.
+    """
+
+    def __init__(self, host_idxs: Sequence[int], reason: str) -> None:
+        self.host_idxs, self.reason = tuple(host_idxs), reason
+        super().__init__(f"lost hosts {', '.join(map(str, host_idxs))}: {reason}")
+
+
 class World(Protocol):
-    """K hosts on one device, stepped together one epoch at a time."""
+    """K hosts on one device, stepped together one epoch at a time.
+
+    A host's numbers depend on its case, its seed and what was done to it: not on its index, nor on the others.
+    """
 
     def begin(self, host_idx: int, case: str, seed: int) -> None:
         """Replace a host by a new, untrained one of the task instance `case`, and validate it (epoch 0)."""
@@ -112,3 +126,19 @@ class World(Protocol):
         ...
 
     def load_state_dict(self, host_idx: int, state: Mapping[str, object]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ControlCurve:
+    """What an instance measures when nothing is grown, at epochs 0, 1, ... Unknown accuracies are None."""
+
+    accuracies: tuple[float | None, ...]
+    losses: tuple[float, ...]
+
+
+class Controls(Protocol):
+    """Where wait-only control curves come from."""
+
+    def curve(self, case: str, seed: int) -> ControlCurve:
+        """Of the host that `World.begin(_, case, seed)` makes, from epoch 0 to the horizon."""
+        ...

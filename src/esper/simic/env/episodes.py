@@ -1,0 +1,365 @@
+"""Episodes of growth in a world: one step of all of them, told once from top to bottom.
+
+    apply -> tick, train, validate, govern (the world's epoch) -> settle at the horizon -> reward -> observe
+
+Both Gymnasium environments are thin shells around this.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esper.leyline import (
+    ActionOutcome,
+    ActionSpec,
+    Controls,
+    HostProtocol,
+    HostsLost,
+    Situation,
+    World,
+)
+from esper.simic.env.cases import CaseSource
+from esper.simic.env.choices import Actions, LegalChoices
+from esper.simic.env.episode import Episode, case_generator
+from esper.simic.env.errors import IllegalActionError
+from esper.simic.env.summary import EpisodeSummary
+from esper.simic.rewards import (
+    ComponentBatch,
+    RewardBatch,
+    RewardConfig,
+    RewardTelemetry,
+    Standings,
+    compute_rewards,
+)
+from esper.tamiyo.actions import decode, illegal_choice
+from esper.tamiyo.layout import ActionLayout
+from esper.tamiyo.observation import Observer
+from esper.tamiyo.space import GrowthSpace
+
+OnIllegal = Literal["raise", "noop"]
+Settle = Literal["worth", "committed"]
+"""What the product keeps at the horizon: every blended seed that is worth its rent, or fossilised ones only."""
+Flags = NDArray[np.bool_]
+Observation = dict[str, NDArray[np.float32]]
+WAIT = ActionSpec()
+WAITED = ActionOutcome(WAIT, WAIT)
+STATE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What came of one step in every env, before any reset."""
+
+    components: ComponentBatch
+    terminated: Flags
+    lost: Flags
+    """The worker died; the step is not to be learned from, and the episode is over."""
+    outcomes: tuple[ActionOutcome, ...]
+
+    @property
+    def ended(self) -> Flags:
+        ended: Flags = self.terminated | self.lost
+        return ended
+
+
+class Episodes:
+    """`num_envs` running episodes: their cases, hosts, rewards and observations."""
+
+    def __init__(
+        self,
+        world: World,
+        space: GrowthSpace,
+        cases: CaseSource,
+        *,
+        num_envs: int,
+        horizon: int,
+        reward: RewardConfig,
+        controls: Controls | None,
+        on_illegal: OnIllegal,
+        settle: Settle = "worth",
+        frozen_heads: Mapping[str, int] | None = None,
+    ) -> None:
+        if horizon < 1:
+            raise ValueError(f"horizon is {horizon}; expected >= 1")
+        if on_illegal not in get_args(OnIllegal):
+            raise ValueError(
+                f"on_illegal is {on_illegal!r}; expected one of {', '.join(get_args(OnIllegal))}"
+            )
+        if settle not in get_args(Settle):
+            raise ValueError(f"settle is {settle!r}; expected one of {', '.join(get_args(Settle))}")
+        if reward.control_variate and controls is None:
+            raise ValueError("controls is None: give some, or set control_variate=False in the reward")
+        self.world, self.space, self.cases = world, space, cases
+        self.num_envs, self.horizon, self.reward = num_envs, horizon, reward
+        self.on_illegal, self.settle = on_illegal, settle
+        self.telemetry = RewardTelemetry()
+        self.choices = LegalChoices(space.action_layout)
+        self._controls = controls if reward.control_variate else None
+        self._observer = Observer(space, num_envs, frozen_heads=frozen_heads)
+        self._episodes: list[Episode | None] = [None] * num_envs
+        self._generators: list[np.random.Generator | None] = [None] * num_envs
+        self._now = Standings.unknown(num_envs)
+        self._host_parameters = np.full(num_envs, np.nan)
+        self._untrained_loss = np.full(num_envs, np.nan)
+
+    # Beginning
+
+    def seed(self, env_idx: int, seed: int) -> None:
+        """Decide what this env's episodes will be, from the next one on."""
+        self._generators[env_idx] = case_generator(seed)
+
+    def begin(self, env_idx: int, *, case: str | None = None, host_seed: int | None = None) -> None:
+        """A new episode, of a drawn case and host seed unless they are given."""
+        rng = self._generators[env_idx]
+        if rng is None:
+            raise RuntimeError(f"env {env_idx} was never seeded: call reset(seed=...) first")
+        drawn_case, drawn_seed = self.cases.draw(rng), int(rng.integers(2**31))
+        case = drawn_case if case is None else case
+        host_seed = drawn_seed if host_seed is None else host_seed
+        control = None if self._controls is None else self._controls.curve(case, host_seed)
+        if control is not None and len(control.losses) <= self.horizon:
+            raise ValueError(
+                f"the control curve of {case!r} has {len(control.losses)} epochs with epoch 0; a horizon of "
+                f"{self.horizon} needs {self.horizon + 1}"
+            )
+        host = self._begin_host(env_idx, case, host_seed)
+        self._episodes[env_idx] = Episode(case, host_seed, control)
+        self._host_parameters[env_idx] = host.host_parameters
+        self._untrained_loss[env_idx] = host.report.validation_loss
+        self._stand(env_idx, host, self._now)
+
+    # Seeing
+
+    def observe(self) -> Observation:
+        """Of all envs, in memory that the next call overwrites."""
+        return self._observer.observe()
+
+    def masks(self) -> NDArray[np.bool_]:
+        """(env, layout.width), in memory that the next call overwrites."""
+        return self._observer.masks()
+
+    def situation(self, env_idx: int) -> Situation:
+        return self._observer.situation(env_idx)
+
+    def host(self, env_idx: int) -> HostProtocol:
+        return self.world.host(env_idx)
+
+    def episode(self, env_idx: int) -> Episode:
+        episode = self._episodes[env_idx]
+        if episode is None:
+            raise RuntimeError(f"env {env_idx} has not begun: call reset() first")
+        return episode
+
+    @property
+    def observer(self) -> Observer:
+        return self._observer
+
+    def require_layout(self, layout: ActionLayout, *, theirs: str) -> None:
+        """Raise unless a policy with this layout has our slots and heads."""
+        self.space.action_layout.require_same(layout, ours="the environment", theirs=theirs)
+
+    # Stepping
+
+    def step(self, actions: Actions) -> StepResult:
+        outcomes = self._execute(actions)
+        lost = np.zeros(self.num_envs, dtype=np.bool_)
+        try:
+            self.world.epoch(range(self.num_envs))
+        except HostsLost as loss:
+            lost[list(loss.host_idxs)] = True
+        rolled_back = np.zeros(self.num_envs, dtype=np.bool_)
+        at_horizon = np.zeros(self.num_envs, dtype=np.bool_)
+        before, after = self._now, self._now.copy()
+        for env_idx, outcome in enumerate(outcomes):
+            if lost[env_idx]:
+                continue
+            episode, host = self.episode(env_idx), self.world.host(env_idx)
+            episode.epoch += 1
+            episode.operations[outcome.executed.op] += 1
+            rolled_back[env_idx] = host.report.rolled_back is not None
+            if episode.epoch == self.horizon and not rolled_back[env_idx]:
+                at_horizon[env_idx] = True
+                if not self._settle(env_idx):
+                    lost[env_idx], at_horizon[env_idx] = True, False
+                    continue
+                host = self.world.host(env_idx)
+            self._stand(env_idx, host, after)
+            self._observer.record(env_idx, host, outcome.executed.op)
+        terminated = at_horizon | rolled_back
+        components = compute_rewards(
+            self.reward,
+            RewardBatch(before, after, self._host_parameters, self._untrained_loss, terminated, rolled_back),
+        )
+        components.values[:, lost] = 0.0
+        self.telemetry.add(components, ~lost)
+        self._now = after
+        for env_idx, reward in enumerate(components.total.tolist()):
+            self.episode(env_idx).episode_return += reward
+        return StepResult(components, terminated, lost, outcomes)
+
+    def summary(self, env_idx: int, *, lost: bool) -> EpisodeSummary:
+        """Of an episode that has ended."""
+        episode, host = self.episode(env_idx), self.world.host(env_idx)
+        report = host.report
+        kept = not lost and report.rolled_back is None
+        utility = gain = None
+        if kept:
+            utility = self._score(report.validation_accuracy, report.validation_loss, env_idx)
+            utility -= self.reward.rent * host.added_parameters / host.host_parameters
+        if utility is not None and episode.control is not None:
+            epoch = episode.epoch
+            control = self._score(episode.control.accuracies[epoch], episode.control.losses[epoch], env_idx)
+            gain = utility - control
+        return EpisodeSummary(
+            case=episode.case,
+            host_seed=episode.host_seed,
+            epochs=episode.epoch,
+            utility=utility,
+            gain=gain,
+            validation_accuracy=report.validation_accuracy if kept else None,
+            validation_loss=report.validation_loss if kept else None,
+            added_parameters=host.added_parameters if kept else None,
+            episode_return=episode.episode_return,
+            operations=tuple(episode.operations),
+            illegal_actions=episode.illegal_actions,
+            rolled_back=None if lost else report.rolled_back,
+            lost=lost,
+        )
+
+    # Going on later
+
+    def state_dict(self) -> dict[str, object]:
+        """Everything, mid-episode: plain data and what the world gives, loadable with `weights_only=True`."""
+        return {
+            "version": STATE_VERSION,
+            "slot_ids": list(self.space.slot_config.slot_ids),
+            "blueprints": list(self.space.blueprints),
+            "horizon": self.horizon,
+            "envs": [self._env_state(env_idx) for env_idx in range(self.num_envs)],
+        }
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on where `state_dict` was taken; what does not fit is refused by name, before anything changes."""
+        ours = {
+            "version": STATE_VERSION,
+            "slot_ids": list(self.space.slot_config.slot_ids),
+            "blueprints": list(self.space.blueprints),
+            "horizon": self.horizon,
+        }
+        for name, value in ours.items():
+            if state.get(name) != value:
+                raise ValueError(
+                    f"the saved environments have {name} {state.get(name)!r}; these have {value!r}"
+                )
+        envs = state["envs"]
+        if not isinstance(envs, Sequence) or len(envs) != self.num_envs:
+            raise ValueError(f"the saved state is not that of {self.num_envs} environments")
+        for env_idx, saved in enumerate(envs):
+            self._load_env(env_idx, saved)
+
+    def _env_state(self, env_idx: int) -> dict[str, object]:
+        rng = self._generators[env_idx]
+        return {
+            "generator": None if rng is None else dict(rng.bit_generator.state),
+            "episode": self.episode(env_idx).state_dict(),
+            "untrained_loss": float(self._untrained_loss[env_idx]),
+            "host": self.world.state_dict(env_idx),
+            "observer": self._observer.state_dict(env_idx),
+        }
+
+    def _load_env(self, env_idx: int, saved: Mapping[str, object]) -> None:
+        generator, episode, host_state, observer, untrained = (
+            saved[name] for name in ("generator", "episode", "host", "observer", "untrained_loss")
+        )
+        assert isinstance(episode, Mapping)
+        assert isinstance(host_state, Mapping)
+        assert isinstance(observer, Mapping)
+        if isinstance(generator, Mapping):
+            rng = case_generator(0)
+            rng.bit_generator.state = dict(generator)
+            self._generators[env_idx] = rng
+        self.world.load_state_dict(env_idx, host_state)
+        host = self.world.host(env_idx)
+        self._observer.load_state_dict(env_idx, host, observer)
+        self._episodes[env_idx] = Episode.from_state(episode)
+        self._host_parameters[env_idx] = host.host_parameters
+        self._untrained_loss[env_idx] = untrained
+        self._stand(env_idx, host, self._now)
+
+    # Helpers
+
+    def _begin_host(self, env_idx: int, case: str, host_seed: int) -> HostProtocol:
+        try:
+            self.world.begin(env_idx, case, host_seed)
+            self._observer.begin(env_idx, self.world.host(env_idx), horizon=self.horizon)
+        except HostsLost:  # it died just now; the world has another by the time we ask again
+            self.world.begin(env_idx, case, host_seed)
+            self._observer.begin(env_idx, self.world.host(env_idx), horizon=self.horizon)
+        return self.world.host(env_idx)
+
+    def _execute(self, actions: Actions) -> tuple[ActionOutcome, ...]:
+        """Decode and apply, after everything has been checked."""
+        expected = (self.num_envs, self.space.action_layout.head_count)
+        if actions.shape != expected:
+            raise ValueError(f"actions have shape {actions.shape}; expected {expected} (env, head)")
+        masks = self.masks()
+        allowed = self.choices.allowed(actions, masks)
+        if self.on_illegal == "raise":
+            for wrong in map(int, np.flatnonzero(~allowed)):
+                choice = illegal_choice(actions[wrong], masks[wrong], self.space)
+                assert choice is not None
+                raise IllegalActionError(wrong, choice)
+        outcomes = []
+        for env_idx, (op, fine) in enumerate(zip(actions[:, 0].tolist(), allowed.tolist(), strict=True)):
+            if not fine:
+                outcome = self._illegal(env_idx, actions[env_idx], masks[env_idx])
+            elif op == 0:  # WAIT, which most steps are
+                outcome = WAITED
+            else:
+                host = self.world.host(env_idx)
+                asked = decode(actions[env_idx], self.space, host.slot_config, host.cards)
+                self.world.apply(env_idx, asked)
+                outcome = ActionOutcome(asked, asked)
+            outcomes.append(outcome)
+        return tuple(outcomes)
+
+    def _illegal(self, env_idx: int, action: Actions, mask: Flags) -> ActionOutcome:
+        self.episode(env_idx).illegal_actions += 1
+        host = self.world.host(env_idx)
+        try:
+            asked = decode(action, self.space, host.slot_config, host.cards)
+        except ValueError:  # a slot or blueprint that this host does not have: there are no words for it
+            asked = WAIT
+        return ActionOutcome(asked, WAIT, illegal_choice(action, mask, self.space))
+
+    def _settle(self, env_idx: int) -> bool:
+        """Make the product. False if the host was lost meanwhile."""
+        try:
+            self.world.settle(env_idx, self.reward.rent, committed_only=self.settle == "committed")
+        except HostsLost:
+            return False
+        return True
+
+    def _stand(self, env_idx: int, host: HostProtocol, standings: Standings) -> None:
+        """Write down what the host is worth now, beside its control."""
+        report, episode = host.report, self.episode(env_idx)
+        standings.accuracy[env_idx] = (
+            math.nan if report.validation_accuracy is None else report.validation_accuracy
+        )
+        standings.loss[env_idx] = report.validation_loss
+        standings.added_parameters[env_idx] = host.added_parameters
+        control = episode.control
+        if control is not None:
+            accuracy = control.accuracies[episode.epoch]
+            standings.control_accuracy[env_idx] = math.nan if accuracy is None else accuracy
+            standings.control_loss[env_idx] = control.losses[episode.epoch]
+
+    def _score(self, accuracy: float | None, loss: float, env_idx: int) -> float:
+        if self.reward.family == "loss":
+            return -loss / float(self._untrained_loss[env_idx])
+        assert accuracy is not None  # the reward has been computed from it
+        return accuracy

@@ -1,0 +1,113 @@
+"""Growth as one vector, and as one Discrete choice: for learners that know nothing else."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from esper.leyline import ActionSpec, LifecycleOp
+from esper.simic.env.choices import Actions
+from esper.simic.env.episodes import Observation
+from esper.simic.env.single import GrowthEnv
+from esper.simic.env.vector import GrowthVectorEnv
+from esper.tamiyo.actions import encode
+from esper.tamiyo.observation_layout import observation_size
+from esper.tamiyo.scales import BOUND
+from esper.tamiyo.space import GrowthSpace
+
+_ON_SLOTS = (LifecycleOp.ADVANCE, LifecycleOp.FOSSILIZE, LifecycleOp.PRUNE)
+Flat = NDArray[np.float32]
+
+
+def structural_actions(space: GrowthSpace) -> tuple[ActionSpec, ...]:
+    """WAIT; GERMINATE every blueprint at every slot; ADVANCE, FOSSILIZE and PRUNE every slot.
+
+    The other heads keep the defaults of `ActionSpec`, and alpha targets are never changed afterwards.
+    """
+    slots = space.slot_config.slot_ids
+    germinate = [
+        ActionSpec(LifecycleOp.GERMINATE, slot, blueprint) for slot in slots for blueprint in space.blueprints
+    ]
+    return (ActionSpec(), *germinate, *(ActionSpec(op, slot) for op in _ON_SLOTS for slot in slots))
+
+
+class FlatGrowthEnv(gym.Env[Flat, np.int64]):
+    """A `GrowthEnv` with a Discrete action and a flat Box observation (host | slots | blueprints).
+
+    `action_masks()` is what sb3-contrib's MaskablePPO asks for; `actions` says what each choice means.
+    """
+
+    def __init__(self, env: GrowthEnv) -> None:
+        self.env = env
+        self.metadata, self.render_mode = env.metadata, env.render_mode
+        self.actions = structural_actions(env.space)
+        self._encoded: Actions = np.stack(
+            [encode(action, env.space, env.space.slot_config) for action in self.actions]
+        )
+        size = observation_size(env.space)
+        self.observation_space = gym.spaces.Box(-BOUND, BOUND, (size,), np.float32)
+        self.action_space = gym.spaces.Discrete(len(self.actions))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Flat, dict[str, Any]]:
+        super().reset(seed=seed)
+        observation, info = self.env.reset(seed=seed, options=options)
+        return _flatten(observation), self._info(info)
+
+    def step(self, action: np.int64) -> tuple[Flat, float, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(self._encoded[int(action)])
+        return _flatten(observation), reward, terminated, truncated, self._info(info)
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(choice,), True where legal."""
+        mask = np.broadcast_to(self.env.action_masks(), (len(self.actions), self.env.action_layout.width))
+        return self.env.episodes.choices.allowed(self._encoded, mask)
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+    def _info(self, info: dict[str, Any]) -> dict[str, Any]:
+        return info | {"action_mask": self.action_masks()}
+
+
+class FlatVectorEnv(VectorEnv[Flat, Actions, NDArray[Any]]):
+    """A `GrowthVectorEnv` whose observation is one vector a host (host | slots | blueprints), as `learn` takes it."""
+
+    def __init__(self, envs: GrowthVectorEnv) -> None:
+        self.envs, self.num_envs = envs, envs.num_envs
+        self.metadata, self.render_mode = envs.metadata, envs.render_mode
+        self.single_observation_space = gym.spaces.Box(
+            -BOUND, BOUND, (observation_size(envs.space),), np.float32
+        )
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.single_action_space, self.action_space = envs.single_action_space, envs.action_space
+
+    def reset(
+        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Flat, dict[str, Any]]:
+        _, info = self.envs.reset(seed=seed, options=options)
+        return self._observation(), info
+
+    def step(self, actions: Actions) -> tuple[Flat, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+        _, reward, terminated, truncated, info = self.envs.step(actions)
+        for env_idx in np.flatnonzero(info.get("_final_obs", False)):
+            info["final_obs"][env_idx] = _flatten(info["final_obs"][env_idx])
+        return self._observation(), reward, terminated, truncated, info
+
+    def render(self) -> Any:
+        return self.envs.render()
+
+    def _observation(self) -> Flat:
+        return self.envs.flat_observation.numpy().copy()
+
+
+def _flatten(observation: Observation) -> Flat:
+    return np.concatenate([observation[name].ravel() for name in ("host", "slots", "blueprints")])

@@ -1,0 +1,137 @@
+"""One growth episode as a Gymnasium environment."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from esper.leyline import Controls, Situation, World
+from esper.simic.env.cases import CaseSource, as_source
+from esper.simic.env.choices import Actions
+from esper.simic.env.episodes import Episodes, Observation, OnIllegal, Settle
+from esper.simic.env.rendering import RENDER_MODES, Frame, render_host, require_render_mode
+from esper.simic.env.spaces import action_space, observation_space
+from esper.simic.rewards import RewardConfig
+from esper.tamiyo.layout import ActionLayout
+from esper.tamiyo.space import GrowthSpace
+
+Info = dict[str, Any]  # Gymnasium's own type for it
+
+
+class GrowthEnv(gym.Env[Observation, Actions]):
+    """One host, grown by one action a step: `GrowthVectorEnv` with one env and without autoreset.
+
+    Illegal actions are WAITs by default, told in `info["illegal"]`, since other libraries sample without masks.
+    The last step's `info["summary"]` is an `EpisodeSummary`, `info["reward"]` has the reward's components.
+    """
+
+    metadata = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # noqa: RUF012
+
+    def __init__(
+        self,
+        world: World,
+        space: GrowthSpace,
+        cases: CaseSource | Sequence[str] | str,
+        *,
+        horizon: int,
+        reward: RewardConfig | None = None,
+        controls: Controls | None = None,
+        on_illegal: OnIllegal = "noop",
+        settle: Settle = "worth",
+        frozen_heads: Mapping[str, int] | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        self.render_mode = require_render_mode(render_mode)
+        self.episodes = Episodes(
+            world,
+            space,
+            as_source(cases),
+            num_envs=1,
+            horizon=horizon,
+            reward=RewardConfig() if reward is None else reward,
+            controls=controls,
+            on_illegal=on_illegal,
+            settle=settle,
+            frozen_heads=frozen_heads,
+        )
+        self.observation_space: gym.spaces.Dict = observation_space(space)  # type: ignore[assignment]
+        self.action_space = action_space(space)
+        self._seeded = self._over = False
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Observation, Info]:
+        """options: "case" and "host_seed", instead of drawn ones."""
+        super().reset(seed=seed)
+        unknown = set(options or {}) - {"case", "host_seed"}
+        if unknown:
+            raise ValueError(f"options has {', '.join(sorted(unknown))}; expected case, host_seed")
+        if seed is not None or not self._seeded:
+            self.episodes.seed(0, int(self.np_random.integers(2**31)) if seed is None else seed)
+            self._seeded = True
+        self.episodes.begin(0, **(options or {}))
+        self._over = False
+        return self._observation(), self._info()
+
+    def step(self, action: Actions) -> tuple[Observation, float, bool, bool, Info]:
+        if self._over:
+            raise RuntimeError("the episode is over: call reset() before the next step()")
+        result = self.episodes.step(np.asarray(action, dtype=np.int64)[np.newaxis])
+        lost = bool(result.lost[0])
+        info = self._info() | {"reward": asdict(result.components.row(0)), "lost": lost}
+        illegal = result.outcomes[0].illegal
+        if illegal is not None:
+            info["illegal"] = illegal
+        self._over = bool(result.ended[0])
+        if self._over:
+            info["summary"] = self.episodes.summary(0, lost=lost)
+        reward = float(result.components.total[0])
+        return self._observation(), reward, bool(result.terminated[0]), lost, info
+
+    def render(self) -> Frame | None:
+        if self.render_mode is None:
+            return None
+        return render_host(self.episodes.host(0), self.render_mode)
+
+    @property
+    def space(self) -> GrowthSpace:
+        return self.episodes.space
+
+    @property
+    def action_layout(self) -> ActionLayout:
+        return self.episodes.space.action_layout
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(layout.width,), True where legal."""
+        mask: NDArray[np.bool_] = self.episodes.masks()[0].copy()
+        return mask
+
+    def sample_legal(self, rng: np.random.Generator) -> Actions:
+        """(head,): a random legal action, head after head, uniform over what is legal."""
+        action: Actions = self.episodes.choices.sample(self.episodes.masks(), rng)[0]
+        return action
+
+    def situation(self) -> Situation:
+        """The host in words, for a rule-based policy."""
+        return self.episodes.situation(0)
+
+    def require_layout(self, layout: ActionLayout, *, theirs: str = "the policy") -> None:
+        """Raise unless a policy with this layout has our slots, in our order, and our heads."""
+        self.episodes.require_layout(layout, theirs=theirs)
+
+    def state_dict(self) -> dict[str, object]:
+        """Everything, mid-episode; what `load_state_dict` restores goes on bit for bit."""
+        return self.episodes.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, object]) -> tuple[Observation, Info]:
+        """Go on from a saved state; returns what `reset` or `step` had returned there."""
+        self.episodes.load_state_dict(state)
+        self._seeded, self._over = True, False
+        return self._observation(), self._info()
+
+    def _observation(self) -> Observation:
+        return {name: part[0].copy() for name, part in self.episodes.observe().items()}
+
+    def _info(self) -> Info:
+        return {"action_mask": self.action_masks()}

@@ -1,0 +1,199 @@
+"""Many growth episodes as one Gymnasium vector environment."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esper.leyline import Controls, Situation, World
+from esper.simic.env.cases import CaseSource, as_source
+from esper.simic.env.choices import Actions
+from esper.simic.env.episodes import Episodes, Flags, Observation, OnIllegal, Settle
+from esper.simic.env.rendering import RENDER_MODES, Frame, render_host, require_render_mode
+from esper.simic.env.spaces import action_space, observation_space
+from esper.simic.rewards import RewardConfig, RewardTelemetry
+from esper.tamiyo.layout import ActionLayout
+from esper.tamiyo.space import GrowthSpace
+
+Info = dict[str, Any]  # Gymnasium's own type for it
+
+
+class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
+    """Hosts of one world, grown by one action each per step.
+
+    >>> envs = GrowthVectorEnv(world, space, suite, num_envs=8, horizon=20, controls=controls)
+    >>> observation, info = envs.reset(seed=1)
+    >>> observation, reward, terminated, truncated, info = envs.step(actions)  # (env, head), HEAD_NAMES order
+
+    A step applies the operation, ticks, trains one epoch, validates, governs, rewards, observes. The horizon
+    terminates, with the settled model; so does a rollback by the governor. An env that ended is begun anew in
+    the same step: `info["final_obs"]` and `info["final_info"]` tell of the end, whose "summary" is an
+    `EpisodeSummary`. `info["action_mask"]` (env, width) is the flat mask to act under next.
+    An episode whose worker died is truncated with `info["lost"]`: its steps are not to be learned from.
+
+    cases       a suite to draw from, or cases; each env draws with a generator of its own
+    on_illegal  "raise", or "noop": WAIT is executed, and `info["illegal"]` says what was wrong
+    frozen_heads  head -> its only choice
+    """
+
+    metadata = {"render_modes": list(RENDER_MODES), "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+
+    def __init__(
+        self,
+        world: World,
+        space: GrowthSpace,
+        cases: CaseSource | Sequence[str] | str,
+        *,
+        num_envs: int,
+        horizon: int,
+        reward: RewardConfig | None = None,
+        controls: Controls | None = None,
+        on_illegal: OnIllegal = "raise",
+        settle: Settle = "worth",
+        frozen_heads: Mapping[str, int] | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        self.num_envs = num_envs
+        self.render_mode = require_render_mode(render_mode)
+        self.episodes = Episodes(
+            world,
+            space,
+            as_source(cases),
+            num_envs=num_envs,
+            horizon=horizon,
+            reward=RewardConfig() if reward is None else reward,
+            controls=controls,
+            on_illegal=on_illegal,
+            settle=settle,
+            frozen_heads=frozen_heads,
+        )
+        self.single_observation_space = observation_space(space)
+        self.single_action_space = action_space(space)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    # Gymnasium
+
+    def reset(
+        self, *, seed: int | Sequence[int] | None = None, options: Info | None = None
+    ) -> tuple[Observation, Info]:
+        """Begin an episode in every env.
+
+        seed     env i gets seed + i, or seeds one by one; without, the generators go on (or are drawn)
+        options  "case" and "host_seed", one for all envs or one each, instead of drawn ones
+        """
+        self._seed(seed)
+        cases = _each(options, "case", self.num_envs)
+        host_seeds = _each(options, "host_seed", self.num_envs)
+        for env_idx in range(self.num_envs):
+            self.episodes.begin(env_idx, case=cases[env_idx], host_seed=host_seeds[env_idx])
+        return self._observation(), self._info()
+
+    def step(self, actions: Actions) -> tuple[Observation, NDArray[np.float64], Flags, Flags, Info]:
+        result = self.episodes.step(np.asarray(actions, dtype=np.int64))
+        ended = result.ended
+        info: Info = {}
+        if ended.any():
+            last = self.episodes.observe()
+            for env_idx in map(int, np.flatnonzero(ended)):
+                final = {name: part[env_idx].copy() for name, part in last.items()}
+                summary = self.episodes.summary(env_idx, lost=bool(result.lost[env_idx]))
+                info = self._add_info(info, {"final_obs": final, "final_info": {"summary": summary}}, env_idx)
+            for env_idx in map(int, np.flatnonzero(ended)):
+                self.episodes.begin(env_idx)
+        for env_idx, outcome in enumerate(result.outcomes):
+            if outcome.illegal is not None:
+                info = self._add_info(info, {"illegal": outcome.illegal}, env_idx)
+        info |= {"lost": result.lost, "_lost": np.ones(self.num_envs, dtype=np.bool_)}
+        reward = result.components.total
+        return self._observation(), reward, result.terminated, result.lost.copy(), info | self._info()
+
+    def render(self) -> tuple[Frame, ...] | None:
+        """A frame of every env in `render_mode`."""
+        mode = self.render_mode
+        if mode is None:
+            return None
+        return tuple(render_host(self.episodes.host(env_idx), mode) for env_idx in range(self.num_envs))
+
+    # Beyond Gymnasium
+
+    @property
+    def space(self) -> GrowthSpace:
+        return self.episodes.space
+
+    @property
+    def action_layout(self) -> ActionLayout:
+        return self.episodes.space.action_layout
+
+    @property
+    def telemetry(self) -> RewardTelemetry:
+        """Components of the reward, averaged on demand."""
+        return self.episodes.telemetry
+
+    @property
+    def flat_observation(self) -> Tensor:
+        """(env, feature): the current observation, host | slots | blueprints, in memory that `step` overwrites."""
+        return self.episodes.observer.flat
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(env, layout.width), True where legal."""
+        return self.episodes.masks().copy()
+
+    def sample_legal(self, rng: np.random.Generator) -> Actions:
+        """A random legal action in every env: head after head, uniform over what is legal."""
+        return self.episodes.choices.sample(self.episodes.masks(), rng)
+
+    def situations(self) -> tuple[Situation, ...]:
+        """Every env in words, for rule-based policies."""
+        return tuple(self.episodes.situation(env_idx) for env_idx in range(self.num_envs))
+
+    def require_layout(self, layout: ActionLayout, *, theirs: str = "the policy") -> None:
+        """Raise unless a policy with this layout has our slots, in our order, and our heads."""
+        self.episodes.require_layout(layout, theirs=theirs)
+
+    def state_dict(self) -> dict[str, object]:
+        """Everything, mid-episode; what `load_state_dict` restores goes on bit for bit."""
+        return self.episodes.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, object]) -> tuple[Observation, Info]:
+        """Go on from a saved state; returns what `reset` or `step` had returned there."""
+        self.episodes.load_state_dict(state)
+        return self._observation(), self._info()
+
+    # Helpers
+
+    def _seed(self, seed: int | Sequence[int] | None) -> None:
+        if seed is None:
+            if self._np_random is not None:
+                return
+            seed = int(self.np_random.integers(2**31))
+        seeds = [seed + env_idx for env_idx in range(self.num_envs)] if isinstance(seed, int) else list(seed)
+        if len(seeds) != self.num_envs:
+            raise ValueError(f"seed has {len(seeds)} entries; expected one for each of {self.num_envs} envs")
+        self._np_random_seed = seeds[0]
+        self._np_random = np.random.default_rng(seeds[0])
+        for env_idx, one in enumerate(seeds):
+            self.episodes.seed(env_idx, one)
+
+    def _observation(self) -> Observation:
+        return {name: part.copy() for name, part in self.episodes.observe().items()}
+
+    def _info(self) -> Info:
+        return {"action_mask": self.action_masks(), "_action_mask": np.ones(self.num_envs, dtype=np.bool_)}
+
+
+def _each(options: Info | None, name: str, num_envs: int) -> list[Any]:
+    """An option for every env: None, one value for all, or a list."""
+    unknown = set(options or {}) - {"case", "host_seed"}
+    if unknown:
+        raise ValueError(f"options has {', '.join(sorted(unknown))}; expected case, host_seed")
+    value = (options or {}).get(name)
+    if not isinstance(value, list | tuple):
+        return [value] * num_envs
+    if len(value) != num_envs:
+        raise ValueError(f"options[{name!r}] has {len(value)} entries; expected {num_envs}")
+    return list(value)

@@ -1,0 +1,188 @@
+"""What travels between a world and its workers: JSON, so plain data by construction, on whatever machine.
+
+A request is [verb, ...arguments]; its answer is ["done", ...], or ["failed", error type, text]. Requests are
+answered in order. Python's JSON keeps every float exactly, NaN included.
+"""
+
+import base64
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+
+from esper.leyline import (
+    ActionSpec,
+    BlueprintCard,
+    BlueprintKind,
+    Curve,
+    EpochReport,
+    HostProtocol,
+    Layout,
+    LegalOperations,
+    LifecycleOp,
+    SlotConfig,
+    SlotReading,
+    SlotSnapshot,
+    Stage,
+    Style,
+)
+
+Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
+
+
+def pack(message: Plain) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode()
+
+
+def unpack(data: bytes) -> Plain:
+    message: Plain = json.loads(data)
+    return message
+
+
+@dataclass(slots=True)
+class HostFacts:
+    """What a host is from its beginning to its end."""
+
+    slot_config: SlotConfig
+    cards: Mapping[str, tuple[BlueprintCard, ...]]
+    host_parameters: int
+
+
+@dataclass(slots=True)
+class HostView:
+    """What a host is after an epoch."""
+
+    added_parameters: int
+    training_samples: int
+    report: EpochReport
+    readings: list[SlotReading]
+
+
+def facts_to_plain(host: HostProtocol) -> Plain:
+    cards: list[Plain] = [
+        [slot, [[card.name, str(card.kind), card.parameters] for card in host.cards[slot]]]
+        for slot in host.slot_config.slot_ids
+    ]
+    return [cards, host.host_parameters]
+
+
+def facts_from_plain(plain: Plain) -> HostFacts:
+    slots, host_parameters = _items(plain)
+    cards = {}
+    for item in _items(slots):
+        slot, offered = _items(item)
+        cards[_str(slot)] = tuple(
+            BlueprintCard(_str(name), BlueprintKind(_str(kind)), _int(parameters))
+            for name, kind, parameters in map(_items, _items(offered))
+        )
+    return HostFacts(SlotConfig(tuple(cards)), cards, _int(host_parameters))
+
+
+def view_to_plain(host: HostProtocol) -> Plain:
+    r = host.report
+    report: list[Plain] = [
+        *(r.epoch, r.train_loss, r.train_accuracy, r.validation_loss, r.validation_accuracy),
+        *(r.gradient_norm, r.rolled_back),
+    ]
+    readings: list[Plain] = [list(reading) for reading in host.readings()]
+    return [host.added_parameters, host.training_samples, report, readings]
+
+
+def view_from_plain(plain: Plain) -> HostView:
+    added, samples, report, readings = _items(plain)
+    return HostView(
+        _int(added),
+        _int(samples),
+        EpochReport(*_items(report)),  # type: ignore[arg-type]
+        [SlotReading(*_items(reading)) for reading in _items(readings)],  # type: ignore[arg-type]
+    )
+
+
+def action_to_plain(action: ActionSpec) -> Plain:
+    return [
+        *(int(action.op), action.slot, action.blueprint, str(action.style), action.tempo),
+        *(action.alpha_target, action.alpha_speed, str(action.alpha_curve)),
+    ]
+
+
+def action_from_plain(plain: Plain) -> ActionSpec:
+    op, slot, blueprint, style, tempo, target, speed, curve = _items(plain)
+    return ActionSpec(
+        LifecycleOp(_int(op)),
+        slot,  # type: ignore[arg-type]
+        blueprint,  # type: ignore[arg-type]
+        Style(_str(style)),
+        _int(tempo),
+        target,  # type: ignore[arg-type]
+        _int(speed),
+        Curve(_str(curve)),
+    )
+
+
+def snapshot_to_plain(slot: SlotSnapshot) -> Plain:
+    fields: dict[str, Plain] = {name: getattr(slot, name) for name in SlotSnapshot.__slots__}
+    return {**fields, "stage": int(slot.stage)}  # string enums are strings
+
+
+def snapshot_from_plain(plain: Plain) -> SlotSnapshot:
+    assert isinstance(plain, dict)
+    style = plain["style"]
+    typed = {
+        "layout": Layout(_str(plain["layout"])),
+        "stage": Stage(_int(plain["stage"])),
+        "style": None if style is None else Style(_str(style)),
+    }
+    return SlotSnapshot(**{**plain, **typed})  # type: ignore[arg-type]
+
+
+def legal_to_plain(legal: LegalOperations) -> Plain:
+    operations: list[Plain] = [int(op) for op in sorted(legal.operations)]
+    return [
+        operations,
+        list(legal.blueprints),
+        [str(style) for style in legal.styles],
+        list(legal.alpha_targets),
+    ]
+
+
+def legal_from_plain(plain: Plain) -> LegalOperations:
+    operations, blueprints, styles, targets = map(_items, _items(plain))
+    return LegalOperations(
+        frozenset(LifecycleOp(_int(op)) for op in operations),
+        tuple(map(_str, blueprints)),
+        tuple(Style(_str(style)) for style in styles),
+        tuple(targets),  # type: ignore[arg-type]
+    )
+
+
+def state_to_plain(state: Mapping[str, object]) -> Plain:
+    buffer = io.BytesIO()
+    torch.save(dict(state), buffer)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def state_from_plain(plain: Plain) -> dict[str, object]:
+    data = io.BytesIO(base64.b64decode(str(plain)))
+    state: dict[str, object] = torch.load(data, weights_only=True)
+    return state
+
+
+def _items(plain: Plain) -> list[Plain]:
+    if not isinstance(plain, list):
+        raise TypeError(f"a message has {plain!r} where a list was expected")
+    return plain
+
+
+def _int(plain: Plain) -> int:
+    if not isinstance(plain, int):
+        raise TypeError(f"a message has {plain!r} where an integer was expected")
+    return plain
+
+
+def _str(plain: Plain) -> str:
+    if not isinstance(plain, str):
+        raise TypeError(f"a message has {plain!r} where a string was expected")
+    return plain

@@ -1,0 +1,52 @@
+"""Environments over the toy that several tests share."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esper.kasmina import GrowthRules
+from esper.leyline import ActionSpec
+from esper.simic.env import GrowthVectorEnv
+from esper.simic.toy import ToyControls, ToyWorld
+from esper.tamiyo.actions import encode
+from esper.tamiyo.space import GrowthSpace
+
+
+def toy_space(*cases: str) -> GrowthSpace:
+    """Places for all of these cases' slots."""
+    world = ToyWorld(len(cases))
+    for host_idx, case in enumerate(cases):
+        world.begin(host_idx, case, 0)
+    return GrowthSpace.covering([world.host(host_idx) for host_idx in range(len(cases))])
+
+
+def toy_envs(
+    cases: Sequence[str],
+    *,
+    num_envs: int = 1,
+    horizon: int = 6,
+    rules: GrowthRules | None = None,
+    **options: Any,
+) -> GrowthVectorEnv:
+    return GrowthVectorEnv(
+        ToyWorld(num_envs, rules),
+        toy_space(*cases),
+        cases,
+        num_envs=num_envs,
+        horizon=horizon,
+        controls=ToyControls(horizon),
+        **options,
+    )
+
+
+def encoded(envs: GrowthVectorEnv, *actions: ActionSpec) -> NDArray[np.int64]:
+    """(env, head): one action for all envs, or one each."""
+    chosen = actions * envs.num_envs if len(actions) == 1 else actions
+    return np.stack(
+        [
+            encode(action, envs.space, envs.episodes.host(env_idx).slot_config)
+            for env_idx, action in enumerate(chosen)
+        ]
+    )

@@ -1,0 +1,59 @@
+"""One Discrete choice and one vector: what other libraries need."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from esper.leyline import LifecycleOp
+from esper.simic.env import FlatGrowthEnv, make_single_env
+
+
+def flat(suite: str = "toy") -> FlatGrowthEnv:
+    return FlatGrowthEnv(make_single_env(suite, on_illegal="raise"))
+
+
+def test_every_structural_action_has_one_number() -> None:
+    env = flat()
+    assert env.action_space == gym.spaces.Discrete(1 + 3 * 4 + 3 * 3)
+    assert len(set(env.actions)) == len(env.actions) == 22
+    assert env.actions[0].op is LifecycleOp.WAIT
+    assert LifecycleOp.SET_ALPHA_TARGET not in {action.op for action in env.actions}
+
+
+def test_gymnasium_is_content() -> None:
+    check_env(FlatGrowthEnv(make_single_env("toy")), skip_render_check=True)
+
+
+@pytest.mark.parametrize("suite", ["toy", "toy_slots"])
+def test_the_mask_allows_exactly_what_is_legal(suite: str) -> None:
+    """What it allows is executed without complaint; what it forbids, the host's rules forbid."""
+    env = flat(suite)
+    rng = np.random.default_rng(0)
+    env.reset(seed=1)
+    for _ in range(200):
+        mask = env.action_masks()
+        legal = env.env.situation().legal
+        for action, allowed in zip(env.actions, mask, strict=True):
+            there = legal[action.slot].operations if action.slot in legal else set[LifecycleOp]()  # type: ignore[index]
+            assert allowed == (action.op is LifecycleOp.WAIT or action.op in there)
+        *_, terminated, _, info = env.step(rng.choice(np.flatnonzero(mask)))
+        assert np.array_equal(info["action_mask"], env.action_masks())
+        if terminated:
+            env.reset()
+
+
+@pytest.mark.slow
+def test_maskable_ppo_learns_on_it() -> None:
+    sb3_contrib = pytest.importorskip("sb3_contrib")
+    env = flat()
+    model = sb3_contrib.MaskablePPO(
+        "MlpPolicy", env, n_steps=256, batch_size=64, n_epochs=2, seed=0, device="cpu"
+    )
+    model.learn(4096)  # on_illegal="raise": one unmasked action would end it
+    observation, _ = env.reset(seed=3)
+    terminated = False
+    while not terminated:
+        action, _ = model.predict(observation, action_masks=env.action_masks(), deterministic=True)
+        observation, _, terminated, _, info = env.step(action)
+    assert info["summary"].utility is not None

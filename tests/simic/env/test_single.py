@@ -1,0 +1,158 @@
+"""The single environment: Gymnasium's own checks, registered ids, rendering."""
+
+import subprocess
+import sys
+from dataclasses import asdict
+from typing import cast
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import FlattenObservation, RecordEpisodeStatistics, TimeLimit
+
+import esper  # noqa: F401 # registers the ids
+from esper.leyline import HEAD_NAMES, ActionSpec, LifecycleOp
+from esper.simic.env import EpisodeSummary, GrowthEnv, make_env, make_single_env
+from esper.simic.rewards import RewardComponents
+from esper.tamiyo.actions import encode
+
+TOY = "esper/Growth-toy-v0"
+
+
+def made(render_mode: str | None = None) -> GrowthEnv:
+    return cast(GrowthEnv, gym.make(TOY, render_mode=render_mode).unwrapped)
+
+
+def test_gymnasium_is_content() -> None:
+    check_env(made())
+    check_env(made(render_mode="rgb_array"))
+
+
+def test_actions_are_in_the_order_of_the_heads() -> None:
+    env = made()
+    assert env.action_space.shape == (len(HEAD_NAMES),)
+    assert tuple(env.action_layout.names) == HEAD_NAMES
+
+
+def test_gymnasiums_wrappers_work() -> None:
+    env = RecordEpisodeStatistics(FlattenObservation(TimeLimit(gym.make(TOY), 7)))
+    observation, _ = env.reset(seed=3)
+    assert env.observation_space.contains(observation)
+    for step in range(7):
+        *_, truncated, info = env.step(env.action_space.sample())
+        assert truncated == (step == 6)
+    assert info["episode"]["l"] == 7
+
+
+def test_vector_ids_work() -> None:
+    envs = gym.make_vec(TOY, num_envs=3)
+    envs.reset(seed=1)
+    for _ in range(30):
+        envs.step(envs.action_space.sample())
+    envs = gym.make_vec(TOY, num_envs=2, vectorization_mode="sync")
+    envs.reset(seed=1)
+    for _ in range(30):
+        envs.step(envs.action_space.sample())
+
+
+def test_one_env_is_a_vector_of_one() -> None:
+    single, vector = make_single_env("toy"), make_env("toy", 1)
+    rng = np.random.default_rng(0)
+    observation, _ = single.reset(seed=5)
+    batch, _ = vector.reset(seed=5)
+    for _ in range(70):
+        assert all(np.array_equal(observation[name], batch[name][0]) for name in observation)
+        action = single.sample_legal(rng)
+        observation, reward, terminated, _, info = single.step(action)
+        batch, rewards, *_, infos = vector.step(action[np.newaxis])
+        assert reward == rewards[0]
+        assert reward == pytest.approx(RewardComponents(**info["reward"]).total)
+        if terminated:
+            assert asdict(info["summary"]) == asdict(infos["final_info"]["summary"][0])
+            assert all(np.array_equal(observation[name], infos["final_obs"][0][name]) for name in observation)
+            observation, _ = single.reset()
+
+
+def test_illegal_is_a_wait_that_is_told_and_counted() -> None:
+    env = make_single_env("toy")
+    env.reset(seed=1)
+    illegal = encode(ActionSpec(LifecycleOp.FOSSILIZE, "blocks.1"), env.space, env.space.slot_config)
+    terminated = False
+    while not terminated:
+        _, _, terminated, _, info = env.step(illegal)
+        assert (info["illegal"].head, info["illegal"].value) == ("op", "FOSSILIZE")
+    assert isinstance(info["summary"], EpisodeSummary)
+    assert info["summary"].illegal_actions == info["summary"].epochs == 20
+    with pytest.raises(RuntimeError, match="the episode is over"):
+        env.step(illegal)
+
+
+def test_state_goes_on() -> None:
+    env, other = make_single_env("toy_shift"), make_single_env("toy_shift")
+    env.reset(seed=2)
+    rng = np.random.default_rng(0)
+    for _ in range(7):
+        env.step(env.sample_legal(rng))
+    other.load_state_dict(env.state_dict())
+    for _ in range(13):
+        action = env.sample_legal(rng)
+        ours, theirs = env.step(action), other.step(action)
+        assert ours[1:4] == theirs[1:4]
+    first, second = env.reset()[0], other.reset()[0]  # the next episode is the same one too
+    assert np.array_equal(first["host"], second["host"])
+
+
+def test_an_unseeded_env_works_and_a_seeded_one_repeats() -> None:
+    env = make_single_env("toy")
+    env.reset()
+    first, _ = env.reset(seed=4)
+    again, _ = env.reset(seed=4)
+    next_one, _ = env.reset()
+    assert np.array_equal(first["host"], again["host"])
+    assert not np.array_equal(first["host"], next_one["host"])
+
+
+def test_rendering_shows_slots_stages_and_alphas() -> None:
+    env = make_single_env("toy", render_mode="ansi")
+    env.reset(seed=1)
+    for action in (
+        ActionSpec(LifecycleOp.GERMINATE, "blocks.1", "norm"),
+        ActionSpec(LifecycleOp.ADVANCE, "blocks.1"),
+    ):
+        env.step(encode(action, env.space, env.space.slot_config))
+    text = env.render()
+    assert isinstance(text, str)
+    assert "epoch 2: validation accuracy" in text
+    assert "blocks.1  BLENDING norm, alpha 0.333 of 1, 16 parameters" in text
+    assert "blocks.0  DORMANT" in text
+    env.render_mode = "rgb_array"
+    picture = env.render()
+    assert isinstance(picture, np.ndarray)
+    assert picture.dtype == np.uint8
+    assert picture.shape[2] == 3
+    assert picture.std() > 10  # something is drawn
+    with pytest.raises(ValueError, match="render_mode is 'human'; expected one of rgb_array, ansi"):
+        make_single_env("toy", render_mode="human")
+    envs = make_env("toy", 2, render_mode="ansi")
+    envs.reset(seed=1)
+    frames = envs.render()
+    assert frames is not None
+    assert len(frames) == 2
+
+
+@pytest.mark.parametrize("imports", ["import gymnasium, esper", "import esper, gymnasium.spaces"])
+def test_ids_are_there_in_whichever_order(imports: str) -> None:
+    code = f"{imports}; import gymnasium; print(gymnasium.make('{TOY}').unwrapped.action_space)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.startswith("MultiDiscrete")
+
+
+def test_waiting_for_gymnasium_costs_nothing_and_leaves_no_trace() -> None:
+    code = (
+        "import sys, esper; assert 'gymnasium' not in sys.modules; import gymnasium; "
+        "assert not [f for f in sys.meta_path if 'Waiter' in type(f).__name__]; "
+        "print(type(gymnasium.__spec__.loader).__name__, gymnasium.__file__)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.startswith("SourceFileLoader")

@@ -1,0 +1,460 @@
+"""The vector environment: one step in the right order, ends, illegal actions, padding, and going on bit for bit."""
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from esper.leyline import (
+    ActionSpec,
+    ControlCurve,
+    HostsLost,
+    LifecycleOp,
+    RewardInputs,
+    SlotConfig,
+    Stage,
+    Standing,
+)
+from esper.simic.env import EpisodeSummary, GrowthVectorEnv, IllegalActionError, make_env
+from esper.simic.rewards import RewardConfig, compute_reward
+from esper.simic.toy import BLUEPRINTS, ToyControls, ToyWorld, best_plan, toy_case, toy_instance
+from esper.tamiyo import growth_layout
+from growth_envs import encoded, toy_envs, toy_space
+
+G, P, F, A, S = (
+    LifecycleOp.GERMINATE,
+    LifecycleOp.PRUNE,
+    LifecycleOp.FOSSILIZE,
+    LifecycleOp.ADVANCE,
+    LifecycleOp.SET_ALPHA_TARGET,
+)
+CASE = toy_case(17)
+WAIT = ActionSpec()
+
+
+def summaries(info: dict[str, Any]) -> list[EpisodeSummary]:
+    final = info["final_info"]
+    return [final["summary"][env_idx] for env_idx in np.flatnonzero(final["_summary"])]
+
+
+def random_run(envs: GrowthVectorEnv, steps: int, rng: np.random.Generator) -> list[NDArray[Any]]:
+    """Everything that came of random legal actions."""
+    seen: list[NDArray[Any]] = []
+    for _ in range(steps):
+        observation, reward, terminated, truncated, info = envs.step(envs.sample_legal(rng))
+        seen += [*observation.values(), reward, terminated, truncated, info["action_mask"]]
+        if "final_obs" in info:
+            for env_idx in np.flatnonzero(info["_final_obs"]):
+                seen += list(info["final_obs"][env_idx].values())
+            seen += [np.array([repr(summary) for summary in summaries(info)])]
+    return seen
+
+
+def same(ours: list[NDArray[Any]], theirs: list[NDArray[Any]]) -> bool:
+    pairs = zip(ours, theirs, strict=True)
+    return all(np.array_equal(one, other) for one, other in pairs)
+
+
+# One step
+
+
+def test_spaces_hold_what_is_returned() -> None:
+    envs = toy_envs([CASE], num_envs=3)
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    observation, info = envs.reset(seed=1)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        assert envs.observation_space.contains(observation)
+        assert info["action_mask"].shape == (3, envs.action_layout.width)
+        actions = envs.sample_legal(rng)
+        assert envs.action_space.contains(actions)
+        observation, reward, _, _, info = envs.step(actions)
+        assert reward.shape == (3,)
+        assert reward.dtype == np.float64
+
+
+def test_an_operation_acts_before_its_epoch_and_the_epoch_is_in_its_reward() -> None:
+    """ADVANCE, then the tick: the epoch that follows is trained, and paid for, at alpha 1/3 already."""
+    case = toy_case(17, noise=0.0)
+    envs = toy_envs([case], horizon=9)
+    envs.reset(seed=1)
+    envs.step(encoded(envs, ActionSpec(G, "blocks.0", "norm")))
+    _, reward, _, _, _ = envs.step(encoded(envs, ActionSpec(A, "blocks.0")))
+    host = envs.episodes.host(0)
+    assert host.readings()[0].alpha == pytest.approx(1 / 3)
+    assert host.readings()[0].stage == Stage.BLENDING
+    gain = host.readings()[0].contribution
+    assert gain != 0.0
+    rent = 0.01 * 8 / 1426
+    assert reward[0] == pytest.approx(0.995 * (gain - rent) - (0.0 - rent))
+
+
+@pytest.mark.parametrize("family", ["contribution", "loss"])
+@pytest.mark.parametrize("mode", ["sparse", "shaped"])
+@pytest.mark.parametrize("control_variate", [True, False])
+def test_rewards_are_those_of_the_pure_function(family: Any, mode: Any, control_variate: bool) -> None:
+    config = RewardConfig(family=family, mode=mode, control_variate=control_variate, rent=0.05)
+    envs = toy_envs([CASE], num_envs=2, horizon=7, reward=config)
+    envs.reset(seed=3)
+    rng = np.random.default_rng(5)
+    controls = [ToyControls(7).curve(e.case, e.host_seed) for e in map(envs.episodes.episode, range(2))]
+    standings = [standing(envs, env_idx, controls[env_idx], 0) for env_idx in range(2)]
+    untrained = [standing.loss for standing in standings]
+    for epoch in range(1, 7):  # the seventh settles, and begins a new host
+        _, rewards, _, _, _ = envs.step(envs.sample_legal(rng))
+        for env_idx in range(2):
+            after = standing(envs, env_idx, controls[env_idx], epoch)
+            inputs = RewardInputs(
+                LifecycleOp.WAIT, standings[env_idx], after, 1426, untrained[env_idx], False, False, False
+            )
+            assert rewards[env_idx] == compute_reward(config, inputs).total
+            standings[env_idx] = after
+
+
+def standing(envs: GrowthVectorEnv, env_idx: int, control: ControlCurve, epoch: int) -> Standing:
+    host = envs.episodes.host(env_idx)
+    return Standing(
+        host.report.validation_accuracy,
+        host.report.validation_loss,
+        host.added_parameters,
+        control.accuracies[epoch],
+        control.losses[epoch],
+    )
+
+
+# Ends
+
+
+def test_the_horizon_terminates_with_the_settled_model() -> None:
+    """A seed still in TRAINING is no part of the product: neither its parameters nor its rent are."""
+    envs = toy_envs([CASE], horizon=4)
+    envs.reset(seed=1)
+    total = 0.0
+    for step in range(4):
+        action = ActionSpec(G, "blocks.0", "mixer") if step == 2 else WAIT
+        _, reward, terminated, truncated, info = envs.step(encoded(envs, action))
+        total += reward[0]
+        assert terminated[0] == (step == 3)
+        assert not truncated.any()
+    (summary,) = summaries(info)
+    assert (summary.added_parameters, summary.epochs) == (0, 4)
+    assert summary.gain == pytest.approx(0.0, abs=1e-12)
+    assert summary.episode_return == pytest.approx(total)
+    assert summary.operations[G] == 1
+    final = info["final_obs"][0]
+    assert final["host"][0] == 0.0  # no time left
+    assert not info["final_info"]["_summary"][1:].any()
+
+
+@pytest.mark.parametrize(("settle", "kept"), [("worth", True), ("committed", False)])
+def test_what_the_product_keeps_can_be_chosen(settle: Any, kept: bool) -> None:
+    case = toy_case(3, noise=0.0)  # a mixer is worth having
+    envs = toy_envs([case], horizon=6, settle=settle)
+    envs.reset(seed=0)
+    for action in (ActionSpec(G, "blocks.0", "mixer"), ActionSpec(A, "blocks.0"), *[WAIT] * 4):
+        info = envs.step(encoded(envs, action))[-1]
+    assert bool(summaries(info)[0].added_parameters) is kept
+
+
+def test_an_ended_env_begins_anew_in_the_same_step() -> None:
+    envs = toy_envs([toy_case(draw) for draw in range(50)], num_envs=2, horizon=3)
+    first, _ = envs.reset(seed=1)
+    begun = [envs.episodes.episode(env_idx).case for env_idx in range(2)]
+    for _ in range(3):
+        observation, _, terminated, _, info = envs.step(encoded(envs, WAIT))
+    assert terminated.all()
+    assert [summary.case for summary in summaries(info)] == begun
+    assert [envs.episodes.episode(env_idx).epoch for env_idx in range(2)] == [0, 0]
+    assert [envs.episodes.episode(env_idx).case for env_idx in range(2)] != begun
+    assert (observation["host"][:, 0] == 1.0).all()  # all the time in the world
+    assert info["action_mask"].shape[0] == 2
+    assert not np.array_equal(observation["host"], first["host"])
+
+
+def harmful() -> tuple[str, str]:
+    """A case and a blueprint that the governor will not have in its first slot."""
+    for draw in range(2000):
+        gains = toy_instance(toy_case(draw)).phases[0].gains[0]
+        if min(gains) < -0.345:
+            return toy_case(draw, noise=0.0), BLUEPRINTS[gains.index(min(gains))]
+    raise AssertionError("no draw is harmful enough")
+
+
+def test_a_rollback_ends_the_episode_and_costs() -> None:
+    case, blueprint = harmful()
+    envs = toy_envs([case], horizon=30)
+    envs.reset(seed=1)
+    actions = iter([ActionSpec(G, "blocks.0", blueprint), ActionSpec(A, "blocks.0")])
+    terminated, total, steps = np.array([False]), 0.0, 0
+    while not terminated[0]:
+        _, reward, terminated, _, info = envs.step(encoded(envs, next(actions, WAIT)))
+        total += 0.995**steps * reward[0]
+        steps += 1
+    (summary,) = summaries(info)
+    assert steps < 30
+    assert summary.rolled_back is not None
+    assert (summary.utility, summary.gain, summary.added_parameters) == (None, None, None)
+    control = ToyControls(30).curve(case, summary.host_seed).accuracies[steps]
+    assert control is not None
+    assert total == pytest.approx(0.995 ** (steps - 1) * (0.0 - control - 1.0))
+
+
+class LossyWorld(ToyWorld):
+    """Loses host 1 in its third epoch, and says so after the others have done theirs."""
+
+    __slots__ = ("epochs",)
+
+    def __init__(self, num_hosts: int) -> None:
+        super().__init__(num_hosts)
+        self.epochs = 0
+
+    def epoch(self, host_idxs: Any) -> None:
+        super().epoch([host_idx for host_idx in host_idxs if host_idx != 1 or self.epochs != 2])
+        self.epochs += 1
+        if self.epochs == 3:
+            raise HostsLost([1], "its worker died")
+
+
+def test_a_lost_host_is_truncated_invalid_and_counted_and_the_others_go_on() -> None:
+    space = toy_space(CASE)
+    envs = GrowthVectorEnv(LossyWorld(3), space, CASE, num_envs=3, horizon=6, controls=ToyControls(6))
+    whole = toy_envs([CASE], num_envs=3)
+    envs.reset(seed=1)
+    whole.reset(seed=1)
+    for step in range(4):
+        _, reward, terminated, truncated, info = envs.step(encoded(envs, WAIT))
+        expected = whole.step(encoded(whole, WAIT))
+        assert info["lost"].tolist() == truncated.tolist() == [False, step == 2, False]
+        assert not terminated.any()
+        assert np.array_equal(reward[[0, 2]], expected[1][[0, 2]])
+        if step == 2:
+            assert reward[1] == 0.0
+            (summary,) = summaries(info)
+            assert summary.lost
+            assert summary.utility is None
+            assert info["final_obs"][1]["host"].shape == (len(info["final_obs"][1]["host"]),)
+    assert [envs.episodes.episode(env_idx).epoch for env_idx in range(3)] == [4, 1, 4]
+
+
+# Illegal actions
+
+
+def test_an_illegal_action_is_an_error_that_says_what_was_legal() -> None:
+    envs = toy_envs([CASE], num_envs=2)
+    envs.reset(seed=1)
+    with pytest.raises(
+        IllegalActionError, match=r"env 1: head 'op' chose FOSSILIZE.*legal: WAIT, GERMINATE$"
+    ):
+        envs.step(encoded(envs, WAIT, ActionSpec(F, "blocks.0")))
+    assert envs.episodes.host(0).report.epoch == 0  # nothing was done to anybody
+    wrong = encoded(envs, ActionSpec(G, "blocks.0", "norm"))
+    wrong[0, 1] = 7
+    with pytest.raises(
+        IllegalActionError, match=r"env 0: head 'slot' chose 7.*legal: blocks.0, blocks.1, blocks.2"
+    ):
+        envs.step(wrong)
+    with pytest.raises(ValueError, match=r"actions have shape \(1, 8\); expected \(2, 8\)"):
+        envs.step(wrong[:1])
+
+
+def test_an_illegal_action_can_be_a_wait() -> None:
+    envs = toy_envs([CASE], num_envs=2, on_illegal="noop", horizon=2)
+    envs.reset(seed=1)
+    _, _, _, _, info = envs.step(encoded(envs, ActionSpec(A, "blocks.1"), WAIT))
+    assert info["_illegal"].tolist() == [True, False]
+    illegal = info["illegal"][0]
+    assert (illegal.head, illegal.value, illegal.legal) == ("op", "ADVANCE", ("WAIT", "GERMINATE"))
+    _, _, _, _, info = envs.step(encoded(envs, WAIT))
+    assert "illegal" not in info
+    assert [summary.illegal_actions for summary in summaries(info)] == [1, 0]
+    assert [summary.operations[LifecycleOp.WAIT] for summary in summaries(info)] == [2, 2]
+
+
+def test_heads_that_do_not_matter_may_be_anything() -> None:
+    envs = toy_envs([CASE])
+    envs.reset(seed=1)
+    action = encoded(envs, WAIT)
+    action[0, 1:] = [2, 3, 3, 2, 2, 3, 4]
+    envs.step(action)
+
+
+def test_what_is_sampled_can_be_executed() -> None:
+    """The toy refuses what its rules forbid, so that a mask which allows too much is an error here."""
+    envs = make_env("toy_slots", 5)
+    envs.reset(seed=1)
+    rng = np.random.default_rng(2)
+    done: set[int] = set()
+    for _ in range(300):
+        actions = envs.sample_legal(rng)
+        done |= set(actions[:, 0].tolist())
+        envs.step(actions)
+    assert done == set(LifecycleOp)
+
+
+def test_frozen_heads_leave_one_choice() -> None:
+    envs = make_env("toy", 4, frozen_heads={"style": 0, "tempo": 0, "alpha_target": 2})
+    envs.reset(seed=1)
+    rng = np.random.default_rng(2)
+    for _ in range(100):
+        actions = envs.sample_legal(rng)
+        germinations = actions[actions[:, 0] == G]
+        assert (germinations[:, 3:6] == [0, 0, 2]).all()
+        envs.step(actions)
+
+
+# Cases and slots
+
+
+def test_hosts_of_different_slot_counts_share_a_batch() -> None:
+    envs = make_env("toy_slots", 16)
+    observation, info = envs.reset(seed=1)
+    counts = [len(envs.episodes.host(env_idx).slot_config) for env_idx in range(16)]
+    assert set(counts) == {2, 3, 4}
+    slots = envs.action_layout.block(torch.from_numpy(info["action_mask"]), "slot")
+    for env_idx, count in enumerate(counts):
+        assert (observation["slots"][env_idx, count:] == 0.0).all()
+        assert not slots[env_idx, G, count:].any()
+        assert slots[env_idx, G, :count].all()
+
+
+def test_a_host_that_does_not_fit_is_refused_by_name() -> None:
+    envs = GrowthVectorEnv(
+        ToyWorld(1),
+        toy_space("toy:draw=1,slots=2"),
+        "toy:draw=1",
+        num_envs=1,
+        horizon=3,
+        controls=ToyControls(3),
+    )
+    with pytest.raises(ValueError, match="the host has 3 slots"):
+        envs.reset(seed=1)
+
+
+def test_a_policy_for_other_slots_or_heads_is_refused_by_name() -> None:
+    envs = toy_envs([CASE])
+    envs.require_layout(envs.action_layout)
+    other = growth_layout(SlotConfig(("blocks.0", "blocks.2", "blocks.1")), len(BLUEPRINTS))
+    with pytest.raises(ValueError, match=r"the policy has \(blocks.0, blocks.2, blocks.1\)"):
+        envs.require_layout(other)
+    with pytest.raises(ValueError, match="differ in sizes"):
+        envs.require_layout(growth_layout(envs.space.slot_config, 9))
+
+
+def test_unknown_suites_cases_and_options_say_what_there_is() -> None:
+    with pytest.raises(ValueError, match="no suite is named 'toyy'; there are toy, toy_shift, toy_slots"):
+        make_env("toyy")
+    with pytest.raises(ValueError, match="cases has no instance"):
+        GrowthVectorEnv(ToyWorld(1), toy_space(CASE), [], num_envs=1, horizon=3, controls=ToyControls(3))
+    envs = toy_envs([CASE])
+    with pytest.raises(ValueError, match="options has instance; expected case, host_seed"):
+        envs.reset(seed=1, options={"instance": 3})
+    with pytest.raises(ValueError, match="controls is None"):
+        GrowthVectorEnv(ToyWorld(1), toy_space(CASE), CASE, num_envs=1, horizon=3)
+    short = GrowthVectorEnv(
+        ToyWorld(1), toy_space(CASE), CASE, num_envs=1, horizon=9, controls=ToyControls(3)
+    )
+    with pytest.raises(ValueError, match="has 4 epochs with epoch 0; a horizon of 9 needs 10"):
+        short.reset(seed=1)
+    with pytest.raises(ValueError, match="on_illegal is 'ignore'; expected one of raise, noop"):
+        toy_envs([CASE], on_illegal="ignore")
+
+
+def test_a_case_and_a_host_seed_can_be_given() -> None:
+    envs = toy_envs([CASE], num_envs=2)
+    envs.reset(seed=1, options={"case": ["toy:draw=5", "toy:draw=6"], "host_seed": 9})
+    assert [(e.case, e.host_seed) for e in map(envs.episodes.episode, range(2))] == [
+        ("toy:draw=5", 9),
+        ("toy:draw=6", 9),
+    ]
+
+
+def test_situations_are_the_hosts_in_words() -> None:
+    envs = toy_envs([CASE], num_envs=2)
+    envs.reset(seed=1)
+    envs.step(encoded(envs, ActionSpec(G, "blocks.1", "norm"), WAIT))
+    first, second = envs.situations()
+    assert [slot.stage for slot in first.slots] == [Stage.DORMANT, Stage.TRAINING, Stage.DORMANT]
+    assert A in first.legal["blocks.1"].operations
+    assert (first.signals.last_operation, second.signals.last_operation) == (G, LifecycleOp.WAIT)
+
+
+# The same numbers
+
+
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    runs = []
+    for _ in range(2):
+        envs = make_env("toy_slots", 3)
+        envs.reset(seed=7)
+        runs.append(random_run(envs, 50, np.random.default_rng(1)))
+    assert same(*runs)
+    envs.reset(seed=8)
+    assert not same(runs[0], random_run(envs, 50, np.random.default_rng(1)))
+
+
+def test_an_env_does_not_depend_on_its_neighbours() -> None:
+    many, one = make_env("toy", 3), make_env("toy", 1)
+    many.reset(seed=5)
+    one.reset(seed=7)  # env i has seed + i
+    for step in range(45):
+        ours, mine = many.step(encoded(many, WAIT)), one.step(encoded(one, WAIT))
+        assert np.array_equal(ours[0]["host"][2], mine[0]["host"][0]), step
+        assert ours[1][2] == mine[1][0]
+
+
+@pytest.mark.parametrize("suite", ["toy", "toy_slots", "toy_shift"])
+def test_a_saved_env_goes_on_bit_for_bit(suite: str) -> None:
+    envs = make_env(suite, 3)
+    envs.reset(seed=7)
+    rng = np.random.default_rng(1)
+    random_run(envs, 31, rng)
+    buffer = io.BytesIO()
+    torch.save(envs.state_dict(), buffer)
+    position = rng.bit_generator.state
+    expected = random_run(envs, 40, rng)
+
+    other = make_env(suite, 3)
+    other.reset(seed=99)
+    buffer.seek(0)
+    observation, info = other.load_state_dict(torch.load(buffer, weights_only=True))
+    assert info["action_mask"].any()
+    assert other.observation_space.contains(observation)
+    rng.bit_generator.state = position
+    assert same(expected, random_run(other, 40, rng))
+
+
+def test_a_state_of_other_envs_is_refused_by_name() -> None:
+    envs = make_env("toy", 2)
+    envs.reset(seed=1)
+    with pytest.raises(ValueError, match="not that of 3 environments"):
+        make_env("toy", 3).load_state_dict(envs.state_dict())
+    with pytest.raises(ValueError, match="have slot_ids"):
+        make_env("toy_slots", 2).load_state_dict(envs.state_dict())
+
+
+def test_the_oracles_plan_earns_the_oracles_gain() -> None:
+    envs = toy_envs([toy_case(0)], horizon=20, reward=RewardConfig(gamma=1.0))
+    for draw in range(5):
+        case = toy_case(draw, noise=0.0)
+        envs.reset(seed=1, options={"case": case, "host_seed": 3})
+        plan = best_plan(toy_instance(case), horizon=20)
+        for action in plan.actions:
+            info = envs.step(encoded(envs, action))[-1]
+        (summary,) = summaries(info)
+        assert summary.utility == pytest.approx(plan.utility, abs=1e-9)
+        assert summary.gain == pytest.approx(plan.gain, abs=1e-9)
+        assert summary.episode_return == pytest.approx(plan.gain, abs=1e-9)  # phi(s_0) is 0 beside a control
+
+
+def test_rewards_are_averaged_on_demand() -> None:
+    envs = toy_envs([CASE], num_envs=2, horizon=3)
+    envs.reset(seed=1)
+    rewards = [envs.step(encoded(envs, WAIT))[1] for _ in range(3)]
+    averaged = envs.telemetry.take()
+    assert averaged is not None
+    assert averaged["reward/total"] == pytest.approx(np.mean(rewards))
+    assert envs.telemetry.take() is None

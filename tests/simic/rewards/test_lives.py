@@ -1,0 +1,136 @@
+"""Rewards over whole episodes: shaping telescopes, and losing the host never pays."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper.leyline import LifecycleOp, RewardInputs, Standing
+from esper.simic.rewards import RewardConfig, compute_reward, utility
+
+HOST = 1426
+OPS = (
+    # Three seeds in three slots: one kept, one pruned, one sent up and down. Operation, added parameters after it.
+    (LifecycleOp.GERMINATE, 300),
+    (LifecycleOp.GERMINATE, 420),
+    (LifecycleOp.ADVANCE, 420),
+    (LifecycleOp.ADVANCE, 420),
+    (LifecycleOp.WAIT, 420),
+    (LifecycleOp.PRUNE, 300),
+    (LifecycleOp.GERMINATE, 1000),
+    (LifecycleOp.FOSSILIZE, 1000),
+    (LifecycleOp.ADVANCE, 1000),
+    (LifecycleOp.SET_ALPHA_TARGET, 1000),
+    (LifecycleOp.WAIT, 1000),
+)
+ACCURACIES = (0.1, 0.3, 0.35, 0.3, 0.5, 0.61, 0.4, 0.45, 0.7, 0.72, 0.71, 0.74)
+CONTROL = (0.1, 0.3, 0.34, 0.38, 0.41, 0.44, 0.45, 0.46, 0.47, 0.47, 0.48, 0.48)
+
+
+def scripted() -> list[Standing]:
+    """The standings of a scripted life, the first before any step."""
+    added = (0, *(parameters for _, parameters in OPS))
+    return [
+        Standing(
+            accuracy,
+            loss=2.3 * (1 - accuracy),
+            added_parameters=parameters,
+            control_accuracy=control,
+            control_loss=2.3 * (1 - control),
+        )
+        for accuracy, control, parameters in zip(ACCURACIES, CONTROL, added, strict=True)
+    ]
+
+
+def rewards(
+    config: RewardConfig, standings: list[Standing], *, truncated: bool = False, crashed: bool = False
+) -> list[float]:
+    """Per step; the last one ends the episode."""
+    last = len(standings) - 2
+    return [
+        compute_reward(
+            config,
+            RewardInputs(
+                operation=OPS[step % len(OPS)][0],
+                before=standings[step],
+                after=standings[step + 1],
+                host_parameters=HOST,
+                untrained_loss=2.3,
+                terminated=step == last and not truncated,
+                truncated=step == last and truncated,
+                rolled_back=step == last and crashed,
+            ),
+        ).total
+        for step in range(last + 1)
+    ]
+
+
+def discounted(gamma: float, values: list[float]) -> float:
+    return sum(gamma**step * value for step, value in enumerate(values))
+
+
+def worth(config: RewardConfig, standing: Standing) -> float:
+    inputs = RewardInputs(LifecycleOp.WAIT, standing, standing, HOST, 2.3, False, False, False)
+    return utility(config, standing, inputs).value
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.995])
+@pytest.mark.parametrize("family", ["contribution", "loss"])
+@pytest.mark.parametrize("control_variate", [True, False])
+def test_shaping_telescopes_over_a_life_in_three_slots(
+    gamma: float, family: str, control_variate: bool
+) -> None:
+    config = RewardConfig(family=family, gamma=gamma, control_variate=control_variate)  # type: ignore[arg-type]
+    states = scripted()
+    steps = len(states) - 1
+    first, last = worth(config, states[0]), worth(config, states[-1])
+    shaped = discounted(gamma, rewards(config, states))
+    sparse = discounted(gamma, rewards(replace(config, mode="sparse"), states))
+    assert sparse == pytest.approx(gamma ** (steps - 1) * last, abs=1e-9)
+    assert shaped == pytest.approx(sparse - first, abs=1e-6)
+    # Cut off instead, nothing is paid out, and the potential that is left is the value's business.
+    cut = discounted(gamma, rewards(config, states, truncated=True))
+    assert cut == pytest.approx(gamma**steps * last - first, abs=1e-6)
+
+
+accuracies = st.floats(0.05, 1.0)
+lives = st.lists(
+    st.builds(
+        lambda accuracy, control, added: Standing(
+            accuracy,
+            loss=2.3 * (1 - accuracy),
+            added_parameters=added,
+            control_accuracy=control,
+            control_loss=2.3 * (1 - control),
+        ),
+        accuracies,
+        accuracies,
+        st.integers(0, 5 * HOST),  # at rent 0.01 never more than chance is worth
+    ),
+    min_size=3,
+    max_size=25,
+)
+
+
+@given(lives, st.sampled_from([1.0, 0.995]), st.data())
+def test_losing_the_host_never_pays(life: list[Standing], gamma: float, data: st.DataObject) -> None:
+    """Whatever would have come, an episode ended by the governor returns less than one that goes on."""
+    config = RewardConfig(
+        family=data.draw(st.sampled_from(["contribution", "loss"])),
+        mode=data.draw(st.sampled_from(["sparse", "shaped"])),
+        gamma=gamma,
+        control_variate=data.draw(st.booleans()),
+    )
+    kept = discounted(gamma, rewards(config, life))
+    crash = data.draw(st.integers(2, len(life)))
+    lost = discounted(gamma, rewards(config, life[:crash], crashed=True))
+    assert lost < kept
+
+
+@given(lives)
+def test_the_return_depends_on_the_ends_alone(life: list[Standing]) -> None:
+    """No way through the same first and last state earns more than another: there is no cycle to farm."""
+    config = RewardConfig(gamma=1.0)
+    straight = [life[0], *([life[0]] * (len(life) - 2)), life[-1]]
+    assert sum(rewards(config, life)) == pytest.approx(sum(rewards(config, straight)), abs=1e-9)
