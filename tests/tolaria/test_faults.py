@@ -7,9 +7,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.leyline import ActionSpec, EpochReport, Event, HostRolledBack, LifecycleOp, SlotSnapshot, Stage
+from esper.leyline import (
+    ActionSpec,
+    EpochReport,
+    Event,
+    HostRolledBack,
+    HostsLost,
+    LifecycleOp,
+    SlotSnapshot,
+    Stage,
+)
 from esper.tolaria.tasks import forget, register
-from esper.tolaria.world import EngineWorld, HostLost
+from esper.tolaria.world import EngineWorld
 from tiny_tasks import advance, germinate, tiny_task
 
 EPOCHS, FAULTY, FAULT_EPOCH = 6, 1, 3
@@ -197,7 +206,7 @@ def test_a_host_that_breaks_again_and_again_is_given_up_after_the_others_had_the
     world.host(0).data.inputs[:] = math.nan
     for _ in range(2):
         world.epoch([0, 1])
-    with pytest.raises(HostLost, match=r"host 0 \(hopeless, seed 0\): not_finite"):
+    with pytest.raises(HostsLost, match=r"host 0 \(hopeless, seed 0\): not_finite"):
         world.epoch([0, 1])
     assert world.host(1).report.epoch == 3
     assert world.host(1).report.rolled_back is None

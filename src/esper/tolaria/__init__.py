@@ -7,19 +7,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from esper.tolaria.controls import ControlCurve, ControlCurves
+    from esper.tolaria.controls import ControlCurves, ControlRun
     from esper.tolaria.governor import GovernorRules, Verdict
     from esper.tolaria.gradients import SeedGradientCollector, materialize_grad_stats
     from esper.tolaria.memory import keep_freed_memory
     from esper.tolaria.population import Population
-    from esper.tolaria.world import EngineWorld, HostLost
+    from esper.tolaria.world import EngineWorld
 
 _HOMES = {
-    "ControlCurve": "controls",
     "ControlCurves": "controls",
+    "ControlRun": "controls",
     "EngineWorld": "world",
     "GovernorRules": "governor",
-    "HostLost": "world",
     "Population": "population",
     "SeedGradientCollector": "gradients",
     "Verdict": "governor",
@@ -28,11 +27,10 @@ _HOMES = {
 }
 
 __all__ = [
-    "ControlCurve",
     "ControlCurves",
+    "ControlRun",
     "EngineWorld",
     "GovernorRules",
-    "HostLost",
     "Population",
     "SeedGradientCollector",
     "Verdict",

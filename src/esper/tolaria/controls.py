@@ -14,7 +14,8 @@ from pathlib import Path
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from esper.leyline import EpochReport
+from esper.leyline import ControlCurve, EpochReport
+from esper.tolaria.memory import keep_freed_memory
 from esper.tolaria.tasks import Instance
 from esper.tolaria.world import EngineWorld
 
@@ -23,7 +24,7 @@ NUMERICS = 1
 
 
 @dataclass(frozen=True, slots=True)
-class ControlCurve:
+class ControlRun:
     """The wait-only run of one (instance, seed). Entry e is after e epochs; entry 0 is the untrained host."""
 
     case: str
@@ -37,12 +38,16 @@ class ControlCurve:
     def epochs(self) -> int:
         return len(self.validation_loss) - 1
 
+    @property
+    def curve(self) -> ControlCurve:
+        return ControlCurve(accuracies=self.validation_accuracy, losses=self.validation_loss)
+
     def gain(self, epoch: int, accuracy: float) -> float:
         """How much better than its control a run is after `epoch` epochs."""
         return accuracy - self.validation_accuracy[epoch]
 
 
-_CURVE = TypeAdapter(ControlCurve)
+_RUN = TypeAdapter(ControlRun)
 
 
 def default_directory() -> Path:
@@ -51,39 +56,60 @@ def default_directory() -> Path:
 
 
 class ControlCurves:
-    """Computes each curve once and keeps it on disk under a hash of everything its numbers depend on."""
+    """Computes each curve once and keeps it on disk under a hash of everything its numbers depend on.
 
-    def __init__(self, directory: Path | None = None, device: torch.device | str = "cpu") -> None:
+    epochs     how long a curve must be at least
+    directory  where they are kept; by default `controls` in ESPER_CACHE, or in ~/.cache/esper
+    """
+
+    def __init__(
+        self, epochs: int, directory: Path | None = None, device: torch.device | str = "cpu"
+    ) -> None:
+        if epochs < 1:
+            raise ValueError(f"epochs must be at least 1, not {epochs}")
+        self.epochs = epochs
         self.directory = directory or default_directory()
         self.device = torch.device(device)
+        self._recent: dict[tuple[str, int], ControlRun] = {}
 
-    def curve(self, case: str, seed: int, epochs: int) -> ControlCurve:
-        """At least `epochs` epochs of the wait-only run."""
+    def curve(self, case: str, seed: int) -> ControlCurve:
+        """Loss and accuracy at epochs 0, 1, ... of the host that `EngineWorld.begin(_, case, seed)` makes."""
+        return self.run(case, seed).curve
+
+    def run(self, case: str, seed: int) -> ControlRun:
+        """The same with what training measured."""
         case = str(Instance.parse(case))
-        path = self._path(case, seed)
-        found = _read(path)
-        if found is None or found.epochs < epochs:
-            found = compute(case, seed, epochs, self.device)
-            _write(path, found)
+        found = self._find(case, seed)
+        if found is None:
+            found = compute(case, seed, self.epochs, self.device)
+            self._keep(found)
         return found
 
-    def prepare(self, wanted: Iterable[tuple[str, int]], epochs: int, *, processes: int = 1) -> None:
+    def prepare(self, wanted: Iterable[tuple[str, int]], *, processes: int = 1) -> None:
         """Compute what is missing, over several processes."""
-        cases = ((str(Instance.parse(case)), seed) for case, seed in dict.fromkeys(wanted))
-        missing = [
-            (case, seed)
-            for case, seed in cases
-            if (found := _read(self._path(case, seed))) is None or found.epochs < epochs
-        ]
+        cases = dict.fromkeys((str(Instance.parse(case)), seed) for case, seed in wanted)
+        missing = [(case, seed) for case, seed in cases if self._find(case, seed) is None]
         if processes <= 1 or len(missing) <= 1:
             for case, seed in missing:
-                self.curve(case, seed, epochs)
+                self.run(case, seed)
             return
         spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(processes, spawn, initializer=_one_thread) as pool:
-            jobs = [pool.submit(compute, case, seed, epochs, self.device) for case, seed in missing]
-            for (case, seed), job in zip(missing, jobs, strict=True):
-                _write(self._path(case, seed), job.result())
+        with ProcessPoolExecutor(processes, spawn, initializer=_prepare_process) as pool:
+            jobs = [pool.submit(compute, case, seed, self.epochs, self.device) for case, seed in missing]
+            for job in jobs:
+                self._keep(job.result())
+
+    def _find(self, case: str, seed: int) -> ControlRun | None:
+        """Long enough, in this process or on disk."""
+        found = self._recent.get((case, seed)) or _read(self._path(case, seed))
+        if found is None or found.epochs < self.epochs:
+            return None
+        self._recent[case, seed] = found
+        return found
+
+    def _keep(self, run: ControlRun) -> None:
+        self._recent[run.case, run.seed] = run
+        _write(self._path(run.case, run.seed), run)
 
     def _path(self, case: str, seed: int) -> Path:
         parts = (_fingerprint(case), seed, NUMERICS, torch.__version__, _hardware(self.device))
@@ -91,7 +117,7 @@ class ControlCurves:
         return self.directory / f"{name}.json"
 
 
-def compute(case: str, seed: int, epochs: int, device: torch.device | str = "cpu") -> ControlCurve:
+def compute(case: str, seed: int, epochs: int, device: torch.device | str = "cpu") -> ControlRun:
     """Train one host and do nothing else."""
     world = EngineWorld(1, device)
     world.begin(0, case, seed)
@@ -99,7 +125,7 @@ def compute(case: str, seed: int, epochs: int, device: torch.device | str = "cpu
     for _ in range(epochs):
         world.epoch([0])
         reports.append(world.host(0).report)
-    return ControlCurve(
+    return ControlRun(
         case=case,
         seed=seed,
         validation_loss=tuple(report.validation_loss for report in reports),
@@ -114,8 +140,9 @@ def _accuracy(report: EpochReport) -> float:
     return report.validation_accuracy
 
 
-def _one_thread() -> None:
+def _prepare_process() -> None:
     torch.set_num_threads(1)
+    keep_freed_memory()
 
 
 @cache
@@ -132,17 +159,17 @@ def _hardware(device: torch.device) -> str:
     )
 
 
-def _read(path: Path) -> ControlCurve | None:
+def _read(path: Path) -> ControlRun | None:
     """None if there is no curve, or what is there cannot be read: it is computed again then."""
     try:
-        return _CURVE.validate_json(path.read_bytes())
+        return _RUN.validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None
 
 
-def _write(path: Path, curve: ControlCurve) -> None:
+def _write(path: Path, run: ControlRun) -> None:
     """Whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.stem}.", delete=False) as file:
-        file.write(json.dumps(asdict(curve)).encode())
+        file.write(json.dumps(asdict(run)).encode())
     os.replace(file.name, path)

@@ -10,16 +10,13 @@ from torch import Tensor
 from esper.kasmina.persistence import describe, reinstate
 from esper.kasmina.records import ModelRecord
 from esper.kasmina.snapshots import ModelSnapshot
-from esper.leyline import ActionSpec, EpochReport, EventSink, HostRolledBack
+from esper.leyline import ActionSpec, EpochReport, EventSink, HostRolledBack, HostsLost
 from esper.tolaria.governor import Governor, GovernorRules, Verdict, Vitals
 from esper.tolaria.host import TrainedHost
+from esper.tolaria.memory import keep_freed_memory
 from esper.tolaria.population import Population
 from esper.tolaria.readout import HostNumbers, read, tell
 from esper.tolaria.settling import settle
-
-
-class HostLost(RuntimeError):
-    """A host broke again each time it was restored."""
 
 
 class EngineWorld:
@@ -159,14 +156,12 @@ class EngineWorld:
     def _give_up_on(self, lost: Sequence[int]) -> None:
         """All other hosts have had their epoch by now."""
         if lost:
-            hosts = "; ".join(
+            told = "; ".join(
                 f"host {index} ({self.host(index).case}, seed {self.host(index).seed}): "
                 f"{self.host(index).report.rolled_back}"
                 for index in lost
             )
-            raise HostLost(
-                f"restored again and again, in vain: {hosts}. Lower the learning rate or look at the data"
-            )
+            raise HostsLost(lost, f"restored in vain, {told}. Lower the learning rate or look at the data")
 
     def _file(self, host_idx: int, numbers: HostNumbers, verdict: Verdict | None) -> None:
         host, governor = self.host(host_idx), self._governors[host_idx]
@@ -201,3 +196,9 @@ class EngineWorld:
         memory[0].restore()
         self.host(host_idx).stream.load_state_dict(memory[1])
         self.population.forget_step(host_idx)
+
+
+def worker_world(size: int, device: str = "cpu") -> EngineWorld:
+    """A world for a process that does nothing else."""
+    keep_freed_memory()
+    return EngineWorld(size, device)
