@@ -17,7 +17,6 @@ import esper
 from esper.simic.env import GrowthVectorEnv, make_env, make_single_env
 from esper.simic.rewards import RewardConfig
 from esper.simic.workers import ProcessWorld
-from esper.tamiyo.actions import encode
 from esper.tamiyo.rules import RULE_POLICIES, rule_policy
 from esper.tolaria.tasks import forget, register
 from tiny_tasks import tiny_task
@@ -113,7 +112,7 @@ def test_every_rule_completes_an_episode(name: str) -> None:
     policy.reset()
     for step in range(6):
         action = policy.act(env.situation())
-        *_, terminated, _, info = env.step(encode(action, env.space, env.episodes.host(0).slot_config))
+        *_, terminated, _, info = env.step(env.encode(action))
         assert terminated == (step == 5)
     assert info["summary"].illegal_actions == 0
 
