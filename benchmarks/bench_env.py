@@ -1,0 +1,125 @@
+"""Environments: the reward of 64 envs, steps of the toy, and what a step costs outside its world.
+
+python benchmarks/bench_env.py [--quick]
+"""
+
+import statistics
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from esper.leyline import ActionSpec, World
+from esper.simic.env import GrowthVectorEnv, make_env, make_world
+from esper.simic.rewards import RewardBatch, RewardConfig, Standings, compute_rewards
+from harness import Row, arguments, report
+
+ENVS = 64
+
+
+class TimedWorld:
+    """A world that adds up the seconds spent in it."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.seconds = world, 0.0
+        self.begin, self.host, self.settle = world.begin, world.host, world.settle
+        self.state_dict, self.load_state_dict = world.state_dict, world.load_state_dict
+
+    def apply(self, host_idx: int, action: ActionSpec) -> None:
+        began = time.perf_counter()
+        self.world.apply(host_idx, action)
+        self.seconds += time.perf_counter() - began
+
+    def epoch(self, host_idxs: Sequence[int]) -> None:
+        began = time.perf_counter()
+        self.world.epoch(host_idxs)
+        self.seconds += time.perf_counter() - began
+
+
+def reward_microseconds(rounds: int) -> float:
+    rng = np.random.default_rng(0)
+    batch = RewardBatch(
+        Standings(*rng.random((5, ENVS))),
+        Standings(*rng.random((5, ENVS))),
+        np.full(ENVS, 1426.0),
+        np.full(ENVS, 2.3),
+        rng.random(ENVS) < 0.05,
+        np.zeros(ENVS, dtype=np.bool_),
+    )
+    config = RewardConfig()
+    seconds = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        compute_rewards(config, batch).total  # noqa: B018
+        seconds.append(time.perf_counter() - began)
+    return 1e6 * statistics.median(seconds)
+
+
+def step_rows(rounds: int) -> list[Row]:
+    """Steps of 64 toy hosts: all waiting, and at random among the legal actions. Resets are counted in."""
+    rows: list[Row] = []
+    for policy in ("wait", "random"):
+        setting = make_world("toy", ENVS)
+        world = TimedWorld(setting.world)
+        envs = GrowthVectorEnv(
+            world,
+            setting.space,
+            setting.cases,
+            num_envs=ENVS,
+            horizon=setting.horizon,
+            controls=setting.controls,
+        )
+        envs.reset(seed=0)
+        rng = np.random.default_rng(0)
+        wait = np.zeros((ENVS, envs.action_layout.head_count), dtype=np.int64)
+        seconds, world_seconds = 0.0, world.seconds
+        for _ in range(rounds):
+            actions = wait if policy == "wait" else envs.sample_legal(rng)
+            began = time.perf_counter()
+            envs.step(actions)
+            seconds += time.perf_counter() - began
+        inside = world.seconds - world_seconds
+        rows.append(
+            {
+                "policy": policy,
+                "env_steps_per_second": round(rounds * ENVS / seconds),
+                "us_per_env_step": 1e6 * seconds / rounds / ENVS,
+                "us_in_the_world": 1e6 * inside / rounds / ENVS,
+                "ms_per_batch_outside": 1e3 * (seconds - inside) / rounds,
+            }
+        )
+    return rows
+
+
+def worker_rows(rounds: int) -> list[Row]:
+    """The same in processes: what a message costs when the work itself costs nothing."""
+    rows: list[Row] = []
+    for workers in (0, 2):
+        envs = make_env("toy", ENVS, workers=workers)
+        envs.reset(seed=0)
+        wait = np.zeros((ENVS, envs.action_layout.head_count), dtype=np.int64)
+        seconds = []
+        for _ in range(min(rounds, 19)):  # no reset in between
+            began = time.perf_counter()
+            envs.step(wait)
+            seconds.append(time.perf_counter() - began)
+        rows.append(
+            {"workers": workers or "none", "us_per_env_step": 1e6 * statistics.median(seconds) / ENVS}
+        )
+    return rows
+
+
+def main() -> None:
+    quick = arguments(__doc__ or "").quick
+    rounds = 40 if quick else 400
+    report(
+        "env_reward",
+        f"Rewards of {ENVS} envs at once",
+        [{"microseconds": reward_microseconds(10 * rounds)}],
+    )
+    report("env_steps", f"Steps of {ENVS} toy hosts in one process", step_rows(rounds))
+    report("env_workers", f"Steps of {ENVS} toy hosts, here and in processes", worker_rows(rounds))
+
+
+if __name__ == "__main__":
+    main()
