@@ -1,4 +1,4 @@
-"""Environments: the reward of 64 envs, steps of the toy, and what a step costs outside its world.
+"""Environments: the reward of 64 envs, steps of the toy and of digits, what a step costs outside its world, workers.
 
 python benchmarks/bench_env.py [--quick]
 """
@@ -6,13 +6,14 @@ python benchmarks/bench_env.py [--quick]
 import statistics
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from esper.leyline import ActionSpec, World
 from esper.simic.env import GrowthVectorEnv, make_env, make_world
 from esper.simic.rewards import RewardBatch, RewardConfig, Standings, compute_rewards
-from harness import Row, arguments, report
+from harness import Row, arguments, interleaved_seconds, median_milliseconds, ratio, report
 
 ENVS = 64
 
@@ -109,6 +110,63 @@ def worker_rows(rounds: int) -> list[Row]:
     return rows
 
 
+def engine_share_rows(epochs: int) -> list[Row]:
+    """What a step costs outside the engine: digits, random legal growth (goal: <= 5 %)."""
+    rows: list[Row] = []
+    for hosts in (1, 8):
+        setting = make_world("digits", hosts)
+        world = TimedWorld(setting.world)
+        envs = GrowthVectorEnv(
+            world,
+            setting.space,
+            setting.cases,
+            num_envs=hosts,
+            horizon=setting.horizon,
+            reward=RewardConfig(control_variate=False),
+        )
+        envs.reset(seed=0)
+        rng, seconds = np.random.default_rng(0), 0.0
+        for _ in range(min(epochs, setting.horizon - 1)):  # no reset in between
+            actions = envs.sample_legal(rng)
+            began = time.perf_counter()
+            envs.step(actions)
+            seconds += time.perf_counter() - began
+        rows.append(
+            {
+                "hosts": hosts,
+                "ms per host-epoch": 1e3 * seconds / min(epochs, setting.horizon - 1) / hosts,
+                "share outside the engine": (seconds - world.seconds) / seconds,
+            }
+        )
+    return rows
+
+
+def engine_worker_rows(rounds: int) -> list[Row]:
+    """One worker process against two, digits, 8 hosts, one epoch each in turn (goal: >= 1.7 times)."""
+    vectors = {
+        workers: make_env("digits", 8, workers=workers, reward=RewardConfig(control_variate=False))
+        for workers in (1, 2)
+    }
+    for envs in vectors.values():
+        envs.reset(seed=0)
+    wait = np.zeros((8, 8), dtype=np.int64)
+    seconds = interleaved_seconds(
+        {str(workers): partial(envs.step, wait) for workers, envs in vectors.items()}, rounds=rounds, warmup=1
+    )
+    middle, low, high = ratio(seconds["1"], seconds["2"])
+    for envs in vectors.values():
+        envs.close()
+    return [
+        {
+            "one worker, ms / step of 8": median_milliseconds(seconds["1"]),
+            "two workers": median_milliseconds(seconds["2"]),
+            "times faster": f"{middle:.2f}",
+            "95 % low": f"{low:.2f}",
+            "95 % high": f"{high:.2f}",
+        }
+    ]
+
+
 def main() -> None:
     quick = arguments(__doc__ or "").quick
     rounds = 40 if quick else 400
@@ -119,6 +177,8 @@ def main() -> None:
     )
     report("env_steps", f"Steps of {ENVS} toy hosts in one process", step_rows(rounds))
     report("env_workers", f"Steps of {ENVS} toy hosts, here and in processes", worker_rows(rounds))
+    report("env_engine_share", "A step on digits outside the engine", engine_share_rows(5 if quick else 19))
+    report("env_engine_workers", "Digits in one worker and in two", engine_worker_rows(4 if quick else 16))
 
 
 if __name__ == "__main__":

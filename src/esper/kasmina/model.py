@@ -19,6 +19,7 @@ from esper.leyline import (
     ALPHA_CURVES,
     ALPHA_SPEEDS,
     ALPHA_TARGETS,
+    LIVE_STAGES,
     STYLES,
     TEMPOS,
     Curve,
@@ -86,7 +87,7 @@ class GrowingModel(nn.Module):
 
     @property
     def live_seeds(self) -> int:
-        return sum(slot.stage.is_live for slot in self._slots.values())
+        return sum(slot.life.stage in LIVE_STAGES for slot in self._slots.values())
 
     def legal_operations(self) -> dict[str, LegalOperations]:
         """What may be executed now at each slot: exactly that, no more and no less."""

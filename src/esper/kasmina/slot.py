@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 import torch
@@ -164,22 +164,24 @@ class Slot(nn.Module):
     def reading(self, *, free_places: int) -> SlotReading:
         """The slot in numbers, for tensors."""
         life, seed = self.life, self.seed
+        if seed is None:
+            return _empty(int(life.stage), life.epochs_in_stage, free_places > 0)
         return SlotReading(
-            stage=int(life.stage),
-            fading=life.fading,
-            alpha=life.alpha,
-            alpha_target=_number(life.alpha_target),
-            epochs_to_target=0 if life.ramp is None else life.ramp.epochs_left,
-            age=life.age,
-            epochs_in_stage=life.epochs_in_stage,
-            blueprint=-1 if seed is None else self._card_index[seed.blueprint_name],
-            style=-1 if life.style is None else _STYLE_INDEX[life.style],
-            parameters=0 if seed is None else seed.parameter_count,
-            legal=self.legal_bits(free_places=free_places),
-            contribution=_number(self.contribution),
-            probe=_number(self.probe),
-            gradient_norm=_number(self.gradient_norm),
-            gradient_health=_number(self.gradient_health),
+            int(life.stage),
+            life.fading,
+            life.alpha,
+            _number(life.alpha_target),
+            0 if life.ramp is None else life.ramp.epochs_left,
+            life.age,
+            life.epochs_in_stage,
+            self._card_index[seed.blueprint_name],
+            -1 if life.style is None else _STYLE_INDEX[life.style],
+            seed.parameter_count,
+            self.legal_bits(free_places=free_places),
+            _number(self.contribution),
+            _number(self.probe),
+            _number(self.gradient_norm),
+            _number(self.gradient_health),
         )
 
     # What may be done
@@ -369,6 +371,14 @@ class Slot(nn.Module):
         if rows != samples:  # several rows a sample, as with windows of an image
             alphas = alphas.repeat_interleave(rows // samples)
         return per_sample(alphas.to(h.dtype), h.ndim)
+
+
+@lru_cache(maxsize=64)
+def _empty(stage: int, epochs_in_stage: int, free: bool) -> SlotReading:
+    """A slot without a seed: most slots are, most of the time."""
+    legal = Life(GrowthRules(), Stage(stage)).legal_bits(free_places=int(free))
+    nan = math.nan
+    return SlotReading(stage, False, 0.0, nan, 0, 0, epochs_in_stage, -1, -1, 0, legal, nan, nan, nan, nan)
 
 
 def _number(measured: float | None) -> float:
