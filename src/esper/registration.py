@@ -9,7 +9,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-SUITES = ("toy",)
+SUITES = ("toy", "digits", "mnist1d", "shift", "cpu")
 """Suites with an id of their own: esper/Growth-<suite>-v0."""
 _NAME = "gymnasium"
 

@@ -285,3 +285,12 @@ def test_an_env_without_a_host_is_named() -> None:
             ask()
     with pytest.raises(ValueError, match="num_envs is 0"):
         Observer(observer.space, 0)
+
+
+def test_another_host_needs_a_new_beginning() -> None:
+    observer = watch(paper_host("a", "b"))
+    with pytest.raises(ValueError, match=r"env 0 has \(a, b\), the host has \(a\); order counts"):
+        observer.record(0, paper_host("a"), LifecycleOp.WAIT)
+    observer.record(0, paper_host("a", "b"), LifecycleOp.WAIT)
+    with pytest.raises(ValueError, match="the host has 3 slots"):
+        observer.begin(0, paper_host("a", "b", "c"), horizon=3)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.leyline import (
@@ -79,6 +79,7 @@ actions = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(action=actions)
 def test_decoding_gives_back_what_matters(action: ActionSpec) -> None:
     indices = encode(action, SPACE, LARGE.slot_config)

@@ -167,6 +167,16 @@ class GrowingModel(nn.Module):
         place = self._require(slot, LifecycleOp.PRUNE)
         speed = _choice("alpha_speed", alpha_speed, ALPHA_SPEEDS)
         curve = _choice("alpha_curve", alpha_curve, ALPHA_CURVES)
+        self._take_out(place, speed, curve)
+
+    def remove(self, slot: str) -> None:
+        """Take a live seed out now, however young it is: for settling a finished run."""
+        place = self._slot(slot)
+        if not place.stage.is_live:
+            raise ValueError(f"slot {slot!r} is {place.stage.name}: there is no live seed to remove")
+        self._take_out(place, 0, Curve.LINEAR)
+
+    def _take_out(self, place: Slot, speed: int, curve: Curve) -> None:
         before = place.stage
         self._tell_if_broken(place)
         place.life.prune(speed, curve)
@@ -178,7 +188,7 @@ class GrowingModel(nn.Module):
         if self._care is not None:
             self._care.forget(parameters)
         if place.life.fading:
-            self._emit(SeedFading(slot, place.alpha, speed))
+            self._emit(SeedFading(place.name, place.alpha, speed))
         else:
             place.clear()
         self._changed(place, before, LifecycleOp.PRUNE)
@@ -257,12 +267,14 @@ class GrowingModel(nn.Module):
         *,
         scaler: GradScaler | None = None,
         seed_lr_multiplier: float = 3.0,
+        guard_gradients: bool = True,
     ) -> None:
         """Keep an optimiser (SGD, Adam, AdamW) and its schedulers right across growth.
 
         Germination adds a parameter group with `seed_lr_multiplier` times the learning rate of the submodule's
         group; pruning removes it with its state; fossilising moves it into the submodule's group, momentum and
-        all. Pass the `GradScaler`, if there is one, so that the isolation penalty follows its scale.
+        all. Pass the `GradScaler`, if there is one, so that the isolation penalty follows its scale. A seed that was
+        not finite is not updated, unless `guard_gradients` is False: then the training loop sees to that.
         """
         if self._care is not None:
             raise ValueError("an optimizer is attached already: call detach() first")
@@ -270,8 +282,10 @@ class GrowingModel(nn.Module):
             [] if scheduler is None else list(scheduler) if isinstance(scheduler, Sequence) else [scheduler]
         )
         care = OptimiserCare(optimizer, given, self.host, seed_lr_multiplier=seed_lr_multiplier)
-        care.watch(self._slots.values())
+        if guard_gradients:
+            care.watch(self._slots.values())
         for slot in self._slots.values():
+            slot.guards_gradients = guard_gradients
             if slot.stage.is_live and not slot.life.fading:
                 care.adopt(slot)
             elif slot.stage is Stage.FOSSILIZED:

@@ -36,7 +36,7 @@ class ModelFileError(ValueError):
 
 def save(model: GrowingModel, path: str | os.PathLike[str]) -> None:
     """Write the model, and the attached optimiser if there is one, to `path` (.safetensors), atomically."""
-    record, tensors = _describe(model)
+    record, tensors = describe(model)
     target = Path(path)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     os.close(handle)
@@ -57,7 +57,14 @@ def load(model: GrowingModel, path: str | os.PathLike[str]) -> None:
     load it after this. If anything does not fit, `ModelFileError` says what, and the model is as before.
     """
     record, tensors = _read(Path(path))
-    seeds = _check(model, record, tensors, str(path))
+    reinstate(model, record, tensors, str(path))
+
+
+def reinstate(
+    model: GrowingModel, record: ModelRecord, tensors: Mapping[str, Tensor], origin: str = "the saved state"
+) -> None:
+    """The same from what `describe` gave; `origin` is named in errors."""
+    seeds = _check(model, record, tensors, origin)
     for name, saved in record.slots.items():
         _restore_slot(model.slots[name], saved, GrowthRules(**record.rules), seeds.get(name))
     model.growth_seed = record.growth_seed
@@ -81,7 +88,8 @@ def _umask() -> int:
 # Writing
 
 
-def _describe(model: GrowingModel) -> tuple[ModelRecord, dict[str, Tensor]]:
+def describe(model: GrowingModel) -> tuple[ModelRecord, dict[str, Tensor]]:
+    """Everything `save` writes: what is no tensor, and the tensors by name (the live ones, not copies)."""
     tensors = {f"model/{name}": tensor for name, tensor in _unique_tensors(model).items()}
     optimizer = None
     if model.care is not None:

@@ -78,6 +78,8 @@ class Slot(nn.Module):
         self.reported_gradients_finite: bool | None = None
         self.remembered_gradients_finite: bool | None = None
         """What `.grad` showed when the model was saved; gradients themselves are not."""
+        self.guards_gradients = True
+        """Whether the seed's NaN are kept out of its gradients here; False where the training loop does it."""
         self._penalty = penalty
         self.alpha_override: Tensor | float | None = None
         """An alpha per sample (batch,), or one for all, for the forwards to come, whatever the stage."""
@@ -255,7 +257,7 @@ class Slot(nn.Module):
 
     def _guard_gradients(self) -> None:
         """Keep a broken seed's NaN out of its gradients, before clipping or a scaler can see them."""
-        if self.seed is not None:
+        if self.seed is not None and self.guards_gradients:
             for parameter in self.seed.parameters():
                 if parameter.requires_grad:
                     parameter.register_hook(self._clean_gradient)

@@ -28,7 +28,7 @@ def wrap(
     causal: bool = False,
     blueprints: Sequence[str] | None = None,
     rules: GrowthRules | None = None,
-    isolation_penalty: float = 10.0,
+    isolation_penalty: float = 1.0,
     seed: int = 0,
     events: EventSink | None = None,
 ) -> GrowingModel:

@@ -4,6 +4,7 @@ from esper.leyline.decisions import ActionOutcome, ActionSpec, IllegalChoice, Si
 from esper.leyline.events import (
     Event,
     EventSink,
+    HostRolledBack,
     NonFiniteSeedOutput,
     SeedFading,
     SeedGerminated,
@@ -70,6 +71,7 @@ __all__ = [
     "HeadEntropies",
     "HeadLogProbs",
     "HostProtocol",
+    "HostRolledBack",
     "HostSignals",
     "HostsLost",
     "IllegalChoice",

@@ -43,7 +43,21 @@ class NonFiniteSeedOutput:
     stage: Stage
 
 
-Event = SeedGerminated | StageChanged | SeedFading | NonFiniteSeedOutput
+@dataclass(frozen=True, slots=True)
+class HostRolledBack:
+    """The governor took a host back to its last good epoch."""
+
+    kind: ClassVar[str] = "host_rolled_back"
+    host: int
+    case: str
+    epoch: int
+    """The epoch that condemned it."""
+    verdict: str
+    rollbacks: int
+    """Of this host so far, this one included."""
+
+
+Event = SeedGerminated | StageChanged | SeedFading | NonFiniteSeedOutput | HostRolledBack
 
 
 class EventSink(Protocol):

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from esper.leyline import ALPHA_TARGETS, HEAD_NAMES, STYLES, LifecycleOp
@@ -59,11 +58,6 @@ class GrowthMasks:
         self.flat: Mask = memory.numpy()
         for head in ("tempo", "alpha_speed", "alpha_curve"):
             self._freeze(head)
-
-    @property
-    def tensor(self) -> torch.Tensor:
-        """The same memory as a tensor."""
-        return torch.from_numpy(self.flat)
 
     def write(self, legal_bits: Array, style: Array, alpha_target: Array, offered: Mask) -> Mask:
         """From the readings (env, slot) and the offers (env, slot, blueprint); padding has bits 0."""

@@ -122,6 +122,8 @@ class Observer:
     def record(self, env_idx: int, host: HostProtocol, operation: LifecycleOp) -> None:
         """Take in the epoch that followed an operation."""
         env = self._env(env_idx)
+        if host is not env.host:
+            env.host.slot_config.require_same(host.slot_config, ours=f"env {env_idx}", theirs="the host")
         env.host, env.last_operation = host, operation
         env.read(self.space.slot_count, new_epoch=True)
         self._readings = None
@@ -224,7 +226,6 @@ class Observer:
         features[:count] = blueprint_features(offered, self.space.blueprints, host.host_parameters)
         features[count:] = 0.0
         self._offered[env_idx] = features[..., -1] > 0
-        self._cards[env_idx] = -1
         for slot, slot_cards in enumerate(offered):
             self._cards[env_idx, slot, : len(slot_cards)] = [KINDS.index(card.kind) for card in slot_cards]
         channels = np.array([snapshot.channels for snapshot in host.snapshots()])

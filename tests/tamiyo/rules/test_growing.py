@@ -47,7 +47,10 @@ def test_plateau_waits_for_one() -> None:
     climbing = ModelHost(small_model("series"), accuracy=lambda epoch: 0.02 * epoch)
     assert live(PlateauPolicy(), climbing, horizon=30) == []
     stuck = ModelHost(small_model("series"), accuracy=lambda epoch: min(epoch, 5) * 0.1)
-    assert germinations(live(PlateauPolicy(patience=4), stuck, horizon=12))[0] == 9
+    done = live(PlateauPolicy(patience=4), stuck, horizon=40)
+    assert germinations(done)[0] == 9
+    # one after another, although two could live at once
+    assert [what.split()[0] for _, what in done[:6]] == ["germinate", "advance", "prune"] * 2
 
 
 def test_what_pays_is_kept_and_what_does_not_is_removed() -> None:

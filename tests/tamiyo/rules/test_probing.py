@@ -2,6 +2,7 @@
 
 import pytest
 
+from esper.kasmina import GrowthRules
 from esper.tamiyo.rules import DetectThenProbePolicy, ProbeAndKeepPolicy
 from watched import ModelHost, live, small_model
 
@@ -49,6 +50,17 @@ def test_what_is_not_offered_falls_back_to_the_cheapest() -> None:
     assert did == [what for *_, what in offers[:4]]
 
 
+def test_a_fallback_leaves_the_other_candidates_alone() -> None:
+    host = ModelHost(small_model("series"), measure=lambda *_: 0.0)
+    cheapest, second = sorted(card.parameters for cards in host.cards.values() for card in cards)[:2]
+    assert cheapest < second
+    name = next(card.name for card in host.cards["blocks.0"] if card.parameters == cheapest)
+    policy = ProbeAndKeepPolicy(candidates=["nothing@0", f"{name}@0", "mixer@9"])
+    did = [what for _, what in live(policy, host, horizon=60) if what.startswith("germinate")]
+    assert did[1] == f"germinate {name}@blocks.0"
+    assert len(set(did)) == 3
+
+
 def test_a_candidate_that_costs_too_much_is_passed_over() -> None:
     host = ModelHost(small_model("series"), measure=lambda *_: 0.0)
     costs = {card.name: card.parameters for card in host.cards["blocks.2"]}
@@ -56,6 +68,32 @@ def test_a_candidate_that_costs_too_much_is_passed_over() -> None:
     assert costs["conv_small"] <= budget
     done = live(ProbeAndKeepPolicy(), host, horizon=16, budget=budget)
     assert done[0] == (4, "germinate conv_small@blocks.2")
+
+
+class Broken(ModelHost):
+    """Gradients of seeds are never finite, so none can be advanced."""
+
+    def epoch(self) -> None:
+        super().epoch()
+        for name, slot in self.model.slots.items():
+            if slot.stage.is_live:
+                self.model.report(name, gradients_finite=False)
+
+
+def test_a_candidate_that_cannot_be_advanced_is_pruned() -> None:
+    done = live(ProbeAndKeepPolicy(), Broken(small_model("series"), measure=lambda *_: 0.9), horizon=16)
+    assert done[:3] == [
+        (4, "germinate mixer@blocks.2"),
+        (8, "prune blocks.2"),
+        (10, "germinate conv_small@blocks.2"),
+    ]
+
+
+def test_the_verdict_is_final() -> None:
+    """A seed that paid when it was judged is kept, though it does not pay when that becomes legal."""
+    rules = GrowthRules(min_holding_epochs=4)
+    host = ModelHost(small_model("series", rules), measure=lambda epoch, *_: 0.9 if epoch <= 8 else -0.9)
+    assert live(ProbeAndKeepPolicy(), host, horizon=13)[-1] == (11, "fossilize blocks.2")
 
 
 def test_detection_comes_before_probing() -> None:

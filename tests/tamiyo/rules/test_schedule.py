@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import esper
@@ -52,7 +52,8 @@ def clauses(draw: st.DrawFn) -> Clause:
     return Clause(draw(st.integers(0, 99)), action)
 
 
-@given(st.lists(clauses()))
+@settings(max_examples=50, deadline=None)
+@given(st.lists(clauses(), max_size=5))
 def test_text_round_trips(parts: list[Clause]) -> None:
     schedule = Schedule(tuple(parts))
     assert Schedule.parse(str(schedule)) == schedule
@@ -129,6 +130,11 @@ def test_otherwise_a_clause_waits_for_its_time() -> None:
         (2, "germinate norm@blocks.0"),  # another slot does not wait behind the fossilising
         (4, "fossilize blocks.1"),
     ]
+
+
+def test_a_clause_does_not_overtake_another_of_its_slot() -> None:
+    text = "germinate mixer@1 t=0; advance 1 t=1; fossilize 1 t=2; prune 1 t=2"
+    assert live(SchedulePolicy(text), host(), horizon=12)[2:] == [(4, "fossilize blocks.1")]
 
 
 def test_a_slot_is_germinated_again_after_its_embargo() -> None:

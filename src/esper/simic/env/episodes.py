@@ -35,7 +35,7 @@ from esper.simic.rewards import (
     Standings,
     compute_rewards,
 )
-from esper.tamiyo.actions import decode, illegal_choice
+from esper.tamiyo.actions import decode, encode, illegal_choice
 from esper.tamiyo.layout import ActionLayout
 from esper.tamiyo.observation import Observer
 from esper.tamiyo.space import GrowthSpace
@@ -144,6 +144,10 @@ class Episodes:
 
     def situation(self, env_idx: int) -> Situation:
         return self._observer.situation(env_idx)
+
+    def encode(self, env_idx: int, action: ActionSpec) -> Actions:
+        """An action in words as one choice per head, (head,)."""
+        return encode(action, self.space, self.world.host(env_idx).slot_config)
 
     def host(self, env_idx: int) -> HostProtocol:
         return self.world.host(env_idx)

@@ -1,12 +1,14 @@
-"""Environments by the name of a suite: the one place that knows which world runs which suite."""
+"""Environments by the name of a suite or a task instance: the one place that knows which world runs what."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
+import numpy as np
+
 from esper.leyline import Controls, World
-from esper.simic.env.cases import CaseSource
+from esper.simic.env.cases import CaseList, CaseSource
 from esper.simic.env.single import GrowthEnv
 from esper.simic.env.vector import GrowthVectorEnv
 from esper.simic.rewards import RewardConfig
@@ -14,6 +16,10 @@ from esper.simic.toy.suites import TOY_SUITES
 from esper.simic.toy.world import ToyControls, ToyWorld
 from esper.simic.workers import ProcessWorld
 from esper.tamiyo.space import GrowthSpace
+from esper.tolaria.controls import ControlCurves
+from esper.tolaria.population import Population
+from esper.tolaria.tasks import Instance, all_tasks, suite, suite_names, task
+from esper.tolaria.world import EngineWorld
 
 TOY_HORIZON = 20
 
@@ -30,11 +36,25 @@ class Setting:
     rent: float
 
 
-def make_world(suite: str, num_hosts: int, *, device: str = "cpu", workers: int = 0) -> Setting:
-    """The world that runs a suite, with `num_hosts` hosts on `device`, here or spread over worker processes."""
-    if suite not in _SETTINGS:
-        raise ValueError(f"no suite is named {suite!r}; there are {', '.join(_SETTINGS)}")
-    return _SETTINGS[suite](num_hosts, device, workers)
+@dataclass(frozen=True, slots=True)
+class SuiteCases:
+    """The instances that a suite draws to train on."""
+
+    name: str
+
+    def draw(self, rng: np.random.Generator) -> str:
+        return str(suite(self.name).draw(rng))
+
+
+def make_world(name: str, num_hosts: int, *, device: str = "cpu", workers: int = 0) -> Setting:
+    """The world that runs a suite or a task instance, with `num_hosts` hosts, here or over worker processes."""
+    if name in _SETTINGS:
+        return _SETTINGS[name](num_hosts, device, workers)
+    if name.partition(":")[0] in {row.name for row in all_tasks()}:
+        case = str(Instance.parse(name))
+        return _engine(CaseList((case,), name=case), (case,), num_hosts, device, workers)
+    rows = ", ".join(row.name for row in all_tasks())
+    raise ValueError(f"no suite is named {name!r}; there are {', '.join(_SETTINGS)}. Tasks are {rows}")
 
 
 def make_env(
@@ -46,7 +66,12 @@ def make_env(
     reward: RewardConfig | None = None,
     **options: Any,
 ) -> GrowthVectorEnv:
-    """A vector environment over a suite; `options` are those of `GrowthVectorEnv`."""
+    """A vector environment over a suite ("cpu") or a task instance ("mnist1d:noise=0.2").
+
+    workers  processes to spread the hosts over; 0 runs them here
+    reward   what a step pays; by default shaped, with the task's rent, against the wait-only control
+    options  those of `GrowthVectorEnv`
+    """
     setting = make_world(suite, num_envs, device=device, workers=workers)
     return GrowthVectorEnv(
         setting.world,
@@ -63,7 +88,7 @@ def make_env(
 def make_single_env(
     suite: str, *, device: str = "cpu", reward: RewardConfig | None = None, **options: Any
 ) -> GrowthEnv:
-    """One environment over a suite; `options` are those of `GrowthEnv`."""
+    """One environment over a suite or a task instance; `options` are those of `GrowthEnv`."""
     setting = make_world(suite, 1, device=device)
     return GrowthEnv(
         setting.world,
@@ -85,10 +110,54 @@ def _reward(setting: Setting, reward: RewardConfig | None) -> RewardConfig:
     return replace(RewardConfig(), rent=setting.rent) if reward is None else reward
 
 
-def _toy(suite: str, num_hosts: int, device: str, workers: int) -> Setting:
+# The engine
+
+
+def _engine(
+    source: CaseSource, examples: tuple[str, ...], num_hosts: int, device: str, workers: int
+) -> Setting:
+    """`examples` has a case of every task that the source draws."""
+    rows = {row.name: row for row in (task(Instance.parse(case).task) for case in examples)}.values()
+    horizons, rents = {row.epochs for row in rows}, {row.rent for row in rows}
+    if len(horizons) > 1 or len(rents) > 1:
+        raise ValueError(
+            f"the tasks of {source.name} differ in epochs {sorted(horizons)} or rent {sorted(rents)}"
+        )
+    horizon = horizons.pop()
+    world: World
+    if workers:
+        factory = "esper.tolaria.world:worker_world"
+        world = ProcessWorld(factory, num_hosts=num_hosts, workers=workers, options={"device": device})
+    else:
+        world = EngineWorld(num_hosts, device)
+    controls = ControlCurves(horizon, device=device)
+    return Setting(world, controls, source, _engine_space(examples), horizon, rents.pop())
+
+
+def _engine_suite(name: str, num_hosts: int, device: str, workers: int) -> Setting:
+    return _engine(SuiteCases(name), _examples(name), num_hosts, device, workers)
+
+
+@cache
+def _examples(name: str) -> tuple[str, ...]:
+    """One case of each task that a suite has."""
+    rng, drawn = np.random.default_rng(0), suite(name)
+    cases = [*drawn.held_out, *(drawn.draw(rng) for _ in range(100))]
+    return tuple(str(case) for case in {case.task: case for case in cases}.values())
+
+
+def _engine_space(cases: tuple[str, ...]) -> GrowthSpace:
+    population = Population(len(cases))
+    return GrowthSpace.covering([population.begin(index, case, 0) for index, case in enumerate(cases)])
+
+
+# The toy
+
+
+def _toy(name: str, num_hosts: int, device: str, workers: int) -> Setting:
     if device != "cpu":
         raise ValueError(f"device is {device!r}; the toy has nothing to compute there, expected 'cpu'")
-    source = TOY_SUITES[suite]
+    source = TOY_SUITES[name]
     world: World = ToyWorld(num_hosts)
     if workers:
         world = ProcessWorld("esper.simic.toy.world:ToyWorld", num_hosts=num_hosts, workers=workers)
@@ -103,5 +172,6 @@ def _toy_space(slots: int) -> GrowthSpace:
 
 
 _SETTINGS: Mapping[str, Callable[[int, str, int], Setting]] = {
-    suite: partial(_toy, suite) for suite in TOY_SUITES
+    **{name: partial(_toy, name) for name in TOY_SUITES},
+    **{name: partial(_engine_suite, name) for name in suite_names()},
 }

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from esper.leyline import Controls, Situation, World
+from esper.leyline import ActionSpec, Controls, Situation, World
 from esper.simic.env.cases import CaseSource, as_source
 from esper.simic.env.choices import Actions
 from esper.simic.env.episodes import Episodes, Observation, OnIllegal, Settle
@@ -115,6 +115,10 @@ class GrowthEnv(gym.Env[Observation, Actions]):
     def situation(self) -> Situation:
         """The host in words, for a rule-based policy."""
         return self.episodes.situation(0)
+
+    def encode(self, action: ActionSpec) -> Actions:
+        """What a rule-based policy said, as `step` takes it."""
+        return self.episodes.encode(0, action)
 
     def require_layout(self, layout: ActionLayout, *, theirs: str = "the policy") -> None:
         """Raise unless a policy with this layout has our slots, in our order, and our heads."""

@@ -9,7 +9,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.leyline import Controls, Situation, World
+from esper.leyline import ActionSpec, Controls, Situation, World
 from esper.simic.env.cases import CaseSource, as_source
 from esper.simic.env.choices import Actions
 from esper.simic.env.episodes import Episodes, Flags, Observation, OnIllegal, Settle
@@ -150,6 +150,10 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
     def situations(self) -> tuple[Situation, ...]:
         """Every env in words, for rule-based policies."""
         return tuple(self.episodes.situation(env_idx) for env_idx in range(self.num_envs))
+
+    def encode(self, actions: Sequence[ActionSpec]) -> Actions:
+        """What rule-based policies said, one a host, as `step` takes it."""
+        return np.stack([self.episodes.encode(env_idx, action) for env_idx, action in enumerate(actions)])
 
     def require_layout(self, layout: ActionLayout, *, theirs: str = "the policy") -> None:
         """Raise unless a policy with this layout has our slots, in our order, and our heads."""

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from esper.leyline import ActionSpec, LifecycleOp, Situation, SlotSnapshot, Stage
+from esper.leyline import ActionSpec, LifecycleOp, Situation, Stage
 from esper.tamiyo.rules.reading import refusal
 from esper.tamiyo.rules.schedule import Clause, Schedule
 
@@ -67,7 +67,7 @@ def _waiting_helps(action: ActionSpec, situation: Situation) -> bool:
     if action.op is LifecycleOp.GERMINATE:
         offered = any(card.name == action.blueprint for card in situation.cards[slot.name])
         return offered and (slot.fading or slot.stage in (Stage.DORMANT, Stage.EMBARGOED))
-    return not slot.fading and slot.stage in _COMING[action.op] and _fits(action, slot)
+    return not slot.fading and slot.stage in _COMING[action.op]
 
 
 _COMING = {
@@ -77,8 +77,3 @@ _COMING = {
     LifecycleOp.SET_ALPHA_TARGET: (Stage.BLENDING, Stage.HOLDING),
 }
 """operation -> the stages from which a seed becomes ready for it by itself."""
-
-
-def _fits(action: ActionSpec, slot: SlotSnapshot) -> bool:
-    """Whether a retarget will be one: another target than the one the seed is on its way to."""
-    return action.op is not LifecycleOp.SET_ALPHA_TARGET or action.alpha_target != slot.alpha_target

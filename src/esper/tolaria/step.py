@@ -1,0 +1,143 @@
+"""One training step of one host: forward, backward, clip host and seeds apart, update, tally."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from esper.leyline import Stage
+from esper.tolaria.gradients import EXPLODING_NORM, VANISHING_NORM
+from esper.tolaria.host import TrainedHost
+
+LOSS, CORRECT, HOST_NORM, FIRST_SLOT = 0, 1, 2, 3
+"""Columns of a tally: sums over the epoch's steps; then for each slot its seed's norm and health."""
+
+
+def tally_width(slots: int) -> int:
+    return FIRST_SLOT + 2 * slots
+
+
+class TrainingStep:
+    """The step of one host while its topology stays as it is.
+
+    Everything it measures is added to `tally`, a row on the device: nothing waits for it. Sums carry NaN and Inf,
+    so the row also tells whether every loss and every norm was finite.
+    """
+
+    def __init__(self, host: TrainedHost, tally: Tensor) -> None:
+        self.host, self.tally = host, tally
+        self.topology = host.topology
+        fossils: list[nn.Parameter] = []
+        seeds: list[list[nn.Parameter]] = []
+        columns, trained = [LOSS, CORRECT, HOST_NORM], []
+        health_columns: list[int] = []
+        for index, slot in enumerate(host.slots):
+            if slot.seed is None or slot.life.fading:
+                continue
+            if slot.stage is Stage.FOSSILIZED:
+                fossils += slot.seed.parameters()
+                continue
+            trained.append(index)
+            seeds.append(list(slot.seed.parameters()))
+            columns.append(FIRST_SLOT + 2 * index)
+            health_columns.append(FIRST_SLOT + 2 * index + 1)
+        self._groups = [[*host.model.host.parameters(), *fossils], *seeds]
+        self._limits = [host.task.clip_host, *[host.task.clip_seeds] * len(seeds)]
+        self._columns = torch.tensor(columns + health_columns, device=host.device)
+        self._guard = SeedGuard(host.non_finite, trained, seeds) if seeds else None
+
+    def __call__(self, indices: Tensor) -> None:
+        """Train on the samples `indices` (batch,)."""
+        host = self.host
+        inputs, targets = host.data.inputs[indices], host.data.targets[indices]
+        host.optimizer.zero_grad(set_to_none=True)
+        loss, logits = self.backward(inputs, targets)
+        with torch.no_grad():  # inference tensors could not be trained on any more
+            measured = clip_groups_(self._groups, self._limits)
+            if self._guard is not None:
+                self._guard(measured[1 : len(self._groups)])
+            host.optimizer.step()
+            correct = (logits.argmax(-1) == targets).float().mean()
+            self.tally.index_add_(0, self._columns, torch.cat((torch.stack((loss, correct)), measured)))
+
+    def backward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Every gradient of this step; returns the loss and the logits it was made of."""
+        loss, logits = forward(self.host, inputs, targets)
+        loss.backward()
+        return loss, logits
+
+
+def forward(host: TrainedHost, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean loss, and the logits (sample, ..., class)."""
+    with autocast(host):
+        logits = host.model(inputs)
+        assert isinstance(logits, Tensor)
+        return F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten()), logits
+
+
+class SeedGuard:
+    """No update from a step in which a seed's output or gradient was not finite.
+
+    On the CPU its gradients become None, which skips the update exactly. On other devices asking would stall the
+    device, so they become zero there, for all seeds at once, and only momentum may still move the seed.
+    """
+
+    def __init__(
+        self, records: Tensor, slots: Sequence[int], seeds: Sequence[Sequence[nn.Parameter]]
+    ) -> None:
+        self._records, self._seeds = records, seeds
+        self._slots = torch.tensor(slots, device=records.device)
+        sizes = torch.tensor([sum(parameter.numel() for parameter in seed) for seed in seeds])
+        self._owner = (
+            torch.arange(len(seeds)).repeat_interleave(sizes).to(records.device)
+        )  # (element,) -> seed
+
+    def __call__(self, norms: Tensor) -> None:
+        """`norms` (seed,) are those of the seeds' gradients in this step."""
+        broken = (norms - norms != 0.0) | self._records[:, 0].index_select(0, self._slots)  # (seed,)
+        if broken.device.type == "cpu":
+            if not broken.any():
+                return
+            for seed, bad in zip(self._seeds, broken.tolist(), strict=True):
+                for parameter in seed:
+                    parameter.grad = None if bad else parameter.grad
+        else:
+            gradients = [p.grad for seed in self._seeds for p in seed if p.grad is not None]
+            flat = torch.cat([gradient.flatten() for gradient in gradients])
+            flat.masked_fill_(broken.index_select(0, self._owner), 0.0)
+            parts = flat.split([gradient.numel() for gradient in gradients])
+            torch._foreach_copy_(gradients, [p.view(g.shape) for p, g in zip(parts, gradients, strict=True)])
+        self._records[:, 1].index_copy_(
+            0, self._slots, broken | self._records[:, 1].index_select(0, self._slots)
+        )
+        self._records[:, 0] = False
+
+
+def autocast(host: TrainedHost) -> AbstractContextManager[object]:
+    if host.task.precision == "bf16":
+        return torch.autocast(host.device.type, dtype=torch.bfloat16)
+    return nullcontext()
+
+
+def clip_groups_(groups: Sequence[Sequence[Tensor]], limits: Sequence[float]) -> Tensor:
+    """Clip the gradients of each group to its own norm limit, in place.
+
+    Returns the groups' norms before clipping, then the health of all groups but the first (the host's): the share of
+    their gradient tensors that are finite and neither vanish nor explode. One multi-tensor norm for everything.
+    """
+    gradients = [[p.grad for p in group if p.grad is not None] for group in groups]
+    sizes = [len(group) for group in gradients]
+    norms = torch.stack(torch._foreach_norm([gradient for group in gradients for gradient in group])).float()
+    parts = norms.split(sizes)
+    totals = [torch.linalg.vector_norm(part) for part in parts]
+    for group, total, limit in zip(gradients, totals, limits, strict=True):
+        if total.device.type == "cpu":
+            if total > limit:
+                torch._foreach_mul_(group, limit / (total + 1e-6))
+        else:  # asking would stall the device
+            torch._foreach_mul_(group, (limit / (total + 1e-6)).clamp(max=1.0))
+    seeds = norms[sizes[0] :]
+    healthy = ((seeds >= VANISHING_NORM) & (seeds <= EXPLODING_NORM)).float() if len(groups) > 1 else seeds
+    return torch.stack([*totals, *(part.mean() for part in healthy.split(sizes[1:]))])

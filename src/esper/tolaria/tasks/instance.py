@@ -1,0 +1,122 @@
+"""A task with its parameters chosen, as a value that can be written down: `mnist1d:noise=0.2,size=1000`."""
+
+import hashlib
+import inspect
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from urllib.parse import unquote
+
+import torch
+
+from esper.tolaria.data import TaskData
+from esper.tolaria.tasks.parameters import Parameter, ParameterError, require_known
+from esper.tolaria.tasks.task import Task, task
+
+_CACHED = 8
+_CACHE: "OrderedDict[tuple[object, ...], TaskData]" = OrderedDict()
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One case of a task. Parameters at their defaults are left out, so that equal cases are equal."""
+
+    task: str
+    parameters: tuple[tuple[str, Parameter], ...] = ()
+    """(name, value), sorted by name"""
+
+    def __post_init__(self) -> None:
+        row = task(self.task)
+        given = dict(self.parameters)
+        if len(given) != len(self.parameters):
+            raise ParameterError(f"{self.task}: a parameter is given twice in {self.parameters!r}")
+        complete = row.complete(given)
+        chosen = sorted(
+            (name, complete[name]) for name in given if complete[name] != row.parameters[name].default
+        )
+        object.__setattr__(self, "parameters", tuple(chosen))
+
+    @classmethod
+    def of(cls, task: str, parameters: Mapping[str, Parameter] | None = None) -> "Instance":
+        return cls(task, tuple((parameters or {}).items()))
+
+    @classmethod
+    def parse(cls, text: str) -> "Instance":
+        """The inverse of `str`. In a value, `%2C` stands for a comma and `%25` for a percent sign."""
+        name, colon, rest = text.partition(":")
+        row = task(name)
+        if colon and not rest:
+            raise ParameterError(f"{text!r} ends after the colon: write {name} or {name}:parameter=value")
+        chosen: list[tuple[str, Parameter]] = []
+        for part in rest.split(",") if rest else ():
+            key, equals, value = part.partition("=")
+            if not equals:
+                raise ParameterError(f"{part!r} in {text!r} must be parameter=value")
+            require_known(name, row.parameters, {key: value})
+            chosen.append((key, row.parameters[key].parse(f"{name}.{key}", unquote(value))))
+        return cls(name, tuple(chosen))
+
+    def __str__(self) -> str:
+        parts = ",".join(f"{name}={_written(value)}" for name, value in self.parameters)
+        return f"{self.task}:{parts}" if parts else self.task
+
+    def load(self) -> TaskData:
+        """The data, on the CPU; the last few are kept in this process. Do not write into them."""
+        row = task(self.task)
+        key = (row, self, os.environ.get("ESPER_DATA"), self._stamps(row))
+        if key in _CACHE:
+            _CACHE.move_to_end(key)
+            return _CACHE[key]
+        data = row.load(dict(self.parameters))
+        for phase in data.phases:
+            if len(phase.train) < row.batch:
+                raise ParameterError(
+                    f"{self}: {len(phase.train)} training samples (from epoch {phase.start_epoch}) do not fill "
+                    f"one batch of {row.batch}"
+                )
+        _CACHE[key] = data
+        while len(_CACHE) > _CACHED:
+            _CACHE.popitem(last=False)
+        return data
+
+    def fingerprint(self) -> str:
+        """A hash of everything that determines the numbers: the task's settings, its host's code, the data."""
+        row, data = task(self.task), self.load()
+        with torch.random.fork_rng(devices=[]):
+            host = row.host(data)
+        own = {type(part) for part in host.modules() if not type(part).__module__.startswith("torch.")}
+        parts = {
+            "instance": str(self),
+            "settings": row.settings(),
+            "host": [_source(row.host), *sorted(_source(part) for part in own)],
+            "shapes": [[name, list(value.shape)] for name, value in host.state_dict().items()],
+            "data": data.digest(),
+        }
+        return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+    def _stamps(self, row: Task) -> tuple[tuple[int, int], ...]:
+        """When the files that parameters name were last written, and how long they are."""
+        paths = [
+            Path(str(value)).expanduser() for name, value in self.parameters if row.parameters[name].is_path
+        ]
+        return tuple((path.stat().st_mtime_ns, path.stat().st_size) for path in paths if path.is_file())
+
+
+def _written(value: Parameter) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text.replace("%", "%25").replace(",", "%2C")
+
+
+def _source(code: object) -> str:
+    """Where it is defined, with its source where Python can find that."""
+    if isinstance(code, partial):  # its own text holds an address
+        return f"{_source(code.func)}\n{code.args!r} {sorted(code.keywords.items())!r}"
+    home = f"{getattr(code, '__module__', '')}.{getattr(code, '__qualname__', type(code).__qualname__)}"
+    try:
+        return f"{home}\n{inspect.getsource(code)}"  # type: ignore[arg-type]
+    except (OSError, TypeError):  # typed in at a prompt, or a callable object
+        return home

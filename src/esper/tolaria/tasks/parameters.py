@@ -1,0 +1,100 @@
+"""What an instance of a task may choose."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Parameter = int | float | str
+
+_KINDS: Mapping[str, type[int] | type[float] | type[str]] = {"int": int, "float": float, "str": str}
+
+
+class ParameterError(ValueError):
+    """An instance parameter is unknown, missing, or not what its task allows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterSpec:
+    """One parameter of a task: what it may be and what it does."""
+
+    kind: Literal["int", "float", "str"]
+    doc: str
+    """One line."""
+    default: Parameter | None = None
+    """None: it must be given."""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    is_path: bool = False
+    """Names a file: data loaded from it are read again when the file changes."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            raise ValueError(f"ParameterSpec.kind must be one of {', '.join(_KINDS)}, not {self.kind!r}")
+        if self.default is not None:
+            self.check("default", self.default)
+
+    @property
+    def allowed(self) -> str:
+        """In words."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if self.is_path:
+            return "the path of a file"
+        noun = {"int": "a whole number", "float": "a number", "str": "a text that is not empty"}[self.kind]
+        if self.low is not None and self.high is not None:
+            return f"{noun} from {self.low:g} to {self.high:g}"
+        return noun if self.low is None else f"{noun} of at least {self.low:g}"
+
+    def check(self, name: str, value: Parameter) -> Parameter:
+        """The value in its canonical type, or an error that names the field, the value and what is allowed."""
+        kind = _KINDS[self.kind]
+        if self.kind == "float" and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if type(value) is not kind:
+            raise ParameterError(f"{name} must be {self.allowed}, not {value!r}")
+        if isinstance(value, str):
+            wrong = (bool(self.choices) and value not in self.choices) or not value
+        else:
+            below = self.low is not None and value < self.low
+            wrong = not math.isfinite(value) or below or (self.high is not None and value > self.high)
+        if wrong:
+            raise ParameterError(f"{name} must be {self.allowed}, not {value!r}")
+        return value + 0.0 if isinstance(value, float) else value  # -0.0 becomes 0.0: one value, one text
+
+    def parse(self, name: str, text: str) -> Parameter:
+        try:
+            return self.check(name, _KINDS[self.kind](text))
+        except ParameterError:
+            raise
+        except ValueError:
+            raise ParameterError(f"{name} must be {self.allowed}, not {text!r}") from None
+
+
+def complete(
+    owner: str, specs: Mapping[str, ParameterSpec], given: Mapping[str, Parameter]
+) -> dict[str, Parameter]:
+    """The given parameters checked, the others at their defaults, in the order of the specs."""
+    require_known(owner, specs, given)
+    missing = [name for name, spec in specs.items() if spec.default is None and name not in given]
+    if missing:
+        raise ParameterError(
+            f"task {owner!r} needs {missing[0]} ({specs[missing[0]].doc}): write {owner}:{missing[0]}=..."
+        )
+    return {
+        name: spec.check(f"{owner}.{name}", given[name]) if name in given else _default(spec)
+        for name, spec in specs.items()
+    }
+
+
+def require_known(owner: str, specs: Mapping[str, ParameterSpec], names: Mapping[str, object]) -> None:
+    unknown = [name for name in names if name not in specs]
+    if unknown:
+        has = "has " + ", ".join(specs) if specs else "has none"
+        raise ParameterError(f"task {owner!r} has no parameter {unknown[0]!r}; it {has}")
+
+
+def _default(spec: ParameterSpec) -> Parameter:
+    assert spec.default is not None  # asked for above
+    return spec.default

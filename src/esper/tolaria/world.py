@@ -1,0 +1,204 @@
+"""The engine as a world: hosts that begin, are acted on, live through epochs under the governor, and settle."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from esper.kasmina.persistence import describe, reinstate
+from esper.kasmina.records import ModelRecord
+from esper.kasmina.snapshots import ModelSnapshot
+from esper.leyline import ActionSpec, EpochReport, EventSink, HostRolledBack, HostsLost
+from esper.tolaria.governor import Governor, GovernorRules, Verdict, Vitals
+from esper.tolaria.host import TrainedHost
+from esper.tolaria.memory import keep_freed_memory
+from esper.tolaria.population import Population
+from esper.tolaria.readout import HostNumbers, read, tell
+from esper.tolaria.settling import settle
+
+
+class EngineWorld:
+    """A population under a governor, one epoch at a time (leyline's `World`).
+
+        world = EngineWorld(2)
+        world.begin(0, "digits", seed=0)
+        world.begin(1, "mnist1d:noise=0.2", seed=0)
+        world.apply(0, ActionSpec(LifecycleOp.GERMINATE, "blocks.1", "mixer"))
+        world.epoch([0, 1])
+
+    governor  what counts as broken; None lets broken hosts be
+    events    where rollbacks are told
+    """
+
+    def __init__(
+        self,
+        size: int,
+        device: torch.device | str = "cpu",
+        *,
+        governor: GovernorRules | None = GovernorRules(),  # noqa: B008  frozen
+        events: EventSink | None = None,
+        max_slots: int = 16,
+    ) -> None:
+        self.population = Population(size, device, max_slots=max_slots)
+        self._rules, self._events = governor, events
+        self._governors: list[Governor | None] = [None] * size
+        self._memories: list[tuple[ModelSnapshot, dict[str, Tensor]] | None] = [None] * size
+
+    def begin(self, host_idx: int, case: str, seed: int) -> None:
+        self._memories[host_idx] = None
+        host = self.population.begin(host_idx, case, seed)
+        data = host.data.source
+        if self._rules is not None:
+            self._governors[host_idx] = Governor(self._rules, data.chance_accuracy, data.untrained_loss)
+        self._file(host_idx, read(None, self.population.validate([host_idx]))[0], None)
+
+    def host(self, host_idx: int) -> TrainedHost:
+        return self.population.host(host_idx)
+
+    def governor(self, host_idx: int) -> Governor | None:
+        return self._governors[host_idx]
+
+    def apply(self, host_idx: int, action: ActionSpec) -> None:
+        self.host(host_idx).apply(action)
+
+    def epoch(self, host_idxs: Sequence[int]) -> None:
+        for index in host_idxs:
+            self._notice_new_data(index)
+            self.host(index).model.tick()
+        tally = self.population.train_epoch(host_idxs)
+        scores = self.population.validate(host_idxs)
+        for index, numbers in zip(host_idxs, read(tally, scores), strict=True):
+            self._file(index, numbers, self._judge(index, numbers))
+        self._give_up_on([index for index in host_idxs if self._is_lost(index)])
+
+    def settle(self, host_idx: int, rent: float, *, committed_only: bool) -> None:
+        def accuracies() -> dict[int, float]:
+            scores = read(None, self.population.validate([host_idx]))[0].coalitions
+            return {mask: accuracy for mask, (_, accuracy) in scores.items()}
+
+        host = self.host(host_idx)
+        if settle(host, rent, committed_only=committed_only, measure=accuracies):
+            numbers = read(None, self.population.validate([host_idx]))[0]
+            host.report = replace(
+                host.report,
+                validation_loss=numbers.validation_loss,
+                validation_accuracy=numbers.validation_accuracy,
+            )
+            tell(host.model, numbers)
+
+    # A whole host, mid-episode
+
+    def state_dict(self, host_idx: int) -> dict[str, object]:
+        host, governor = self.host(host_idx), self._governors[host_idx]
+        record, tensors = describe(host.model)
+        return {
+            "case": host.case,
+            "seed": host.seed,
+            "epoch": host.epoch,
+            "report": asdict(host.report),
+            "model": record.model_dump_json(),
+            "tensors": {name: tensor.clone() for name, tensor in tensors.items()},
+            "stream": host.stream.state_dict(),
+            "governor": None if governor is None else governor.state_dict(),
+        }
+
+    def load_state_dict(self, host_idx: int, state: Mapping[str, Any]) -> None:
+        self.begin(host_idx, state["case"], state["seed"])
+        host, governor = self.host(host_idx), self._governors[host_idx]
+        reinstate(host.model, ModelRecord.model_validate_json(state["model"]), state["tensors"])
+        host.stream.load_state_dict(state["stream"])
+        host.epoch = state["epoch"]
+        host.report = EpochReport(**state["report"])
+        if governor is not None and state["governor"] is not None:
+            governor.load_state_dict(state["governor"])
+        self.population.forget_step(host_idx)
+        self._remember(host_idx)
+
+    # Under the governor
+
+    def _notice_new_data(self, host_idx: int) -> None:
+        host, governor = self.host(host_idx), self._governors[host_idx]
+        phase_at = host.data.phase_at
+        if governor is not None and host.epoch and phase_at(host.epoch) != phase_at(host.epoch - 1):
+            governor.forget_best()
+
+    def _judge(self, host_idx: int, numbers: HostNumbers) -> Verdict | None:
+        """Remember a host that is well; take one that broke back to when it was."""
+        host, governor = self.host(host_idx), self._governors[host_idx]
+        if governor is None:
+            return None
+        assert numbers.train_loss is not None
+        assert numbers.gradient_norm is not None
+        verdict = governor.judge(
+            Vitals(
+                train_loss=numbers.train_loss,
+                gradient_norm=numbers.gradient_norm,
+                validation_loss=numbers.validation_loss,
+                validation_accuracy=numbers.validation_accuracy,
+                seeds_finite=numbers.seeds_finite,
+            )
+        )
+        if verdict is None:
+            return None
+        self._restore(host_idx)
+        if self._events is not None:
+            self._events.emit(
+                HostRolledBack(host_idx, host.case, host.epoch, verdict.value, governor.rollbacks)
+            )
+        return verdict
+
+    def _is_lost(self, host_idx: int) -> bool:
+        governor = self._governors[host_idx]
+        return governor is not None and governor.gives_up
+
+    def _give_up_on(self, lost: Sequence[int]) -> None:
+        """All other hosts have had their epoch by now."""
+        if lost:
+            told = "; ".join(
+                f"host {index} ({self.host(index).case}, seed {self.host(index).seed}): "
+                f"{self.host(index).report.rolled_back}"
+                for index in lost
+            )
+            raise HostsLost(lost, f"restored in vain, {told}. Lower the learning rate or look at the data")
+
+    def _file(self, host_idx: int, numbers: HostNumbers, verdict: Verdict | None) -> None:
+        host, governor = self.host(host_idx), self._governors[host_idx]
+        host.report = EpochReport(
+            epoch=host.epoch,
+            train_loss=numbers.train_loss,
+            train_accuracy=numbers.train_accuracy,
+            validation_loss=numbers.validation_loss,
+            validation_accuracy=numbers.validation_accuracy,
+            gradient_norm=numbers.gradient_norm,
+            rolled_back=None if verdict is None else verdict.value,
+        )
+        if verdict is not None:
+            return
+        tell(host.model, numbers)
+        if governor is not None and governor.content:
+            self._remember(host_idx)
+
+    def _remember(self, host_idx: int) -> None:
+        host, memory = self.host(host_idx), self._memories[host_idx]
+        if self._rules is None:
+            return
+        if memory is None:
+            self._memories[host_idx] = ModelSnapshot(host.model), host.stream.state_dict()
+        else:
+            memory[0].take()
+            self._memories[host_idx] = memory[0], host.stream.state_dict()
+
+    def _restore(self, host_idx: int) -> None:
+        memory = self._memories[host_idx]
+        assert memory is not None
+        memory[0].restore()
+        self.host(host_idx).stream.load_state_dict(memory[1])
+        self.population.forget_step(host_idx)
+
+
+def worker_world(size: int, device: str = "cpu") -> EngineWorld:
+    """A world for a process that does nothing else."""
+    keep_freed_memory()
+    return EngineWorld(size, device)

@@ -1,0 +1,119 @@
+"""Splits, phases and the sealed test."""
+
+import copy
+import io
+import math
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from esper.tolaria.data import Phase, SealedTest, Split, TaskData
+from esper.tolaria.data.splits import ReportKey
+
+
+def a_split(count: int = 7, classes: int = 3, seed: int = 0) -> Split:
+    generator = torch.Generator().manual_seed(seed)
+    return Split(
+        torch.randn(count, 5, generator=generator), torch.randint(0, classes, (count,), generator=generator)
+    )
+
+
+def some_data() -> TaskData:
+    targets = torch.tensor([2, 0, 2, 2, 1])
+    validation = Split(torch.zeros(5, 5), targets)
+    at_first = Split(torch.zeros(5, 5), torch.tensor([0, 1, 2, 1, 0]))
+    return TaskData((Phase(0, a_split(), at_first), Phase(4, a_split(11), validation)), _sealed(), 3)
+
+
+def _sealed() -> SealedTest:
+    return SealedTest(a_split(13, seed=2))
+
+
+def test_chance_and_untrained_loss_are_of_the_last_phase() -> None:
+    data = some_data()
+    assert data.chance_accuracy == pytest.approx(3 / 5)
+    assert data.untrained_loss == pytest.approx(math.log(3))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "said"),
+    [
+        (torch.zeros(3, 2, dtype=torch.float64), torch.zeros(3, dtype=torch.int64), "inputs.*float64"),
+        (torch.zeros(3, 2), torch.zeros(3), "targets.*float32"),
+        (torch.zeros(3, 2), torch.zeros(4, dtype=torch.int64), "3 inputs and 4 targets"),
+        (torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64), "0 inputs"),
+    ],
+)
+def test_a_split_refuses_what_it_cannot_be(inputs: torch.Tensor, targets: torch.Tensor, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Split(inputs, targets)
+
+
+def test_task_data_refuses_other_phases_and_targets() -> None:
+    with pytest.raises(ValueError, match=r"start at 0.*\[3\]"):
+        TaskData((Phase(3, a_split(), a_split()),), _sealed(), 3)
+    with pytest.raises(ValueError, match=r"\[0, 5, 5\]"):
+        TaskData(tuple(Phase(start, a_split(), a_split()) for start in (0, 5, 5)), _sealed(), 3)
+    with pytest.raises(ValueError, match=r"train targets must be 0\.\.1, not \d\.\.2"):
+        TaskData((Phase(0, a_split(), a_split(classes=2)),), _sealed(), 2)
+    with pytest.raises(ValueError, match="classes must be at least 2, not 1"):
+        TaskData((Phase(0, a_split(), a_split()),), _sealed(), 1)
+
+
+def test_the_digest_follows_every_part_of_the_data() -> None:
+    data = some_data()
+    assert data.digest() == some_data().digest()
+    first, second = data.phases
+    others = (
+        TaskData((first,), data.test, 3),
+        TaskData((first, Phase(5, second.train, second.validation)), data.test, 3),
+        TaskData(data.phases, SealedTest(a_split(13, seed=3)), 3),
+        TaskData(data.phases, data.test, 4),
+    )
+    assert len({data.digest(), *(other.digest() for other in others)}) == 5
+
+
+def test_moving_keeps_values_and_the_seal() -> None:
+    data = some_data()
+    moved = data.to("cpu")
+    assert moved.digest() == data.digest()
+    assert (moved.chance_accuracy, moved.classes, len(moved.test)) == (data.chance_accuracy, 3, 13)
+
+
+def test_a_sealed_test_opens_with_a_report_key_only() -> None:
+    sealed = _sealed()
+    for key in (None, ReportKey, "key"):
+        with pytest.raises(TypeError, match="opens with a ReportKey"):
+            sealed.open(key)  # type: ignore[arg-type]
+    assert sealed.openings == 0
+    assert len(sealed.open(ReportKey())) == len(sealed) == 13
+    assert sealed.openings == 1
+    assert sealed.to("cpu").openings == 1
+
+
+def test_a_sealed_test_shows_gives_and_writes_nothing() -> None:
+    sealed = _sealed()
+    assert repr(sealed) == "SealedTest(13 samples, opened 0 times)"
+    attempts: tuple[Callable[[], object], ...] = (
+        lambda: list(sealed),
+        lambda: sealed[0],  # type: ignore[index]
+        lambda: pickle.dumps(sealed),
+        lambda: pickle.dumps(some_data()),
+        lambda: torch.save(sealed, io.BytesIO()),
+    )
+    for attempt in attempts:
+        with pytest.raises(TypeError):
+            attempt()
+    assert not hasattr(sealed, "__dict__")
+
+
+def test_copies_stay_sealed() -> None:
+    data = some_data()
+    for twin in (copy.deepcopy(data.test), copy.copy(data.test), copy.deepcopy(data).test):
+        assert type(twin) is SealedTest
+        assert twin is not data.test
+        assert twin.digest() == data.test.digest()
+        with pytest.raises(TypeError):
+            twin.open(object())  # type: ignore[arg-type]

@@ -1,0 +1,99 @@
+"""Suites: what is drawn, and what is kept away from the draws."""
+
+import numpy as np
+import pytest
+
+from esper.tolaria.tasks import Instance, suite, suite_names
+from esper.tolaria.tasks.suites import generate_held_out, in_corner
+
+
+def draws(name: str, count: int = 600) -> list[Instance]:
+    rng = np.random.default_rng(0)
+    return [suite(name).draw(rng) for _ in range(count)]
+
+
+def parameters(instance: Instance) -> dict[str, int | float | str]:
+    defaults: dict[str, int | float | str] = {
+        "size": 4000,
+        "noise": 0.0,
+        "shuffled": 0.0,
+        "permutation": 0,
+        "data": 0,
+    }
+    return defaults | dict(instance.parameters)
+
+
+def test_the_names_and_an_unknown_one() -> None:
+    assert suite_names() == ("cpu", "shift", "digits", "mnist1d")
+    assert all(suite(name).name == name for name in suite_names())
+    with pytest.raises(ValueError, match="no suite is named 'gpu'; there are cpu, shift, digits, mnist1d"):
+        suite("gpu")
+
+
+def test_the_frozen_list_is_what_the_documented_function_makes() -> None:
+    made = generate_held_out()
+    for name in ("cpu", "shift"):
+        assert [str(instance) for instance in suite(name).held_out] == made[name]
+        assert len(set(made[name])) == 24
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_the_same_generator_draws_the_same_instances(name: str) -> None:
+    assert draws(name, 20) == draws(name, 20)
+
+
+@pytest.mark.parametrize("name", ["cpu", "shift"])
+def test_draws_never_meet_what_is_held_out(name: str) -> None:
+    drawn = [parameters(instance) for instance in draws(name) if instance.task != "digits"]
+    held_out = [parameters(instance) for instance in suite(name).held_out]
+    assert not any(in_corner(each) for each in drawn)
+    assert sum(in_corner(each) for each in held_out) == 8
+    assert {each["data"] for each in drawn} == {0}
+    assert {each["data"] for each in held_out} == {1}
+    seeds = [{each["permutation"] for each in some if each["shuffled"]} for some in (drawn, held_out)]
+    assert max(map(int, seeds[0])) < 100_000 < 1_000_000 <= min(map(int, seeds[1]))
+
+
+def test_cpu_draws_fill_their_ranges() -> None:
+    drawn = draws("cpu")
+    assert 30 < sum(instance.task == "digits" for instance in drawn) < 90
+    series = [parameters(instance) for instance in drawn if instance.task == "mnist1d"]
+    sizes = np.array([int(each["size"]) for each in series])
+    noises = np.array([float(each["noise"]) for each in series])
+    assert sizes.min() < 520
+    assert sizes.max() > 3850
+    assert 1200 < np.median(sizes) < 1700  # log-uniform, and a corner of small ones cut out
+    assert noises.min() < 0.01
+    assert noises.max() > 0.39
+    shares = [float(each["shuffled"]) for each in series]
+    for count in (shares.count(0.0), shares.count(1.0), sum(0 < share < 1 for share in shares)):
+        assert 0.25 < count / len(shares) < 0.42
+    assert {each.get("classes", 10) for each in series} == set(range(3, 11))
+
+
+def test_shift_draws_every_kind_at_many_epochs() -> None:
+    drawn = [dict(instance.parameters) for instance in draws("shift")]
+    kinds = [each.get("kind", "classes") for each in drawn]
+    assert all(kinds.count(kind) > 150 for kind in ("shuffle", "classes", "noise"))
+    assert {each.get("change", 10) for each in drawn} == set(range(5, 16))
+
+
+def test_unshuffled_draws_carry_no_idle_permutation() -> None:
+    for instance in draws("cpu", 100):
+        chosen = dict(instance.parameters)
+        assert ("permutation" in chosen) == bool(chosen.get("shuffled"))
+
+
+@pytest.mark.parametrize("name", ["cpu", "shift"])
+def test_draws_and_held_out_cases_load(name: str) -> None:
+    for instance in (*draws(name, 4), *suite(name).held_out[:3]):
+        data = instance.load()
+        assert len(data.phases) == (2 if name == "shift" else 1)
+        assert 500 <= len(data.phases[-1].train) <= 4000
+
+
+def test_trivial_suites() -> None:
+    rng = np.random.default_rng(0)
+    assert suite("digits").draw(rng) == Instance("digits")
+    assert suite("mnist1d").draw(rng) == Instance("mnist1d")
+    assert suite("mnist1d").held_out == (Instance.parse("mnist1d:data=1"),)

@@ -1,0 +1,91 @@
+"""Control curves: the wait-only run, computed once."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from esper.tolaria import controls
+from esper.tolaria.controls import ControlCurves
+from esper.tolaria.tasks import forget, register
+from esper.tolaria.world import EngineWorld
+from tiny_tasks import germinate, tiny_task
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    controls._fingerprint.cache_clear()
+    return tmp_path / "controls"
+
+
+def test_a_run_that_waits_gains_exactly_nothing(directory: Path) -> None:
+    control = ControlCurves(4, directory).run("tiny:change=2", 5)
+    world = EngineWorld(2)
+    world.begin(0, "tiny", 0)
+    world.begin(1, "tiny:change=2", 5)
+    for epoch in range(5):
+        report = world.host(1).report
+        assert report.validation_accuracy is not None
+        assert control.gain(epoch, report.validation_accuracy) == 0.0
+        assert control.validation_loss[epoch] == report.validation_loss
+        assert control.train_loss[epoch] == report.train_loss
+        world.apply(0, germinate()) if epoch == 0 else None
+        world.epoch([0, 1])
+
+
+def test_a_curve_is_computed_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = ControlCurves(3, directory).run("tiny", 0)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(controls, "compute", refuse)
+    again = ControlCurves(3, directory)
+    assert again.run("tiny", 0) == first
+    assert again.curve("tiny", 0).accuracies == first.validation_accuracy
+    assert again.curve("tiny", 0).losses == first.validation_loss
+    assert ControlCurves(2, directory).run("tiny:samples=61", 0) == first  # the same instance in other words
+    with pytest.raises(AssertionError, match="computed again"):
+        again.run("tiny", 1)
+    with pytest.raises(AssertionError, match="computed again"):
+        ControlCurves(4, directory).run("tiny", 0)
+
+
+def test_a_longer_curve_begins_like_the_shorter_one(directory: Path) -> None:
+    short, long = ControlCurves(2, directory).run("tiny", 0), ControlCurves(4, directory).run("tiny", 0)
+    assert long.validation_loss[:3] == short.validation_loss
+    assert long.epochs == 4
+
+
+def test_what_the_numbers_depend_on_is_in_the_name(directory: Path) -> None:
+    curves = ControlCurves(2, directory)
+    path = curves._path("tiny", 0)
+    assert path == curves._path("tiny", 0)
+    assert path != curves._path("tiny:samples=60", 0)
+    assert path != curves._path("tiny", 1)
+    forget("tiny")
+    register(tiny_task(clip_host=0.5))
+    controls._fingerprint.cache_clear()
+    assert path != curves._path("tiny", 0)
+
+
+def test_a_damaged_file_is_computed_again(directory: Path) -> None:
+    first = ControlCurves(2, directory).run("tiny", 0)
+    path = ControlCurves(2, directory)._path("tiny", 0)
+    for text in ("", "{", "[]", json.dumps({"case": "tiny"})):
+        path.write_text(text)
+        assert ControlCurves(2, directory).run("tiny", 0) == first
+
+
+def test_several_processes_give_the_same_curves(tmp_path: Path) -> None:
+    one, many = ControlCurves(1, tmp_path / "one"), ControlCurves(1, tmp_path / "many")
+    wanted = [("digits", 0), ("mnist1d:size=500", 0)]
+    many.prepare(wanted, processes=2)
+    assert len(list((tmp_path / "many").iterdir())) == 2
+    for case, seed in wanted:
+        assert many.run(case, seed) == one.run(case, seed)
+
+
+def test_a_curve_without_epochs_is_refused() -> None:
+    with pytest.raises(ValueError, match="epochs must be at least 1, not 0"):
+        ControlCurves(0)

@@ -1,0 +1,243 @@
+"""The engine on CUDA: captured steps give the CPU's numbers, wait for nothing, and leave no memory behind."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from esper.leyline import ActionSpec, LifecycleOp
+from esper.tolaria.capture import CapturedStep
+from esper.tolaria.memory import OutOfDeviceMemory
+from esper.tolaria.population import Population
+from esper.tolaria.tasks import OptimiserSpec, forget, register
+from esper.tolaria.world import EngineWorld
+from tiny_tasks import advance, germinate, tiny_task
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+SCRIPT: dict[int, ActionSpec] = {
+    1: germinate(0),
+    2: advance(0),
+    3: germinate(2, "mixer"),
+    6: ActionSpec(LifecycleOp.PRUNE, "blocks.2"),
+    7: ActionSpec(LifecycleOp.FOSSILIZE, "blocks.0"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _exact() -> Iterator[None]:
+    """No TF32, so that the devices can agree."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+@contextmanager
+def _waits(mode: str) -> Iterator[None]:
+    """What happens ("warn", "error") when something waits for the device."""
+    torch.cuda.synchronize()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
+        torch.cuda.set_sync_debug_mode(mode)
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def _play(world: EngineWorld, epochs: int, hosts: int = 2) -> list[list[float]]:
+    told = []
+    for epoch in range(epochs):
+        if epoch in SCRIPT:
+            world.apply(0, SCRIPT[epoch])
+        world.epoch(range(hosts))
+        told.append(
+            [
+                number
+                for index in range(hosts)
+                for number in (
+                    world.host(index).report.train_loss or 0.0,
+                    world.host(index).report.validation_loss,
+                    world.host(index).report.gradient_norm or 0.0,
+                )
+            ]
+        )
+    return told
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
+def test_a_growing_life_has_the_numbers_of_the_cpu(kind: str) -> None:
+    register(tiny_task("same", optimiser=OptimiserSpec(kind=kind, lr=3e-3)))  # type: ignore[arg-type]
+    try:
+        told = []
+        for device in ("cpu", "cuda"):
+            world = EngineWorld(2, device)
+            for index in range(2):
+                world.begin(index, "same:change=4", index)
+            told.append(torch.tensor(_play(world, 9)))
+    finally:
+        forget("same")
+    assert torch.allclose(told[0], told[1], rtol=1e-2, atol=1e-3)
+    assert torch.allclose(told[0][:2], told[1][:2], rtol=1e-4, atol=1e-5)
+
+
+def test_contributions_and_probes_have_the_numbers_of_the_cpu() -> None:
+    readings = []
+    for device in ("cpu", "cuda"):
+        world = EngineWorld(1, device)
+        world.begin(0, "tiny", 0)
+        for epoch in range(4):
+            if epoch in (1, 2, 3):
+                world.apply(0, SCRIPT[epoch])
+            world.epoch([0])
+        first, _, last = world.host(0).readings()
+        readings.append((first.contribution, last.probe, last.gradient_norm, last.gradient_health))
+    assert readings[0] == pytest.approx(readings[1], abs=0.05)
+
+
+def test_the_hot_path_waits_for_nothing() -> None:
+    world = EngineWorld(3, "cuda")
+    for index in range(3):
+        world.begin(index, "tiny", index)
+        world.apply(index, germinate())
+        world.apply(index, germinate(2, "mixer"))
+    world.epoch(range(3))
+    for index in range(3):
+        world.apply(index, advance())
+    world.epoch(range(3))
+    population = world.population
+    with _waits("error"):
+        for index in range(3):
+            world.host(index).model.tick()
+        population.train_epoch()
+        population.validate()
+    torch.cuda.synchronize()
+
+
+def test_an_epoch_waits_once_however_many_hosts() -> None:
+    """Reading the numbers is the one wait; governor and snapshots add none."""
+    world = EngineWorld(3, "cuda")
+    for index in range(3):
+        world.begin(index, "tiny", index)
+        world.apply(index, germinate())
+    world.epoch(range(3))
+    world.epoch(range(3))
+    with _waits("warn"), pytest.warns(UserWarning, match="synchronizing") as told:
+        world.epoch(range(3))
+    assert len([warning for warning in told if "synchronizing" in str(warning.message)]) == 1
+
+
+def test_captured_again_when_the_topology_changes_and_not_when_alpha_does() -> None:
+    population = Population(1, "cuda")
+    host = population.begin(0, "tiny", 0)
+    steps: list[object] = []
+    alphas = []
+    for epoch in range(6):
+        if epoch in (1, 2):
+            host.apply(SCRIPT[epoch])
+        host.model.tick()
+        population.train_epoch()
+        host.model.report("blocks.0", gradients_finite=True) if epoch else None
+        steps.append(population._steps[0])
+        alphas.append(host.slots[0].alpha)
+    assert all(isinstance(step, CapturedStep) for step in steps)
+    assert [steps[i] is steps[i + 1] for i in range(5)] == [False, False, True, True, True]
+    assert len(set(alphas)) > 3
+
+
+def test_alpha_reaches_the_captured_step() -> None:
+    """Two hosts, the same but for an alpha that moves between replays."""
+    losses = []
+    for moved in (False, True):
+        population = Population(1, "cuda")
+        host = population.begin(0, "tiny", 0)
+        host.apply(germinate(0))
+        host.model.tick()
+        population.train_epoch()
+        host.model.report("blocks.0", gradients_finite=True)
+        host.apply(advance(0))
+        host.model.tick()
+        population.train_epoch()
+        seed = host.slots[0].seed
+        assert seed is not None
+        if moved:
+            seed.alpha.fill_(1.0)
+        losses.append(population.train_epoch().loss.item())
+    assert losses[0] != losses[1]
+
+
+def test_only_the_broken_host_is_touched() -> None:
+    told = []
+    for broken in (False, True):
+        world = EngineWorld(3, "cuda")
+        for index in range(3):
+            world.begin(index, "tiny", index)
+            world.apply(index, germinate())
+        for epoch in range(4):
+            if epoch == 2 and broken:
+                with torch.no_grad():
+                    next(world.host(1).model.host.parameters()).fill_(float("nan"))
+            world.epoch(range(3))
+            if epoch == 2 and broken:
+                assert world.host(1).report.rolled_back == "not_finite"
+        told.append([world.host(index).report for index in range(3)])
+    assert told[0][0] == told[1][0]
+    assert told[0][2] == told[1][2]
+    assert told[1][1].rolled_back is None
+
+
+def test_memory_is_steady_over_topology_changes() -> None:
+    population = Population(2, "cuda")
+    for index in range(2):
+        population.begin(index, "tiny", index)
+    sizes = []
+    for change in range(60):
+        host = population.host(change % 2)
+        slot = host.slots[1]
+        if slot.stage.is_live:
+            host.model.remove(slot.name)
+        elif slot.stage.name == "DORMANT":
+            host.apply(germinate(1, ("norm", "conv_small", "mixer")[change % 3]))
+        host.model.tick()
+        population.train_epoch()
+        sizes.append(torch.cuda.memory_reserved())
+    assert sizes[-1] <= sizes[19]
+
+
+def test_a_host_saved_on_cuda_goes_on_there() -> None:
+    world = EngineWorld(2, "cuda")
+    for index in range(2):
+        world.begin(index, "tiny", index)
+    _play(world, 4)
+    state = world.state_dict(0)
+    rest = [_step(world), _step(world)]
+    twin = EngineWorld(1, "cuda")
+    twin.load_state_dict(0, state)
+    assert [_step(twin), _step(twin)] == pytest.approx(rest, rel=1e-5)
+
+
+def _step(world: EngineWorld) -> float:
+    world.epoch([0])
+    return world.host(0).report.validation_loss
+
+
+def test_too_many_hosts_are_told_how_many_fit() -> None:
+    register(tiny_task("large", batch=4096))
+    torch.cuda.empty_cache()
+    allowed = torch.cuda.memory_reserved() + 400e6
+    torch.cuda.set_per_process_memory_fraction(allowed / torch.cuda.get_device_properties(0).total_memory)
+    try:
+        population = Population(64, "cuda")
+        for index in range(64):
+            population.begin(index, "large:samples=5000", index)
+        with pytest.raises(OutOfDeviceMemory, match=r"64 hosts .* about \d+ would fit"):
+            population.train_epoch()
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        forget("large")

@@ -1,0 +1,143 @@
+"""An epoch of training: the engine does what a loop by hand does, for each host as if it were alone."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from esper.leyline import ActionSpec, LifecycleOp
+from esper.tolaria.population import Population
+from esper.tolaria.sampling import ShuffledStream
+from esper.tolaria.step import clip_groups_
+from esper.tolaria.tasks import forget, register
+from tiny_tasks import BATCH, STEPS, advance, germinate, tiny_task
+
+
+def _weights(model: nn.Module) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def _same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("clip", [1e9, 0.05])
+def test_an_epoch_is_what_a_loop_by_hand_does(clip: float) -> None:
+    row = register(tiny_task("clipped", clip_host=clip))
+    population = Population(1)
+    host = population.begin(0, "clipped", seed=3)
+    tally = population.train_epoch()
+    data = host.data.source
+    forget("clipped")
+
+    bare = row.grow(data, seed=3).host
+    optimizer = torch.optim.Adam(bare.parameters(), row.optimiser.lr, fused=True)
+    train, losses, norms, right = data.phases[0].train, [], [], []
+    for indices in ShuffledStream(3).draw(range(len(train)), STEPS, BATCH):
+        optimizer.zero_grad(set_to_none=True)
+        logits = bare(train.inputs[indices])
+        loss = F.cross_entropy(logits, train.targets[indices])
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(bare.parameters(), clip))
+        optimizer.step()
+        losses.append(loss.item())
+        right.append((logits.argmax(1) == train.targets[indices]).float().mean().item())
+    for ours, theirs in zip(_weights(host.model), _weights(bare), strict=True):
+        assert torch.allclose(ours, theirs, rtol=0.0, atol=0.0 if clip > 1 else 1e-6)
+    assert tally.loss.item() == pytest.approx(sum(losses) / STEPS, rel=1e-6)
+    assert tally.accuracy.item() == pytest.approx(sum(right) / STEPS, rel=1e-6)
+    assert tally.gradient_norm.item() == pytest.approx(torch.stack(norms).mean().item(), rel=1e-5)
+
+
+def test_a_host_among_others_is_as_if_it_were_alone() -> None:
+    crowd, alone = Population(3), Population(1)
+    for index, seed in enumerate((0, 1, 2)):
+        crowd.begin(index, "tiny", seed)
+    alone.begin(0, "tiny", 1)
+    for population, index in ((crowd, 1), (alone, 0)):
+        population.host(index).apply(germinate())
+        population.host(index).model.tick()
+    for _ in range(2):
+        crowd.train_epoch()
+        alone.train_epoch()
+    assert _same(_weights(crowd.host(1).model), _weights(alone.host(0).model))
+
+
+def test_only_the_hosts_that_were_asked_for_are_trained() -> None:
+    population = Population(3)
+    for index in range(3):
+        population.begin(index, "tiny", index)
+    before = [_weights(population.host(index).model) for index in range(3)]
+    tally = population.train_epoch([2, 0])
+    assert tally.hosts == (2, 0)
+    assert tally.loss.shape == (2,)
+    after = [_weights(population.host(index).model) for index in range(3)]
+    assert [_same(one, other) for one, other in zip(before, after, strict=True)] == [False, True, False]
+
+
+def test_seeds_are_measured_in_their_slots_and_nowhere_else() -> None:
+    population = Population(2)
+    for index in range(2):
+        population.begin(index, "tiny", index)
+    population.host(1).apply(germinate(2))
+    population.host(1).model.tick()
+    tally = population.train_epoch()
+    known = torch.isfinite(tally.seed_gradient_norm)
+    assert known.nonzero().tolist() == [[1, 2]]
+    assert torch.equal(known, torch.isfinite(tally.seed_gradient_health))
+    assert tally.seed_finite.all()
+    assert 0.5 < tally.seed_gradient_health[1, 2] <= 1.0
+
+
+def test_a_fossil_is_clipped_and_measured_with_the_host() -> None:
+    population = Population(1)
+    host = population.begin(0, "tiny", 0)
+    for action in (germinate(), advance(), None, None, ActionSpec(LifecycleOp.FOSSILIZE, "blocks.1")):
+        if action is not None:
+            host.apply(action)
+        host.model.tick()
+        tally = population.train_epoch()
+    assert torch.isnan(tally.seed_gradient_norm).all()
+    assert tally.seed_finite.all()
+
+
+def test_groups_are_clipped_apart() -> None:
+    host, seed = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(3))
+    host.grad, seed.grad = torch.tensor([3.0, 4.0]), torch.tensor([0.0, 0.6, 0.8])
+    measured = clip_groups_([[host], [seed]], [2.0, 2.0])
+    assert measured.tolist() == pytest.approx([5.0, 1.0, 1.0])
+    assert host.grad.norm().item() == pytest.approx(2.0, rel=1e-5)
+    assert torch.equal(seed.grad, torch.tensor([0.0, 0.6, 0.8]))
+
+
+def test_the_data_change_with_the_phase() -> None:
+    population = Population(1)
+    host = population.begin(0, "tiny:change=1", 0)
+    assert host.training_samples == 61
+    first = host.validation
+    population.train_epoch()
+    assert host.training_samples == 67
+    assert host.validation is first  # the epoch that was trained was of the first phase
+    assert host.draw_order().min() >= 61
+    population.train_epoch()
+    assert host.validation is not first
+
+
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        (lambda population: population.train_epoch([]), "at least one host"),
+        (lambda population: population.train_epoch([0, 0]), "none twice"),
+        (lambda population: population.host(1), r"host 1 has not begun: call begin\(1, case, seed\)"),
+        (lambda population: population.begin(1, "nonsense", 0), "no task is named 'nonsense'"),
+        (lambda _: Population(0), "size must be at least 1"),
+        (lambda _: Population(1, max_slots=2).begin(0, "tiny", 0), "has 3 slots"),
+    ],
+)
+def test_mistakes_are_named(problem: Callable[[Population], object], message: str) -> None:
+    population = Population(2)
+    population.begin(0, "tiny", 0)
+    with pytest.raises(ValueError, match=message):
+        problem(population)
