@@ -6,7 +6,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from esper.leyline import LifecycleOp
-from esper.simic.env import FlatGrowthEnv, make_single_env
+from esper.simic.env import FlatGrowthEnv, FlatVectorEnv, make_env, make_single_env
 
 
 def flat(suite: str = "toy") -> FlatGrowthEnv:
@@ -57,3 +57,22 @@ def test_maskable_ppo_learns_on_it() -> None:
         action, _ = model.predict(observation, action_masks=env.action_masks(), deterministic=True)
         observation, _, terminated, _, info = env.step(action)
     assert info["summary"].utility is not None
+
+
+def test_a_flat_vector_env_says_the_same_in_one_vector() -> None:
+    flat_envs, envs = FlatVectorEnv(make_env("toy_slots", 3)), make_env("toy_slots", 3)
+    vector, _ = flat_envs.reset(seed=1)
+    parts, _ = envs.reset(seed=1)
+    rng = np.random.default_rng(0)
+    for _ in range(25):
+        assert flat_envs.observation_space.contains(vector)
+        joined = [parts[name].reshape(3, -1) for name in ("host", "slots", "blueprints")]
+        assert np.array_equal(vector, np.concatenate(joined, axis=1))
+        actions = envs.sample_legal(rng)
+        vector, rewards, *_, flat_info = flat_envs.step(actions)
+        parts, expected, *_, info = envs.step(actions)
+        assert np.array_equal(rewards, expected)
+        if "final_obs" in info:
+            last = info["final_obs"][0]
+            joined = [last[name].ravel() for name in ("host", "slots", "blueprints")]
+            assert np.array_equal(flat_info["final_obs"][0], np.concatenate(joined))

@@ -226,7 +226,9 @@ def test_a_lost_host_is_truncated_invalid_and_counted_and_the_others_go_on() -> 
     envs.reset(seed=1)
     whole.reset(seed=1)
     for step in range(4):
-        _, reward, terminated, truncated, info = envs.step(encoded(envs, WAIT))
+        # What grows in the lost host would cost rent in a step that counted.
+        actions = (WAIT, WAIT if step else ActionSpec(G, "blocks.0", "mixer"), WAIT)
+        _, reward, terminated, truncated, info = envs.step(encoded(envs, *actions))
         expected = whole.step(encoded(whole, WAIT))
         assert info["lost"].tolist() == truncated.tolist() == [False, step == 2, False]
         assert not terminated.any()
