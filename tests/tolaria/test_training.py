@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from esper.leyline import ActionSpec, LifecycleOp
 from esper.tolaria.population import Population
 from esper.tolaria.sampling import ShuffledStream
-from esper.tolaria.step import clip_groups_
+from esper.tolaria.step import autocast, clip_groups_
 from esper.tolaria.tasks import forget, register
 from tiny_tasks import BATCH, STEPS, advance, germinate, tiny_task
 
@@ -132,6 +132,9 @@ def test_the_data_change_with_the_phase() -> None:
         (lambda population: population.train_epoch([0, 0]), "none twice"),
         (lambda population: population.host(1), r"host 1 has not begun: call begin\(1, case, seed\)"),
         (lambda population: population.begin(1, "nonsense", 0), "no task is named 'nonsense'"),
+        (lambda population: population.host(2), r"host_idx must be 0..1, not 2"),
+        (lambda population: population.begin(-1, "tiny", 0), r"host_idx must be 0..1, not -1"),
+        (lambda population: population.validate([0, -2]), r"host_idx must be 0..1, not -2"),
         (lambda _: Population(0), "size must be at least 1"),
         (lambda _: Population(1, max_slots=2).begin(0, "tiny", 0), "has 3 slots"),
     ],
@@ -141,3 +144,13 @@ def test_mistakes_are_named(problem: Callable[[Population], object], message: st
     population.begin(0, "tiny", 0)
     with pytest.raises(ValueError, match=message):
         problem(population)
+
+
+def test_a_cpu_computes_in_float32_whatever_the_task_says() -> None:
+    register(tiny_task("half", precision="bf16"))
+    try:
+        host = Population(1).begin(0, "half", 0)
+    finally:
+        forget("half")
+    with autocast(host):
+        assert not torch.is_autocast_enabled("cpu")

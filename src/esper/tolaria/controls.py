@@ -18,7 +18,7 @@ from esper.leyline import EpochReport
 from esper.tolaria.tasks import Instance
 from esper.tolaria.world import EngineWorld
 
-NUMERICS = 1
+NUMERICS = 2
 """Raised when the engine's numbers change, so that old curves are not compared with new runs."""
 
 

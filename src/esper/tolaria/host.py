@@ -130,12 +130,13 @@ class TrainedHost:
 
     def apply(self, action: ActionSpec) -> None:
         """Execute one operation; an illegal one is refused by the model."""
-        model, slot = self.model, action.slot
-        if action.op is LifecycleOp.WAIT:
+        model, slot, op = self.model, action.slot, LifecycleOp(action.op)
+        if op is LifecycleOp.WAIT:
             return
         if slot is None:
-            raise ValueError(f"{action.op.name} needs a slot; the slots are {', '.join(model.slots)}")
-        if action.op is LifecycleOp.GERMINATE:
+            raise ValueError(f"{op.name} needs a slot; the slots are {', '.join(model.slots)}")
+        model.slot_config.index(slot)  # names the slots where there is no such one
+        if op is LifecycleOp.GERMINATE:
             if action.blueprint is None:
                 raise ValueError(
                     f"GERMINATE needs a blueprint; offered: {', '.join(model.slots[slot].blueprints)}"
@@ -149,9 +150,9 @@ class TrainedHost:
             )
             if self.task.channels_last:
                 model.grown.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        elif action.op is LifecycleOp.ADVANCE:
+        elif op is LifecycleOp.ADVANCE:
             model.advance(slot)
-        elif action.op is LifecycleOp.SET_ALPHA_TARGET:
+        elif op is LifecycleOp.SET_ALPHA_TARGET:
             model.set_alpha_target(
                 slot,
                 action.alpha_target,
@@ -159,7 +160,7 @@ class TrainedHost:
                 alpha_speed=action.alpha_speed,
                 alpha_curve=action.alpha_curve,
             )
-        elif action.op is LifecycleOp.PRUNE:
+        elif op is LifecycleOp.PRUNE:
             model.prune(slot, alpha_speed=action.alpha_speed, alpha_curve=action.alpha_curve)
         else:
             model.fossilize(slot)

@@ -69,6 +69,7 @@ class Population:
 
     def begin(self, host_idx: int, case: str, seed: int) -> TrainedHost:
         """Put a new, untrained host of the task instance `case` in place `host_idx`."""
+        self._require_place(host_idx)
         instance = Instance.parse(case)
         self.forget_step(host_idx)
         self._hosts[host_idx] = None
@@ -84,6 +85,7 @@ class Population:
         return host
 
     def host(self, host_idx: int) -> TrainedHost:
+        self._require_place(host_idx)
         host = self._hosts[host_idx]
         if host is None:
             raise ValueError(f"host {host_idx} has not begun: call begin({host_idx}, case, seed) first")
@@ -93,7 +95,7 @@ class Population:
 
     def train_epoch(self, host_idxs: Sequence[int] | None = None) -> EpochTally:
         """Train these hosts (all by default) for one epoch. The caller has ticked their alphas."""
-        chosen = self._chosen(host_idxs)
+        chosen = self.chosen(host_idxs)
         self._tally.zero_()
         orders = [self.host(index).draw_order() for index in chosen]
         if self._pool is None:
@@ -186,7 +188,7 @@ class Population:
 
     def validate(self, host_idxs: Sequence[int] | None = None) -> CoalitionScores:
         """Loss and accuracy of these hosts (all by default) on their whole validation sets, under each coalition."""
-        chosen = self._chosen(host_idxs)
+        chosen = self.chosen(host_idxs)
         plans = tuple(plan_coalitions(self.host(index)) for index in chosen)
         widest = max(len(plan.masks) for plan in plans)
         scores = torch.full((len(chosen), widest, 2), torch.nan, device=self.device)
@@ -201,13 +203,22 @@ class Population:
                         validate_host(self.host(index), plan, alphas[row], scores[row, : len(plan.masks)])
         return CoalitionScores(chosen, plans, loss=scores[..., 0], accuracy=scores[..., 1])
 
-    # Helpers
-
-    def _chosen(self, host_idxs: Sequence[int] | None) -> tuple[int, ...]:
+    def chosen(self, host_idxs: Sequence[int] | None) -> tuple[int, ...]:
+        """These hosts (all by default), which must have begun."""
         chosen = tuple(range(len(self)) if host_idxs is None else host_idxs)
         if not chosen or len(set(chosen)) != len(chosen):
             raise ValueError(f"host_idxs must name at least one host and none twice, not {list(chosen)}")
+        for index in chosen:
+            self.host(index)
         return chosen
+
+    # Helpers
+
+    def _require_place(self, host_idx: int) -> None:
+        if not 0 <= host_idx < len(self):
+            raise ValueError(
+                f"host_idx must be 0..{len(self) - 1}, not {host_idx}: there are {len(self)} places"
+            )
 
     def _resident(self, instance: Instance) -> ResidentData:
         """The instance's data on the device; what no host uses any more is let go."""

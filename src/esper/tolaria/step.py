@@ -116,7 +116,8 @@ class SeedGuard:
 
 
 def autocast(host: TrainedHost) -> AbstractContextManager[object]:
-    if host.task.precision == "bf16":
+    """CPUs compute in float32 whatever the task says: few are faster in bfloat16, and some claim it and crash."""
+    if host.task.precision == "bf16" and host.device.type != "cpu":
         return torch.autocast(host.device.type, dtype=torch.bfloat16)
     return nullcontext()
 

@@ -50,8 +50,8 @@ class EngineWorld:
         self._memories: list[tuple[ModelSnapshot, dict[str, Tensor]] | None] = [None] * size
 
     def begin(self, host_idx: int, case: str, seed: int) -> None:
-        self._memories[host_idx] = None
         host = self.population.begin(host_idx, case, seed)
+        self._memories[host_idx] = None
         data = host.data.source
         if self._rules is not None:
             self._governors[host_idx] = Governor(self._rules, data.chance_accuracy, data.untrained_loss)
@@ -67,7 +67,7 @@ class EngineWorld:
         self.host(host_idx).apply(action)
 
     def epoch(self, host_idxs: Sequence[int]) -> None:
-        for index in host_idxs:
+        for index in self.population.chosen(host_idxs):  # all are there, before any of them ticks
             self._notice_new_data(index)
             self.host(index).model.tick()
         tally = self.population.train_epoch(host_idxs)
