@@ -9,8 +9,9 @@ import torch
 from esper.leyline import ActionSpec, LifecycleOp, Stage, World
 from esper.tolaria.host import TrainedHost
 from esper.tolaria.settling import settle, utility
+from esper.tolaria.tasks import OptimiserSpec, forget, register
 from esper.tolaria.world import EngineWorld
-from tiny_tasks import advance, germinate
+from tiny_tasks import advance, germinate, picture_task
 
 SCRIPT: dict[int, ActionSpec] = {
     0: germinate(0),
@@ -93,6 +94,21 @@ def test_a_host_saved_mid_episode_goes_on_bit_for_bit(saved_at: int) -> None:
     assert _play(twin, range(saved_at, EPOCHS)) == rest
     for ours, theirs in zip(world.host(0).model.parameters(), twin.host(0).model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("saved_at", [1, 4])
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
+def test_a_host_whose_channels_come_last_goes_on_bit_for_bit_too(kind: str, saved_at: int) -> None:
+    register(picture_task(optimiser=OptimiserSpec(kind=kind, lr=1e-2)))  # type: ignore[arg-type]
+    try:
+        world, twin = _begun("pictures"), EngineWorld(1)
+        _play(world, range(saved_at))
+        twin.load_state_dict(0, world.state_dict(0))
+    finally:
+        forget("pictures")
+    for parameter, state in twin.host(0).optimizer.state.items():
+        assert all(v.stride() == parameter.stride() for v in state.values() if v.shape == parameter.shape)
+    assert _play(twin, range(saved_at, 6)) == _play(world, range(saved_at, 6))
 
 
 def test_an_action_needs_what_its_operation_needs() -> None:

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from esper.kasmina import GrowingModel, Slot
+from esper.kasmina.persistence import laid_out_like
 from esper.leyline import (
     ActionSpec,
     BlueprintCard,
@@ -128,6 +129,19 @@ class TrainedHost:
 
     # What is done to it
 
+    def lay_out_seeds(self) -> None:
+        """Seeds that are new here, and what the optimiser keeps of them, in the task's memory format."""
+        if not self.task.channels_last:
+            return
+        self.model.grown.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        for parameter in self.model.grown.parameters():
+            state = self.optimizer.state.get(parameter, {})
+            state |= {
+                key: laid_out_like(parameter, value)
+                for key, value in state.items()
+                if isinstance(value, Tensor) and value.stride() != parameter.stride()
+            }
+
     def apply(self, action: ActionSpec) -> None:
         """Execute one operation; an illegal one is refused by the model."""
         model, slot, op = self.model, action.slot, LifecycleOp(action.op)
@@ -148,8 +162,7 @@ class TrainedHost:
                 tempo=action.tempo,
                 alpha_target=action.alpha_target,
             )
-            if self.task.channels_last:
-                model.grown.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.lay_out_seeds()
         elif op is LifecycleOp.ADVANCE:
             model.advance(slot)
         elif op is LifecycleOp.SET_ALPHA_TARGET:

@@ -111,6 +111,7 @@ class EngineWorld:
         self.begin(host_idx, state["case"], state["seed"])
         host, governor = self.host(host_idx), self._governors[host_idx]
         reinstate(host.model, ModelRecord.model_validate_json(state["model"]), state["tensors"])
+        host.lay_out_seeds()
         host.stream.load_state_dict(state["stream"])
         host.epoch = state["epoch"]
         host.report = EpochReport(**state["report"])
