@@ -378,5 +378,5 @@ def _descend(model: GrowingModel, x: Tensor) -> None:
     assert model.care is not None
     for _ in range(3):
         model.care.optimizer.zero_grad()
-        model(x).square().mean().backward()  # type: ignore[attr-defined]
+        model(x).square().mean().backward()
         model.care.optimizer.step()
