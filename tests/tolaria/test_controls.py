@@ -1,6 +1,7 @@
 """Control curves: the wait-only run, computed once."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from tiny_tasks import germinate, tiny_task
 
 @pytest.fixture
 def curves(tmp_path: Path) -> ControlCurves:
-    controls._fingerprint.cache_clear()
     return ControlCurves(tmp_path / "controls")
 
 
@@ -60,8 +60,19 @@ def test_what_the_numbers_depend_on_is_in_the_name(curves: ControlCurves) -> Non
     assert path != curves._path("tiny:samples=60", 0)
     forget("tiny")
     register(tiny_task(clip_host=0.5))
-    controls._fingerprint.cache_clear()
     assert path != curves._path("tiny", 0)
+
+
+def test_a_file_that_was_written_anew_has_another_curve(curves: ControlCurves, tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    names: list[Path] = []
+    for flip in (0, 1, 0):
+        rows = (f"{i % 7},{(i * i) % 11},{(i + flip) % 2}" for i in range(200))
+        file.write_text("\n".join(("a,b,class", *rows)))
+        os.utime(file, ns=(len(names), len(names)))
+        names.append(curves._path(f"tabular:path={file}", 0))
+    assert names[0] != names[1]
+    assert names[0] == names[2]
 
 
 def test_a_damaged_file_is_computed_again(curves: ControlCurves) -> None:

@@ -86,7 +86,14 @@ class ControlCurves:
                 _write(self._path(case, seed), job.result())
 
     def _path(self, case: str, seed: int) -> Path:
-        parts = (_fingerprint(case), seed, NUMERICS, torch.__version__, _hardware(self.device))
+        instance = Instance.parse(case)
+        parts = (
+            _fingerprint(instance, instance.source()),
+            seed,
+            NUMERICS,
+            torch.__version__,
+            _hardware(self.device),
+        )
         name = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
         return self.directory / f"{name}.json"
 
@@ -119,8 +126,9 @@ def _one_thread() -> None:
 
 
 @cache
-def _fingerprint(case: str) -> str:
-    return Instance.parse(case).fingerprint()
+def _fingerprint(instance: Instance, _source: tuple[object, ...]) -> str:
+    """Hashing the data takes a while: once for each source they come from."""
+    return instance.fingerprint()
 
 
 def _hardware(device: torch.device) -> str:
