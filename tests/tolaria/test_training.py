@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from esper.leyline import ActionSpec, LifecycleOp
 from esper.tolaria.population import Population
 from esper.tolaria.sampling import ShuffledStream
-from esper.tolaria.step import autocast, clip_groups_
+from esper.tolaria.step import SeedGuard, autocast, clip_groups_
 from esper.tolaria.tasks import forget, register
 from tiny_tasks import BATCH, STEPS, advance, germinate, tiny_task
 
@@ -154,3 +154,36 @@ def test_a_cpu_computes_in_float32_whatever_the_task_says() -> None:
         forget("half")
     with autocast(host):
         assert not torch.is_autocast_enabled("cpu")
+
+
+def test_a_broken_seed_is_not_updated_and_its_neighbours_are() -> None:
+    records = torch.zeros(3, 2, dtype=torch.bool)
+    seeds = [[nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1, 3))] for _ in range(2)]
+    for seed in seeds:
+        for parameter in seed:
+            parameter.grad = torch.ones_like(parameter)
+    guard = SeedGuard(records, [0, 2], seeds)
+    records[1, 0] = True  # one that fades: it has no gradients, and is told of all the same
+    guard(torch.tensor([1.0, 1.0]))
+    assert all(parameter.grad is not None for seed in seeds for parameter in seed)
+    guard(torch.tensor([1.0, torch.nan]))
+    assert [parameter.grad is None for seed in seeds for parameter in seed] == [False, False, True, True]
+    assert records.tolist() == [[False, False], [False, True], [False, True]]
+    records[0, 0] = True
+    guard(torch.tensor([1.0, 1.0]))
+    assert [parameter.grad is None for seed in seeds for parameter in seed] == [True] * 4
+    assert records.tolist() == [[False, True]] * 3
+
+
+def test_gradients_of_broken_seeds_can_be_zeroed_without_asking() -> None:
+    """What CUDA does, on the CPU; a weight that had no part in the forward has no gradient."""
+    seeds = [[nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2, 3))] for _ in range(3)]
+    for seed in seeds:
+        seed[1].grad = torch.full((2, 3), torch.inf)
+    seeds[1][0].grad = torch.ones(2)
+    guard = SeedGuard(torch.zeros(3, 2, dtype=torch.bool), [0, 1, 2], seeds)
+    for broken in ([True, False, False], [False, False, True]):
+        guard.zero(torch.tensor(broken))
+    zeroed = [seed[1].grad is not None and bool((seed[1].grad == 0).all()) for seed in seeds]
+    assert zeroed == [True, False, True]
+    assert torch.equal(seeds[1][0].grad, torch.ones(2))

@@ -39,6 +39,8 @@ class ResidentData:
             Split(_place(phase.validation.inputs, task, device), phase.validation.targets.to(device))
             for phase in data.phases
         ]
+        self.chances = [_commonest_share(phase.validation.targets) for phase in data.phases]
+        """Of each phase, the validation accuracy of a host that always says the same."""
         ends = torch.tensor([len(train) for train in phases]).cumsum(0).tolist()
         self.ranges = [range(end - len(train), end) for end, train in zip(ends, phases, strict=True)]
         self._starts = [phase.start_epoch for phase in data.phases]
@@ -46,6 +48,10 @@ class ResidentData:
     def phase_at(self, epoch: int) -> int:
         """Which phase rules while epoch `epoch` (from 0) is trained."""
         return max(index for index, start in enumerate(self._starts) if start <= epoch)
+
+
+def _commonest_share(targets: Tensor) -> float:
+    return int(torch.bincount(targets.flatten()).max()) / targets.numel()
 
 
 def _place(inputs: Tensor, task: Task, device: torch.device) -> Tensor:
@@ -120,7 +126,16 @@ class TrainedHost:
     @property
     def validation(self) -> Split:
         """The validation set of the epoch that was trained last (of the first one, before that)."""
-        return self.data.validations[self.data.phase_at(max(self.epoch - 1, 0))]
+        return self.data.validations[self._validated_phase]
+
+    @property
+    def chance_accuracy(self) -> float:
+        """On that set."""
+        return self.data.chances[self._validated_phase]
+
+    @property
+    def _validated_phase(self) -> int:
+        return self.data.phase_at(max(self.epoch - 1, 0))
 
     def draw_order(self) -> Tensor:
         """Indices (step, batch) of the epoch to come."""

@@ -73,8 +73,7 @@ class Population:
         instance = Instance.parse(case)
         self.forget_step(host_idx)
         self._hosts[host_idx] = None
-        begun = sum(host is not None for host in self._hosts)
-        with room_for(len(self), placed=begun, device=self.device):
+        with room_for(len(self), placed=self._begun(), device=self.device):
             data = self._resident(instance)
             host = TrainedHost(task(instance.task), data, case=str(instance), seed=seed, device=self.device)
         if len(host.slots) > self.max_slots:
@@ -120,10 +119,8 @@ class Population:
             step.order.copy_(order)
             step.cursor.zero_()
         with pool.fork():
-            for placed, step in enumerate(
-                steps
-            ):  # the first minibatch, in which steps that are new are captured
-                with room_for(len(self), placed=placed, device=self.device):
+            for step in steps:  # the first minibatch, in which steps that are new are captured
+                with room_for(len(self), placed=self._captured(), device=self.device):
                     step()
             for batch in range(1, max(len(order) for order in orders)):
                 for step, order in zip(steps, orders, strict=True):
@@ -199,7 +196,10 @@ class Population:
             alphas = upload([torch.tensor(plan.alphas) for plan in plans], self.device)
             with self._pool.fork():
                 for row, (index, plan) in enumerate(zip(chosen, plans, strict=True)):
-                    with torch.cuda.stream(self._pool.streams[self._pool.index_of(index)]):
+                    with (
+                        room_for(len(self), placed=self._begun() - 1, device=self.device),
+                        torch.cuda.stream(self._pool.streams[self._pool.index_of(index)]),
+                    ):
                         validate_host(self.host(index), plan, alphas[row], scores[row, : len(plan.masks)])
         return CoalitionScores(chosen, plans, loss=scores[..., 0], accuracy=scores[..., 1])
 
@@ -213,6 +213,12 @@ class Population:
         return chosen
 
     # Helpers
+
+    def _begun(self) -> int:
+        return sum(host is not None for host in self._hosts)
+
+    def _captured(self) -> int:
+        return sum(isinstance(step, CapturedStep) and step.is_captured for step in self._steps)
 
     def _require_place(self, host_idx: int) -> None:
         if not 0 <= host_idx < len(self):

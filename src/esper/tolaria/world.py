@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from esper.kasmina import GrowingModel
 from esper.kasmina.persistence import describe, reinstate
 from esper.kasmina.records import ModelRecord
 from esper.kasmina.snapshots import ModelSnapshot
@@ -52,9 +53,9 @@ class EngineWorld:
     def begin(self, host_idx: int, case: str, seed: int) -> None:
         host = self.population.begin(host_idx, case, seed)
         self._memories[host_idx] = None
-        data = host.data.source
         if self._rules is not None:
-            self._governors[host_idx] = Governor(self._rules, data.chance_accuracy, data.untrained_loss)
+            untrained_loss = host.data.source.untrained_loss
+            self._governors[host_idx] = Governor(self._rules, host.chance_accuracy, untrained_loss)
         self._file(host_idx, read(None, self.population.validate([host_idx]))[0], None)
 
     def host(self, host_idx: int) -> TrainedHost:
@@ -95,30 +96,47 @@ class EngineWorld:
 
     def state_dict(self, host_idx: int) -> dict[str, object]:
         host, governor = self.host(host_idx), self._governors[host_idx]
-        record, tensors = describe(host.model)
         return {
             "case": host.case,
             "seed": host.seed,
             "epoch": host.epoch,
             "report": asdict(host.report),
-            "model": record.model_dump_json(),
-            "tensors": {name: tensor.clone() for name, tensor in tensors.items()},
+            **_written(host.model),
             "stream": host.stream.state_dict(),
             "governor": None if governor is None else governor.state_dict(),
+            "memory": self._memory_state(host_idx),
         }
+
+    def _memory_state(self, host_idx: int) -> dict[str, object] | None:
+        """What a rollback would go back to, which need not be what the host is now."""
+        model, memory = self.host(host_idx).model, self._memories[host_idx]
+        if memory is None:
+            return None
+        present = ModelSnapshot(model)
+        memory[0].restore()
+        try:
+            return {**_written(model), "stream": memory[1]}
+        finally:
+            present.restore()
 
     def load_state_dict(self, host_idx: int, state: Mapping[str, Any]) -> None:
         self.begin(host_idx, state["case"], state["seed"])
         host, governor = self.host(host_idx), self._governors[host_idx]
-        reinstate(host.model, ModelRecord.model_validate_json(state["model"]), state["tensors"])
-        host.lay_out_seeds()
+        memory = state["memory"]
+        if memory is not None and governor is not None:
+            untrained = ModelSnapshot(host.model)
+            _read_into(host, memory)
+            self._memories[host_idx] = ModelSnapshot(host.model), memory["stream"]
+            untrained.restore()
+        _read_into(host, state)
         host.stream.load_state_dict(state["stream"])
         host.epoch = state["epoch"]
         host.report = EpochReport(**state["report"])
         if governor is not None and state["governor"] is not None:
             governor.load_state_dict(state["governor"])
         self.population.forget_step(host_idx)
-        self._remember(host_idx)
+        if memory is None:
+            self._remember(host_idx)
 
     # Under the governor
 
@@ -135,6 +153,7 @@ class EngineWorld:
             return None
         assert numbers.train_loss is not None
         assert numbers.gradient_norm is not None
+        governor.chance_accuracy = host.chance_accuracy  # another one when classes have come
         verdict = governor.judge(
             Vitals(
                 train_loss=numbers.train_loss,
@@ -202,3 +221,16 @@ class EngineWorld:
         memory[0].restore()
         self.host(host_idx).stream.load_state_dict(memory[1])
         self.population.forget_step(host_idx)
+
+
+def _written(model: GrowingModel) -> dict[str, object]:
+    record, tensors = describe(model)
+    return {
+        "model": record.model_dump_json(),
+        "tensors": {name: tensor.clone() for name, tensor in tensors.items()},
+    }
+
+
+def _read_into(host: TrainedHost, state: Mapping[str, Any]) -> None:
+    reinstate(host.model, ModelRecord.model_validate_json(state["model"]), state["tensors"])
+    host.lay_out_seeds()
