@@ -119,14 +119,25 @@ CHANGES = (_wait, _germinate, _prune, _fade, _fossilize, _retarget, _ruin)
 def test_what_happened_since_is_undone(kind: str, change: Callable[[GrowingModel], None]) -> None:
     model, straight = _model(kind), _model(kind)
     for each in (model, straight):
-        _live(each, 6)
+        seen = _live(each, 6)[-1][1]
     snapshot = ModelSnapshot(model)
     change(model)
     for _ in range(4):  # a fading seed is gone by then
         _epoch(model)
     snapshot.restore()
     assert all(parameter.grad is None for parameter in model.parameters())
+    assert [slot.snapshot() for slot in model.slots.values()] == seen
     assert _same([_epoch(model) for _ in range(3)], [_epoch(straight) for _ in range(3)])
+
+
+def test_an_optimiser_that_had_not_begun_has_not_begun() -> None:
+    model, straight = _model("sgd"), _model("sgd")
+    snapshot = ModelSnapshot(model)
+    _epoch(model)
+    snapshot.restore()
+    assert model.care is not None
+    assert not model.care.optimizer.state
+    assert _same([_epoch(model)], [_epoch(straight)])
 
 
 def test_a_fading_seed_comes_back_fading() -> None:

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from esper.tolaria import controls
 from esper.tolaria.controls import ControlCurves
@@ -54,9 +55,15 @@ def test_a_longer_curve_begins_like_the_shorter_one(curves: ControlCurves) -> No
     assert long.epochs == 4
 
 
-def test_what_the_numbers_depend_on_is_in_the_name(curves: ControlCurves) -> None:
+def test_what_the_numbers_depend_on_is_in_the_name(
+    curves: ControlCurves, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = curves._path("tiny", 0)
     assert path == curves._path("tiny", 0)
+    for home, name in ((controls, "NUMERICS"), (torch, "__version__"), (controls, "_hardware")):
+        with monkeypatch.context() as changed:
+            changed.setattr(home, name, (lambda _: "another") if name == "_hardware" else "another")
+            assert path != curves._path("tiny", 0)
     assert path != curves._path("tiny:samples=60", 0)
     forget("tiny")
     register(tiny_task(clip_host=0.5))

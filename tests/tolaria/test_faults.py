@@ -281,3 +281,24 @@ def test_chance_is_that_of_the_data_at_hand() -> None:
     for chance in (0.5, 0.1):
         world.epoch([0])
         assert governor.chance_accuracy == pytest.approx(chance, abs=0.05)
+
+
+def test_a_seed_does_not_learn_from_a_gradient_that_is_not_finite() -> None:
+    """Without a governor, who would put back what was spoilt."""
+    world = EngineWorld(1, governor=None)
+    world.begin(0, "tiny", seed=0)
+    for action in (germinate(), advance(), None):
+        if action is not None:
+            world.apply(0, action)
+        world.epoch([0])
+    seed = world.host(0).slots[1].seed
+    assert seed is not None
+    handle = seed.scale.register_hook(lambda gradient: gradient * math.nan)
+    before = [parameter.detach().clone() for parameter in seed.parameters()]
+    world.epoch([0])
+    handle.remove()
+    assert all(torch.equal(now, then) for now, then in zip(seed.parameters(), before, strict=True))
+    assert world.host(0).snapshots()[1].gradients_finite is False
+    assert math.isfinite(world.host(0).report.validation_loss)
+    world.epoch([0])
+    assert world.host(0).snapshots()[1].gradients_finite is True

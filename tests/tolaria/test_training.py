@@ -1,6 +1,6 @@
 """An epoch of training: the engine does what a loop by hand does, for each host as if it were alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
@@ -187,3 +187,32 @@ def test_gradients_of_broken_seeds_can_be_zeroed_without_asking() -> None:
     zeroed = [seed[1].grad is not None and bool((seed[1].grad == 0).all()) for seed in seeds]
     assert zeroed == [True, False, True]
     assert torch.equal(seeds[1][0].grad, torch.ones(2))
+
+
+def _gradient_norm(parameters: Iterable[nn.Parameter]) -> float:
+    return torch.stack([p.grad.norm() for p in parameters if p.grad is not None]).norm().item()
+
+
+def test_seeds_have_their_own_limit_and_fossils_the_hosts() -> None:
+    register(tiny_task("limited", clip_host=1e-3, clip_seeds=1e-4, steps_per_epoch=1))
+    population = Population(1)
+    try:
+        host = population.begin(0, "limited", 0)
+    finally:
+        forget("limited")
+    fossilize = ActionSpec(LifecycleOp.FOSSILIZE, "blocks.1")
+    for action in (germinate(), advance(), None, None, fossilize):
+        if action is not None:
+            host.apply(action)
+        host.model.tick()
+        tally = population.train_epoch()
+        seed = host.slots[1].seed
+        assert seed is not None
+        bare, own = list(host.model.host.parameters()), list(seed.parameters())
+        if action is fossilize:
+            assert _gradient_norm([*bare, *own]) == pytest.approx(1e-3, rel=0.01)
+        else:
+            assert _gradient_norm(bare) == pytest.approx(1e-3, rel=0.01)
+            assert _gradient_norm(own) == pytest.approx(1e-4, rel=0.02)
+            assert tally.seed_gradient_norm[0, 1] > 2e-4
+    assert tally.gradient_norm.item() > 2e-3
