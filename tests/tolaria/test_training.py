@@ -6,12 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from esper.leyline import ActionSpec, LifecycleOp
+from esper.leyline import ActionSpec, Curve, LifecycleOp, Style
 from esper.tolaria.population import Population
 from esper.tolaria.sampling import ShuffledStream
 from esper.tolaria.step import SeedGuard, autocast, clip_groups_
-from esper.tolaria.tasks import forget, register
+from esper.tolaria.tasks import OptimiserSpec, forget, register
 from tiny_tasks import BATCH, STEPS, advance, germinate, tiny_task
 
 
@@ -216,3 +217,98 @@ def test_seeds_have_their_own_limit_and_fossils_the_hosts() -> None:
             assert _gradient_norm(own) == pytest.approx(1e-4, rel=0.02)
             assert tally.seed_gradient_norm[0, 1] > 2e-4
     assert tally.gradient_norm.item() > 2e-3
+
+
+def test_a_place_begun_again_trains_the_new_host() -> None:
+    again, fresh = Population(1), Population(1)
+    again.begin(0, "tiny:samples=60", 0)
+    again.train_epoch()
+    for population in (again, fresh):
+        population.begin(0, "tiny", 1)
+        population.train_epoch()
+    assert _same(_weights(again.host(0).model), _weights(fresh.host(0).model))
+    assert list(again._data) == ["tiny"]  # what nobody uses any more is let go
+
+
+def test_an_epoch_is_tallied_on_its_own() -> None:
+    population = Population(1)
+    population.begin(0, "tiny", 0)
+    population._tally.fill_(1e6)
+    assert population.train_epoch().loss.item() < 10.0
+
+
+def test_hosts_may_have_epochs_of_different_length() -> None:
+    register(tiny_task("longer", steps_per_epoch=STEPS + 2))
+    populations = [Population(2), Population(1), Population(1)]
+    cases = ("tiny", "longer")
+    try:
+        for population, chosen in zip(populations, (cases, cases[:1], cases[1:]), strict=True):
+            for index, case in enumerate(chosen):
+                population.begin(index, case, 0)
+    finally:
+        forget("longer")
+    together, *alone = populations
+    tally = together.train_epoch([1, 0])
+    for index, population in enumerate(alone):
+        assert population.train_epoch().loss.item() == tally.loss[1 - index].item()
+        assert _same(_weights(together.host(index).model), _weights(population.host(0).model))
+
+
+def test_a_seed_is_measured_from_its_birth_until_it_fades() -> None:
+    population = Population(1)
+    host = population.begin(0, "tiny", 0)
+    fade = ActionSpec(LifecycleOp.PRUNE, "blocks.1", alpha_speed=5)
+    known = []
+    for action in (None, germinate(), advance(), None, fade, None):
+        if action is not None:
+            host.apply(action)
+        host.model.tick()
+        known.append(bool(torch.isfinite(population.train_epoch().seed_gradient_norm[0, 1])))
+    assert known == [False, True, True, True, False, False]
+
+
+def test_all_of_an_action_reaches_the_seed() -> None:
+    population = Population(1)
+    host = population.begin(0, "tiny", 0)
+    chosen = ActionSpec(
+        LifecycleOp.GERMINATE, "blocks.1", "norm", style=Style.GATE, tempo=5, alpha_target=0.5
+    )
+    host.apply(chosen)
+    life = host.slots[1].life
+    assert (life.style, life.tempo, life.alpha_target) == (Style.GATE, 5, 0.5)
+    for action in (None, advance(), *[None] * 5):
+        if action is not None:
+            host.apply(action)
+        host.model.tick()
+        population.train_epoch()
+    host.apply(
+        ActionSpec(
+            LifecycleOp.SET_ALPHA_TARGET,
+            "blocks.1",
+            style=Style.GATE,
+            alpha_target=0.7,
+            alpha_speed=8,
+            alpha_curve=Curve.COSINE,
+        )
+    )
+    assert life.ramp is not None
+    assert (life.ramp.target, life.ramp.epochs, life.ramp.curve) == (0.7, 8, Curve.COSINE)
+    host.apply(ActionSpec(LifecycleOp.PRUNE, "blocks.1", alpha_speed=3, alpha_curve=Curve.SIGMOID_SHARP))
+    assert life.fading
+    assert (life.ramp.target, life.ramp.epochs, life.ramp.curve) == (0.0, 3, Curve.SIGMOID_SHARP)
+
+
+@pytest.mark.parametrize(("kind", "made"), [("sgd", SGD), ("adam", Adam), ("adamw", AdamW)])
+def test_the_optimiser_is_the_tasks(kind: str, made: type[Optimizer]) -> None:
+    spec = OptimiserSpec(kind=kind, lr=0.02, weight_decay=0.3, momentum=0.7)  # type: ignore[arg-type]
+    register(tiny_task("own", optimiser=spec, seed_lr_multiplier=5.0))
+    try:
+        host = Population(1).begin(0, "own", 0)
+    finally:
+        forget("own")
+    host.apply(germinate())
+    assert type(host.optimizer) is made
+    bare, seed = host.optimizer.param_groups
+    assert (bare["lr"], bare["weight_decay"]) == (0.02, 0.3)
+    assert seed["lr"] == pytest.approx(0.1)
+    assert bare.get("momentum", 0.7) == 0.7
