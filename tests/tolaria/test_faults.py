@@ -302,3 +302,29 @@ def test_a_seed_does_not_learn_from_a_gradient_that_is_not_finite() -> None:
     assert math.isfinite(world.host(0).report.validation_loss)
     world.epoch([0])
     assert world.host(0).snapshots()[1].gradients_finite is True
+
+
+def test_a_fading_seed_that_breaks_is_noticed_though_it_has_no_gradient() -> None:
+    world = EngineWorld(2)
+    for index in range(2):
+        world.begin(index, "tiny", seed=index)
+    for action in (germinate(), advance(), None, ActionSpec(LifecycleOp.PRUNE, "blocks.1", alpha_speed=8)):
+        if action is not None:
+            world.apply(FAULTY, action)
+        world.epoch([0, 1])
+    _inf_from_seed(world)
+    world.epoch([0, 1])
+    assert [world.host(index).report.rolled_back for index in range(2)] == [None, "seed_not_finite"]
+
+
+def test_what_was_reached_on_old_data_is_forgotten_with_them() -> None:
+    world = EngineWorld(1)
+    world.begin(0, "tiny:change=2", seed=0)
+    governor = world.governor(0)
+    assert governor is not None
+    best = []
+    for _ in range(3):
+        governor.best_accuracy = 2.0
+        world.epoch([0])
+        best.append(governor.best_accuracy == 2.0)
+    assert best == [True, True, False]

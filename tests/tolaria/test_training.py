@@ -191,7 +191,7 @@ def test_gradients_of_broken_seeds_can_be_zeroed_without_asking() -> None:
 
 
 def _gradient_norm(parameters: Iterable[nn.Parameter]) -> float:
-    return torch.stack([p.grad.norm() for p in parameters if p.grad is not None]).norm().item()
+    return float(torch.stack([p.grad.norm() for p in parameters if p.grad is not None]).norm())
 
 
 def test_seeds_have_their_own_limit_and_fossils_the_hosts() -> None:
@@ -263,7 +263,7 @@ def test_a_seed_is_measured_from_its_birth_until_it_fades() -> None:
         if action is not None:
             host.apply(action)
         host.model.tick()
-        known.append(bool(torch.isfinite(population.train_epoch().seed_gradient_norm[0, 1])))
+        known.append(bool(population.train_epoch().seed_gradient_norm[0, 1] > 0.0))  # NaN is not
     assert known == [False, True, True, True, False, False]
 
 
