@@ -103,6 +103,18 @@ def test_state_goes_on() -> None:
     assert np.array_equal(first["host"], second["host"])
 
 
+def test_a_finished_episode_is_taken_up_as_finished() -> None:
+    env, other = make_single_env("toy"), make_single_env("toy")
+    env.reset(seed=2)
+    wait = np.zeros(len(HEAD_NAMES), dtype=np.int64)
+    for _ in range(20):
+        env.step(wait)
+    other.load_state_dict(env.state_dict())
+    with pytest.raises(RuntimeError, match="the episode is over"):
+        other.step(wait)
+    assert np.array_equal(env.reset()[0]["host"], other.reset()[0]["host"])
+
+
 def test_an_unseeded_env_works_and_a_seeded_one_repeats() -> None:
     env = make_single_env("toy")
     env.reset()
@@ -141,7 +153,14 @@ def test_rendering_shows_slots_stages_and_alphas() -> None:
     assert len(frames) == 2
 
 
-@pytest.mark.parametrize("imports", ["import gymnasium, esper", "import esper, gymnasium.spaces"])
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import gymnasium, esper",
+        "import esper, gymnasium.spaces",
+        "import esper, importlib.util; importlib.util.find_spec('gymnasium')",  # asked for, not imported
+    ],
+)
 def test_ids_are_there_in_whichever_order(imports: str) -> None:
     code = f"{imports}; import gymnasium; print(gymnasium.make('{TOY}').unwrapped.action_space)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
