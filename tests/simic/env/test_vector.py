@@ -23,6 +23,7 @@ from esper.simic.env import EpisodeSummary, GrowthVectorEnv, IllegalActionError,
 from esper.simic.rewards import RewardConfig, compute_reward
 from esper.simic.toy import BLUEPRINTS, ToyControls, ToyWorld, best_plan, toy_case, toy_instance
 from esper.tamiyo import growth_layout
+from esper.tamiyo.rules import rule_policy
 from growth_envs import encoded, toy_envs, toy_space
 
 G, P, F, A, S = (
@@ -308,6 +309,23 @@ def test_frozen_heads_leave_one_choice() -> None:
         envs.step(actions)
 
 
+@pytest.mark.parametrize("name", ["probe_and_keep", "random"])
+def test_rules_need_not_know_what_is_frozen(name: str) -> None:
+    frozen = {"style": 2, "tempo": 1, "alpha_target": 1, "alpha_speed": 3, "alpha_curve": 4}
+    envs = make_env("toy", 1, frozen_heads=frozen)  # illegal actions are errors here
+    envs.reset(seed=1)
+    options = {"rng": np.random.default_rng(0)} if name == "random" else {}
+    policy, done = rule_policy(name, **options), set()
+    for _ in range(60):
+        actions = envs.encode([policy.act(envs.situations()[0])])
+        if actions[0, 0] == G:
+            assert actions[0, 3:6].tolist() == [2, 1, 1]
+        done.add(int(actions[0, 0]))
+        if envs.step(actions)[2][0]:
+            policy.reset()
+    assert done >= {G, A, P}
+
+
 # Cases and slots
 
 
@@ -374,6 +392,21 @@ def test_a_case_and_a_host_seed_can_be_given() -> None:
     ]
 
 
+def test_arrays_are_as_good_as_lists() -> None:
+    envs = make_env("toy", 3)
+    first, _ = envs.reset(seed=np.int64(3), options={"host_seed": np.arange(3)})  # type: ignore[arg-type]
+    second, _ = envs.reset(seed=[3, 4, 5], options={"host_seed": [0, 1, 2]})
+    assert np.array_equal(first["host"], second["host"])
+
+
+def test_an_env_that_has_not_begun_says_what_to_call() -> None:
+    envs = make_env("toy", 2, render_mode="ansi")
+    wait = np.zeros((2, 8), dtype=np.int64)
+    for use in (lambda: envs.step(wait), envs.action_masks, envs.situations, envs.render):
+        with pytest.raises(RuntimeError, match=r"env 0 has not begun: call reset\(\) first"):
+            use()
+
+
 def test_situations_are_the_hosts_in_words() -> None:
     envs = toy_envs([CASE], num_envs=2)
     envs.reset(seed=1)
@@ -436,6 +469,36 @@ def test_a_state_of_other_envs_is_refused_by_name() -> None:
         make_env("toy", 3).load_state_dict(envs.state_dict())
     with pytest.raises(ValueError, match="have slot_ids"):
         make_env("toy_slots", 2).load_state_dict(envs.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [({"reward": RewardConfig(control_variate=False)}, "reward"), ({"settle": "committed"}, "settle")],
+)
+def test_a_state_that_would_go_on_to_other_rewards_is_refused(options: dict[str, Any], name: str) -> None:
+    envs = make_env("toy", 1, **options)
+    envs.reset(seed=1)
+    with pytest.raises(ValueError, match=f"the saved environments have {name} "):
+        make_env("toy", 1).load_state_dict(envs.state_dict())
+
+
+def test_a_saved_state_is_not_moved_by_going_on() -> None:
+    envs = make_env("toy", 2)
+    envs.reset(seed=1)
+    random_run(envs, 5, np.random.default_rng(0))
+    state = envs.state_dict()
+    runs = []
+    for _ in range(2):
+        envs.load_state_dict(state)
+        runs.append(random_run(envs, 20, np.random.default_rng(1)))
+    assert same(*runs)
+
+
+def test_a_reset_after_loading_goes_on_drawing() -> None:
+    envs, other = make_env("toy", 2), make_env("toy", 2)
+    envs.reset(seed=1)
+    other.load_state_dict(envs.state_dict())
+    assert np.array_equal(envs.reset()[0]["host"], other.reset()[0]["host"])
 
 
 def test_the_oracles_plan_earns_the_oracles_gain() -> None:
