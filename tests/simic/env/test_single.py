@@ -59,9 +59,10 @@ def test_vector_ids_work() -> None:
 def test_one_env_is_a_vector_of_one() -> None:
     single, vector = make_single_env("toy"), make_env("toy", 1)
     rng = np.random.default_rng(0)
-    observation, _ = single.reset(seed=5)
+    observation, info = single.reset(seed=5)
     batch, _ = vector.reset(seed=5)
     for _ in range(70):
+        assert np.array_equal(info["action_mask"], vector.action_masks()[0])
         assert all(np.array_equal(observation[name], batch[name][0]) for name in observation)
         action = single.sample_legal(rng)
         observation, reward, terminated, _, info = single.step(action)
@@ -71,7 +72,7 @@ def test_one_env_is_a_vector_of_one() -> None:
         if terminated:
             assert asdict(info["summary"]) == asdict(infos["final_info"]["summary"][0])
             assert all(np.array_equal(observation[name], infos["final_obs"][0][name]) for name in observation)
-            observation, _ = single.reset()
+            observation, info = single.reset()
 
 
 def test_illegal_is_a_wait_that_is_told_and_counted() -> None:
@@ -144,6 +145,7 @@ def test_rendering_shows_slots_stages_and_alphas() -> None:
     assert picture.dtype == np.uint8
     assert picture.shape[2] == 3
     assert picture.std() > 10  # something is drawn
+    assert np.median(picture) == 255  # on white
     with pytest.raises(ValueError, match="render_mode is 'human'; expected one of rgb_array, ansi"):
         make_single_env("toy", render_mode="human")
     envs = make_env("toy", 2, render_mode="ansi")

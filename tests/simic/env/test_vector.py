@@ -204,6 +204,39 @@ def test_a_rollback_ends_the_episode_and_costs() -> None:
     assert total == pytest.approx(0.995 ** (steps - 1) * (0.0 - control - 1.0))
 
 
+class SettlingWorld(ToyWorld):
+    """Counts what is settled."""
+
+    __slots__ = ("settled",)
+
+    def __init__(self, num_hosts: int) -> None:
+        super().__init__(num_hosts)
+        self.settled = 0
+
+    def settle(self, host_idx: int, rent: float, *, committed_only: bool) -> None:
+        self.settled += 1
+        super().settle(host_idx, rent, committed_only=committed_only)
+
+
+def test_a_host_condemned_in_its_last_epoch_is_not_settled() -> None:
+    case, blueprint = harmful()
+    horizon = 30
+    for _ in range(2):  # first to learn when it breaks, then with that epoch as the last
+        world = SettlingWorld(1)
+        envs = GrowthVectorEnv(
+            world, toy_space(case), case, num_envs=1, horizon=horizon, controls=ToyControls(horizon)
+        )
+        envs.reset(seed=1, options={"host_seed": 3})
+        actions = iter([ActionSpec(G, "blocks.0", blueprint), ActionSpec(A, "blocks.0")])
+        terminated = np.array([False])
+        while not terminated[0]:
+            *_, terminated, _, info = envs.step(encoded(envs, next(actions, WAIT)))
+        (summary,) = summaries(info)
+        horizon = summary.epochs
+        assert summary.rolled_back is not None
+        assert world.settled == 0
+
+
 class LossyWorld(ToyWorld):
     """Loses host 1 in its third epoch, and says so after the others have done theirs."""
 
@@ -226,11 +259,13 @@ def test_a_lost_host_is_truncated_invalid_and_counted_and_the_others_go_on() -> 
     whole = toy_envs([CASE], num_envs=3)
     envs.reset(seed=1)
     whole.reset(seed=1)
+    paid: list[float] = []
     for step in range(4):
         # What grows in the lost host would cost rent in a step that counted.
         actions = (WAIT, WAIT if step else ActionSpec(G, "blocks.0", "mixer"), WAIT)
         _, reward, terminated, truncated, info = envs.step(encoded(envs, *actions))
         expected = whole.step(encoded(whole, WAIT))
+        paid += reward.tolist()
         assert info["lost"].tolist() == truncated.tolist() == [False, step == 2, False]
         assert not terminated.any()
         assert np.array_equal(reward[[0, 2]], expected[1][[0, 2]])
@@ -241,6 +276,10 @@ def test_a_lost_host_is_truncated_invalid_and_counted_and_the_others_go_on() -> 
             assert summary.utility is None
             assert info["final_obs"][1]["host"].shape == (len(info["final_obs"][1]["host"]),)
     assert [envs.episodes.episode(env_idx).epoch for env_idx in range(3)] == [4, 1, 4]
+    averaged = envs.telemetry.take()
+    assert averaged is not None
+    steps = 3 * 4 - 1  # the lost one is none of them
+    assert averaged["reward/total"] == pytest.approx(sum(paid) / steps)
 
 
 # Illegal actions
@@ -492,6 +531,20 @@ def test_a_saved_state_is_not_moved_by_going_on() -> None:
         envs.load_state_dict(state)
         runs.append(random_run(envs, 20, np.random.default_rng(1)))
     assert same(*runs)
+
+
+def test_the_untrained_loss_and_what_was_counted_are_saved() -> None:
+    reward = RewardConfig(family="loss")
+    envs, other = (make_env("toy", 2, reward=reward, on_illegal="noop") for _ in range(2))
+    envs.reset(seed=1)
+    illegal = encoded(envs, ActionSpec(F, "blocks.0"))
+    envs.step(illegal)
+    other.load_state_dict(envs.state_dict())
+    for _ in range(19):
+        ours, theirs = envs.step(illegal), other.step(illegal)
+        assert np.array_equal(ours[1], theirs[1])
+    assert summaries(theirs[-1]) == summaries(ours[-1])
+    assert summaries(theirs[-1])[0].illegal_actions == 20
 
 
 def test_a_reset_after_loading_goes_on_drawing() -> None:
