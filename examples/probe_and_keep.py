@@ -34,7 +34,10 @@ def main() -> None:
         print(f"epoch {situation.signals.epoch:2}  accuracy {accuracy:.3f}  {what:32}  reward {reward:+.3f}")
     print(env.render())
     summary = info["summary"]
-    print(f"utility {summary.utility:.3f}, {summary.gain:+.3f} over the same host without growth")
+    if summary.rolled_back is not None:
+        print(f"the governor ended it: {summary.rolled_back}")
+    else:
+        print(f"utility {summary.utility:.3f}, {summary.gain:+.3f} over the same host without growth")
 
 
 if __name__ == "__main__":

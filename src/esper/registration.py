@@ -37,25 +37,24 @@ def register_when_gymnasium_comes() -> None:
 
 
 class _Waiter(MetaPathFinder):
-    """Steps aside when Gymnasium is imported, and registers after it."""
+    """Registers after Gymnasium once that is imported. Merely being asked where it is changes nothing."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname != _NAME:
             return None
-        sys.meta_path.remove(self)
         for finder in sys.meta_path:
-            spec = finder.find_spec(fullname, path, target)
+            spec = None if finder is self else finder.find_spec(fullname, path, target)
             if spec is not None and spec.loader is not None:
-                spec.loader = _ThenRegister(spec.loader)
+                spec.loader = _ThenRegister(spec.loader, self)
                 return spec
         return None
 
 
 class _ThenRegister(Loader):
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
+    def __init__(self, loader: Loader, waiter: _Waiter) -> None:
+        self._loader, self._waiter = loader, waiter
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -63,5 +62,7 @@ class _ThenRegister(Loader):
     def exec_module(self, module: ModuleType) -> None:
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self._loader  # as if nobody had waited
+        if self._waiter in sys.meta_path:
+            sys.meta_path.remove(self._waiter)
         self._loader.exec_module(module)
         register_environments()

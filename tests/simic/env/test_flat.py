@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from esper.leyline import LifecycleOp
+import esper  # noqa: F401 # registers the ids
+from esper.leyline import LifecycleOp, Style
 from esper.simic.env import FlatGrowthEnv, FlatVectorEnv, make_env, make_single_env
 
 
@@ -41,6 +42,29 @@ def test_the_mask_allows_exactly_what_is_legal(suite: str) -> None:
         assert np.array_equal(info["action_mask"], env.action_masks())
         if terminated:
             env.reset()
+
+
+def test_frozen_heads_are_part_of_every_choice() -> None:
+    single = make_single_env(
+        "toy", on_illegal="raise", frozen_heads={"style": 3, "tempo": 1, "alpha_speed": 2}
+    )
+    env = FlatGrowthEnv(single)
+    env.reset(seed=1)
+    assert env.action_masks().sum() == 1 + 3 * 4  # WAIT, and every germination
+    germinate, prune = env.actions[1], env.actions[-1]
+    assert (germinate.style, germinate.tempo, prune.alpha_speed) == (Style.GATE, 5, 5)
+    env.step(np.int64(1))
+    assert single.situation().slots[0].style is Style.GATE
+
+
+def test_what_is_no_choice_or_no_growth_env_is_named() -> None:
+    env = flat()
+    env.reset(seed=1)
+    for action in (-1, 22):
+        with pytest.raises(ValueError, match=rf"action is {action}; expected 0\.\.21"):
+            env.step(np.int64(action))
+    with pytest.raises(TypeError, match=r"env is OrderEnforcing; expected a GrowthEnv: gymnasium\.make"):
+        FlatGrowthEnv(gym.make("esper/Growth-toy-v0"))  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

@@ -59,9 +59,10 @@ def test_vector_ids_work() -> None:
 def test_one_env_is_a_vector_of_one() -> None:
     single, vector = make_single_env("toy"), make_env("toy", 1)
     rng = np.random.default_rng(0)
-    observation, _ = single.reset(seed=5)
+    observation, info = single.reset(seed=5)
     batch, _ = vector.reset(seed=5)
     for _ in range(70):
+        assert np.array_equal(info["action_mask"], vector.action_masks()[0])
         assert all(np.array_equal(observation[name], batch[name][0]) for name in observation)
         action = single.sample_legal(rng)
         observation, reward, terminated, _, info = single.step(action)
@@ -71,7 +72,7 @@ def test_one_env_is_a_vector_of_one() -> None:
         if terminated:
             assert asdict(info["summary"]) == asdict(infos["final_info"]["summary"][0])
             assert all(np.array_equal(observation[name], infos["final_obs"][0][name]) for name in observation)
-            observation, _ = single.reset()
+            observation, info = single.reset()
 
 
 def test_illegal_is_a_wait_that_is_told_and_counted() -> None:
@@ -103,6 +104,18 @@ def test_state_goes_on() -> None:
     assert np.array_equal(first["host"], second["host"])
 
 
+def test_a_finished_episode_is_taken_up_as_finished() -> None:
+    env, other = make_single_env("toy"), make_single_env("toy")
+    env.reset(seed=2)
+    wait = np.zeros(len(HEAD_NAMES), dtype=np.int64)
+    for _ in range(20):
+        env.step(wait)
+    other.load_state_dict(env.state_dict())
+    with pytest.raises(RuntimeError, match="the episode is over"):
+        other.step(wait)
+    assert np.array_equal(env.reset()[0]["host"], other.reset()[0]["host"])
+
+
 def test_an_unseeded_env_works_and_a_seeded_one_repeats() -> None:
     env = make_single_env("toy")
     env.reset()
@@ -132,6 +145,7 @@ def test_rendering_shows_slots_stages_and_alphas() -> None:
     assert picture.dtype == np.uint8
     assert picture.shape[2] == 3
     assert picture.std() > 10  # something is drawn
+    assert np.median(picture) == 255  # on white
     with pytest.raises(ValueError, match="render_mode is 'human'; expected one of rgb_array, ansi"):
         make_single_env("toy", render_mode="human")
     envs = make_env("toy", 2, render_mode="ansi")
@@ -141,7 +155,14 @@ def test_rendering_shows_slots_stages_and_alphas() -> None:
     assert len(frames) == 2
 
 
-@pytest.mark.parametrize("imports", ["import gymnasium, esper", "import esper, gymnasium.spaces"])
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import gymnasium, esper",
+        "import esper, gymnasium.spaces",
+        "import esper, importlib.util; importlib.util.find_spec('gymnasium')",  # asked for, not imported
+    ],
+)
 def test_ids_are_there_in_whichever_order(imports: str) -> None:
     code = f"{imports}; import gymnasium; print(gymnasium.make('{TOY}').unwrapped.action_space)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

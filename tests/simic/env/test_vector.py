@@ -23,6 +23,7 @@ from esper.simic.env import EpisodeSummary, GrowthVectorEnv, IllegalActionError,
 from esper.simic.rewards import RewardConfig, compute_reward
 from esper.simic.toy import BLUEPRINTS, ToyControls, ToyWorld, best_plan, toy_case, toy_instance
 from esper.tamiyo import growth_layout
+from esper.tamiyo.rules import rule_policy
 from growth_envs import encoded, toy_envs, toy_space
 
 G, P, F, A, S = (
@@ -203,6 +204,39 @@ def test_a_rollback_ends_the_episode_and_costs() -> None:
     assert total == pytest.approx(0.995 ** (steps - 1) * (0.0 - control - 1.0))
 
 
+class SettlingWorld(ToyWorld):
+    """Counts what is settled."""
+
+    __slots__ = ("settled",)
+
+    def __init__(self, num_hosts: int) -> None:
+        super().__init__(num_hosts)
+        self.settled = 0
+
+    def settle(self, host_idx: int, rent: float, *, committed_only: bool) -> None:
+        self.settled += 1
+        super().settle(host_idx, rent, committed_only=committed_only)
+
+
+def test_a_host_condemned_in_its_last_epoch_is_not_settled() -> None:
+    case, blueprint = harmful()
+    horizon = 30
+    for _ in range(2):  # first to learn when it breaks, then with that epoch as the last
+        world = SettlingWorld(1)
+        envs = GrowthVectorEnv(
+            world, toy_space(case), case, num_envs=1, horizon=horizon, controls=ToyControls(horizon)
+        )
+        envs.reset(seed=1, options={"host_seed": 3})
+        actions = iter([ActionSpec(G, "blocks.0", blueprint), ActionSpec(A, "blocks.0")])
+        terminated = np.array([False])
+        while not terminated[0]:
+            *_, terminated, _, info = envs.step(encoded(envs, next(actions, WAIT)))
+        (summary,) = summaries(info)
+        horizon = summary.epochs
+        assert summary.rolled_back is not None
+        assert world.settled == 0
+
+
 class LossyWorld(ToyWorld):
     """Loses host 1 in its third epoch, and says so after the others have done theirs."""
 
@@ -225,11 +259,13 @@ def test_a_lost_host_is_truncated_invalid_and_counted_and_the_others_go_on() -> 
     whole = toy_envs([CASE], num_envs=3)
     envs.reset(seed=1)
     whole.reset(seed=1)
+    paid: list[float] = []
     for step in range(4):
         # What grows in the lost host would cost rent in a step that counted.
         actions = (WAIT, WAIT if step else ActionSpec(G, "blocks.0", "mixer"), WAIT)
         _, reward, terminated, truncated, info = envs.step(encoded(envs, *actions))
         expected = whole.step(encoded(whole, WAIT))
+        paid += reward.tolist()
         assert info["lost"].tolist() == truncated.tolist() == [False, step == 2, False]
         assert not terminated.any()
         assert np.array_equal(reward[[0, 2]], expected[1][[0, 2]])
@@ -240,6 +276,10 @@ def test_a_lost_host_is_truncated_invalid_and_counted_and_the_others_go_on() -> 
             assert summary.utility is None
             assert info["final_obs"][1]["host"].shape == (len(info["final_obs"][1]["host"]),)
     assert [envs.episodes.episode(env_idx).epoch for env_idx in range(3)] == [4, 1, 4]
+    averaged = envs.telemetry.take()
+    assert averaged is not None
+    steps = 3 * 4 - 1  # the lost one is none of them
+    assert averaged["reward/total"] == pytest.approx(sum(paid) / steps)
 
 
 # Illegal actions
@@ -308,6 +348,23 @@ def test_frozen_heads_leave_one_choice() -> None:
         envs.step(actions)
 
 
+@pytest.mark.parametrize("name", ["probe_and_keep", "random"])
+def test_rules_need_not_know_what_is_frozen(name: str) -> None:
+    frozen = {"style": 2, "tempo": 1, "alpha_target": 1, "alpha_speed": 3, "alpha_curve": 4}
+    envs = make_env("toy", 1, frozen_heads=frozen)  # illegal actions are errors here
+    envs.reset(seed=1)
+    options = {"rng": np.random.default_rng(0)} if name == "random" else {}
+    policy, done = rule_policy(name, **options), set()
+    for _ in range(60):
+        actions = envs.encode([policy.act(envs.situations()[0])])
+        if actions[0, 0] == G:
+            assert actions[0, 3:6].tolist() == [2, 1, 1]
+        done.add(int(actions[0, 0]))
+        if envs.step(actions)[2][0]:
+            policy.reset()
+    assert done >= {G, A, P}
+
+
 # Cases and slots
 
 
@@ -374,6 +431,21 @@ def test_a_case_and_a_host_seed_can_be_given() -> None:
     ]
 
 
+def test_arrays_are_as_good_as_lists() -> None:
+    envs = make_env("toy", 3)
+    first, _ = envs.reset(seed=np.int64(3), options={"host_seed": np.arange(3)})  # type: ignore[arg-type]
+    second, _ = envs.reset(seed=[3, 4, 5], options={"host_seed": [0, 1, 2]})
+    assert np.array_equal(first["host"], second["host"])
+
+
+def test_an_env_that_has_not_begun_says_what_to_call() -> None:
+    envs = make_env("toy", 2, render_mode="ansi")
+    wait = np.zeros((2, 8), dtype=np.int64)
+    for use in (lambda: envs.step(wait), envs.action_masks, envs.situations, envs.render):
+        with pytest.raises(RuntimeError, match=r"env 0 has not begun: call reset\(\) first"):
+            use()
+
+
 def test_situations_are_the_hosts_in_words() -> None:
     envs = toy_envs([CASE], num_envs=2)
     envs.reset(seed=1)
@@ -436,6 +508,50 @@ def test_a_state_of_other_envs_is_refused_by_name() -> None:
         make_env("toy", 3).load_state_dict(envs.state_dict())
     with pytest.raises(ValueError, match="have slot_ids"):
         make_env("toy_slots", 2).load_state_dict(envs.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [({"reward": RewardConfig(control_variate=False)}, "reward"), ({"settle": "committed"}, "settle")],
+)
+def test_a_state_that_would_go_on_to_other_rewards_is_refused(options: dict[str, Any], name: str) -> None:
+    envs = make_env("toy", 1, **options)
+    envs.reset(seed=1)
+    with pytest.raises(ValueError, match=f"the saved environments have {name} "):
+        make_env("toy", 1).load_state_dict(envs.state_dict())
+
+
+def test_a_saved_state_is_not_moved_by_going_on() -> None:
+    envs = make_env("toy", 2)
+    envs.reset(seed=1)
+    random_run(envs, 5, np.random.default_rng(0))
+    state = envs.state_dict()
+    runs = []
+    for _ in range(2):
+        envs.load_state_dict(state)
+        runs.append(random_run(envs, 20, np.random.default_rng(1)))
+    assert same(*runs)
+
+
+def test_the_untrained_loss_and_what_was_counted_are_saved() -> None:
+    reward = RewardConfig(family="loss")
+    envs, other = (make_env("toy", 2, reward=reward, on_illegal="noop") for _ in range(2))
+    envs.reset(seed=1)
+    illegal = encoded(envs, ActionSpec(F, "blocks.0"))
+    envs.step(illegal)
+    other.load_state_dict(envs.state_dict())
+    for _ in range(19):
+        ours, theirs = envs.step(illegal), other.step(illegal)
+        assert np.array_equal(ours[1], theirs[1])
+    assert summaries(theirs[-1]) == summaries(ours[-1])
+    assert summaries(theirs[-1])[0].illegal_actions == 20
+
+
+def test_a_reset_after_loading_goes_on_drawing() -> None:
+    envs, other = make_env("toy", 2), make_env("toy", 2)
+    envs.reset(seed=1)
+    other.load_state_dict(envs.state_dict())
+    assert np.array_equal(envs.reset()[0]["host"], other.reset()[0]["host"])
 
 
 def test_the_oracles_plan_earns_the_oracles_gain() -> None:

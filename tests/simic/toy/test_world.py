@@ -159,6 +159,15 @@ def test_pruning_what_was_blended_in_leaves_a_scar() -> None:
     assert accuracies == [pytest.approx(bare - 0.01), pytest.approx(bare)]
 
 
+def test_a_host_that_was_touched_has_noise_of_its_own_for_good() -> None:
+    world = begun(toy_case(3, noise=0.05))
+    run(world, [ActionSpec(G, "blocks.0", "norm"), ActionSpec(A, "blocks.0"), *[ActionSpec()] * 3])
+    run(world, [ActionSpec(P, "blocks.0")])
+    control = ToyControls(6).curve(toy_case(3, noise=0.05), 0).accuracies[6]
+    assert control is not None
+    assert world.host(0).report.validation_accuracy != pytest.approx(control - 0.01, abs=1e-6)
+
+
 def test_settling_keeps_what_is_worth_its_rent() -> None:
     world = begun(QUIET)
     gains = world.host(0).instance.phases[0].gains

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from esper.leyline import ActionSpec, HostsLost, LifecycleOp, World
-from esper.simic.env import GrowthVectorEnv
+from esper.simic.env import FlatVectorEnv, GrowthVectorEnv, make_env
 from esper.simic.toy import ToyControls, ToyWorld, toy_case
 from esper.simic.workers import ProcessWorld, WorkerError
 from esper.simic.workers.messages import Plain, pack, unpack
@@ -134,6 +134,22 @@ def test_a_world_by_itself_says_which_hosts_are_lost(shared: ProcessWorld) -> No
     shared.begin(0, CASES[0], 1)
     shared.epoch([0, 1])
     assert [shared.host(host_idx).report.epoch for host_idx in range(2)] == [1, 2]
+
+
+def test_killed_before_a_hosts_first_episode_and_closed_with_the_environment() -> None:
+    envs = make_env("toy", 2, workers=1)
+    world = envs.episodes.world
+    assert isinstance(world, ProcessWorld)
+    world.begin(0, CASES[0], 1)
+    kill(world.process_ids[0])
+    world.begin(1, CASES[0], 1)  # never begun before, so it is not among those that were lost
+    assert world.host(1).report.epoch == 0
+    with pytest.raises(HostsLost, match="lost hosts 0"):
+        world.epoch([0])
+    FlatVectorEnv(envs).close()
+    assert world.process_ids == ()
+    with pytest.raises(RuntimeError, match="the world was closed"):
+        world.host(1)
 
 
 @pytest.mark.slow

@@ -40,7 +40,12 @@ class LegalChoices:
             for head in range(self.layout.head_count):
                 if not self._relevance[chosen[0], head] and head:
                     continue
-                start = self._offsets[head] + chosen[self._parents[head]] * self._strides[head]
-                legal = np.flatnonzero(mask[start : start + self._sizes[head]])
+                legal = np.flatnonzero(self.row(chosen, mask, head))
                 chosen[head] = legal[rng.integers(len(legal))]
         return actions
+
+    def row(self, chosen: Actions, mask: Masks, head: int) -> Masks:
+        """What one head may be under a mask (width,), given the heads before it in `chosen` (head,)."""
+        start = self._offsets[head] + chosen[self._parents[head]] * self._strides[head]
+        row: Masks = mask[start : start + self._sizes[head]]
+        return row

@@ -42,6 +42,9 @@ class Episode:
     @staticmethod
     def from_state(state: Mapping[str, object]) -> "Episode":
         fields = dict(state)
+        operations = fields["operations"]
+        assert isinstance(operations, list)
+        fields["operations"] = list(operations)  # to count in, while the saved state stays as it is
         control = fields.pop("control")
         if control is not None:
             assert isinstance(control, list)

@@ -7,13 +7,15 @@ Both Gymnasium environments are thin shells around this.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from esper.leyline import (
+    CAUSAL_TABLE,
+    HEAD_NAMES,
     ActionOutcome,
     ActionSpec,
     Controls,
@@ -35,7 +37,7 @@ from esper.simic.rewards import (
     Standings,
     compute_rewards,
 )
-from esper.tamiyo.actions import decode, encode, illegal_choice
+from esper.tamiyo.actions import CHOICES, decode, encode, illegal_choice
 from esper.tamiyo.layout import ActionLayout
 from esper.tamiyo.observation import Observer
 from esper.tamiyo.space import GrowthSpace
@@ -47,7 +49,7 @@ Flags = NDArray[np.bool_]
 Observation = dict[str, NDArray[np.float32]]
 WAIT = ActionSpec()
 WAITED = ActionOutcome(WAIT, WAIT)
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,10 @@ class Episodes:
         self.choices = LegalChoices(space.action_layout)
         self._controls = controls if reward.control_variate else None
         self._observer = Observer(space, num_envs, frozen_heads=frozen_heads)
+        # Frozen heads that say how, not what or where: an action in words need not know them.
+        self.frozen_ways = {
+            head: choice for head, choice in (frozen_heads or {}).items() if head in CHOICES and head != "op"
+        }
         self._episodes: list[Episode | None] = [None] * num_envs
         self._generators: list[np.random.Generator | None] = [None] * num_envs
         self._now = Standings.unknown(num_envs)
@@ -140,16 +146,26 @@ class Episodes:
 
     def masks(self) -> NDArray[np.bool_]:
         """(env, layout.width), in memory that the next call overwrites."""
+        for env_idx in range(self.num_envs):
+            self.episode(env_idx)
         return self._observer.masks()
 
     def situation(self, env_idx: int) -> Situation:
+        self.episode(env_idx)
         return self._observer.situation(env_idx)
 
     def encode(self, env_idx: int, action: ActionSpec) -> Actions:
-        """An action in words as one choice per head, (head,)."""
-        return encode(action, self.space, self.world.host(env_idx).slot_config)
+        """An action in words as one choice per head, (head,); style, tempo and the like as frozen, where they are."""
+        chosen = encode(action, self.space, self.host(env_idx).slot_config)
+        for name, choice in self.frozen_ways.items():
+            head = HEAD_NAMES.index(name)
+            relevant = name in CAUSAL_TABLE[action.op]
+            if relevant and self.choices.row(chosen, self.masks()[env_idx], head)[choice]:
+                chosen[head] = choice
+        return chosen
 
     def host(self, env_idx: int) -> HostProtocol:
+        self.episode(env_idx)
         return self.world.host(env_idx)
 
     def episode(self, env_idx: int) -> Episode:
@@ -157,6 +173,17 @@ class Episodes:
         if episode is None:
             raise RuntimeError(f"env {env_idx} has not begun: call reset() first")
         return episode
+
+    def is_over(self, env_idx: int) -> bool:
+        """Whether this episode has had its last step."""
+        return (
+            self.episode(env_idx).epoch >= self.horizon or self.host(env_idx).report.rolled_back is not None
+        )
+
+    @property
+    def seeded(self) -> bool:
+        """Whether every env knows what its next episodes will be."""
+        return None not in self._generators
 
     @property
     def observer(self) -> Observer:
@@ -238,23 +265,11 @@ class Episodes:
 
     def state_dict(self) -> dict[str, object]:
         """Everything, mid-episode: plain data and what the world gives, loadable with `weights_only=True`."""
-        return {
-            "version": STATE_VERSION,
-            "slot_ids": list(self.space.slot_config.slot_ids),
-            "blueprints": list(self.space.blueprints),
-            "horizon": self.horizon,
-            "envs": [self._env_state(env_idx) for env_idx in range(self.num_envs)],
-        }
+        return {**self._terms(), "envs": [self._env_state(env_idx) for env_idx in range(self.num_envs)]}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state_dict` was taken; what does not fit is refused by name, before anything changes."""
-        ours = {
-            "version": STATE_VERSION,
-            "slot_ids": list(self.space.slot_config.slot_ids),
-            "blueprints": list(self.space.blueprints),
-            "horizon": self.horizon,
-        }
-        for name, value in ours.items():
+        for name, value in self._terms().items():
             if state.get(name) != value:
                 raise ValueError(
                     f"the saved environments have {name} {state.get(name)!r}; these have {value!r}"
@@ -264,6 +279,17 @@ class Episodes:
             raise ValueError(f"the saved state is not that of {self.num_envs} environments")
         for env_idx, saved in enumerate(envs):
             self._load_env(env_idx, saved)
+
+    def _terms(self) -> dict[str, object]:
+        """What a saved state must agree on with whoever goes on from it."""
+        return {
+            "version": STATE_VERSION,
+            "slot_ids": list(self.space.slot_config.slot_ids),
+            "blueprints": list(self.space.blueprints),
+            "horizon": self.horizon,
+            "settle": self.settle,
+            "reward": asdict(self.reward),
+        }
 
     def _env_state(self, env_idx: int) -> dict[str, object]:
         rng = self._generators[env_idx]

@@ -1,6 +1,7 @@
 """Growth as one vector, and as one Discrete choice: for learners that know nothing else."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -14,7 +15,7 @@ from esper.simic.env.choices import Actions
 from esper.simic.env.episodes import Observation
 from esper.simic.env.single import GrowthEnv
 from esper.simic.env.vector import GrowthVectorEnv
-from esper.tamiyo.actions import encode
+from esper.tamiyo.actions import CHOICES, encode
 from esper.tamiyo.observation_layout import observation_size
 from esper.tamiyo.scales import BOUND
 from esper.tamiyo.space import GrowthSpace
@@ -23,16 +24,21 @@ _ON_SLOTS = (LifecycleOp.ADVANCE, LifecycleOp.FOSSILIZE, LifecycleOp.PRUNE)
 Flat = NDArray[np.float32]
 
 
-def structural_actions(space: GrowthSpace) -> tuple[ActionSpec, ...]:
+def structural_actions(
+    space: GrowthSpace, frozen_ways: Mapping[str, int] | None = None
+) -> tuple[ActionSpec, ...]:
     """WAIT; GERMINATE every blueprint at every slot; ADVANCE, FOSSILIZE and PRUNE every slot.
 
-    The other heads keep the defaults of `ActionSpec`, and alpha targets are never changed afterwards.
+    The other heads have their choice of `frozen_ways`, or the default of `ActionSpec`; alpha targets are never
+    changed afterwards.
     """
+    ways = {head: CHOICES[head][choice] for head, choice in (frozen_ways or {}).items()}
     slots = space.slot_config.slot_ids
     germinate = [
         ActionSpec(LifecycleOp.GERMINATE, slot, blueprint) for slot in slots for blueprint in space.blueprints
     ]
-    return (ActionSpec(), *germinate, *(ActionSpec(op, slot) for op in _ON_SLOTS for slot in slots))
+    on_slots = [ActionSpec(op, slot) for op in _ON_SLOTS for slot in slots]
+    return (ActionSpec(), *(replace(action, **ways) for action in (*germinate, *on_slots)))  # type: ignore[arg-type]
 
 
 class FlatGrowthEnv(gym.Env[Flat, np.int64]):
@@ -42,9 +48,13 @@ class FlatGrowthEnv(gym.Env[Flat, np.int64]):
     """
 
     def __init__(self, env: GrowthEnv) -> None:
+        if not isinstance(env, GrowthEnv):
+            raise TypeError(
+                f"env is {type(env).__name__}; expected a GrowthEnv: gymnasium.make(...).unwrapped"
+            )
         self.env = env
         self.metadata, self.render_mode = env.metadata, env.render_mode
-        self.actions = structural_actions(env.space)
+        self.actions = structural_actions(env.space, env.episodes.frozen_ways)
         self._encoded: Actions = np.stack(
             [encode(action, env.space, env.space.slot_config) for action in self.actions]
         )
@@ -60,6 +70,8 @@ class FlatGrowthEnv(gym.Env[Flat, np.int64]):
         return _flatten(observation), self._info(info)
 
     def step(self, action: np.int64) -> tuple[Flat, float, bool, bool, dict[str, Any]]:
+        if not 0 <= int(action) < len(self.actions):
+            raise ValueError(f"action is {action}; expected 0..{len(self.actions) - 1}")
         observation, reward, terminated, truncated, info = self.env.step(self._encoded[int(action)])
         return _flatten(observation), reward, terminated, truncated, self._info(info)
 
@@ -104,6 +116,9 @@ class FlatVectorEnv(VectorEnv[Flat, Actions, NDArray[Any]]):
 
     def render(self) -> Any:
         return self.envs.render()
+
+    def close_extras(self, **kwargs: Any) -> None:
+        self.envs.close(**kwargs)
 
     def _observation(self) -> Flat:
         return self.envs.flat_observation.numpy().copy()

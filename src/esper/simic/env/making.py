@@ -34,6 +34,8 @@ class Setting:
     space: GrowthSpace
     horizon: int
     rent: float
+    close: Callable[[], None] | None = None
+    """Stops the worker processes, where there are any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ def make_env(
         horizon=setting.horizon,
         controls=setting.controls,
         reward=_reward(setting, reward),
+        on_close=setting.close,
         **options,
     )
 
@@ -124,14 +127,13 @@ def _engine(
             f"the tasks of {source.name} differ in epochs {sorted(horizons)} or rent {sorted(rents)}"
         )
     horizon = horizons.pop()
-    world: World
+    space = _engine_space(examples)
+    controls = ControlCurves(horizon, device=device)
     if workers:
         factory = "esper.tolaria.world:worker_world"
-        world = ProcessWorld(factory, num_hosts=num_hosts, workers=workers, options={"device": device})
-    else:
-        world = EngineWorld(num_hosts, device)
-    controls = ControlCurves(horizon, device=device)
-    return Setting(world, controls, source, _engine_space(examples), horizon, rents.pop())
+        spread = ProcessWorld(factory, num_hosts=num_hosts, workers=workers, options={"device": device})
+        return Setting(spread, controls, source, space, horizon, rents.pop(), spread.close)
+    return Setting(EngineWorld(num_hosts, device), controls, source, space, horizon, rents.pop())
 
 
 def _engine_suite(name: str, num_hosts: int, device: str, workers: int) -> Setting:
@@ -158,11 +160,11 @@ def _toy(name: str, num_hosts: int, device: str, workers: int) -> Setting:
     if device != "cpu":
         raise ValueError(f"device is {device!r}; the toy has nothing to compute there, expected 'cpu'")
     source = TOY_SUITES[name]
-    world: World = ToyWorld(num_hosts)
+    controls, space = ToyControls(TOY_HORIZON), _toy_space(max(source.slots))
     if workers:
-        world = ProcessWorld("esper.simic.toy.world:ToyWorld", num_hosts=num_hosts, workers=workers)
-    space = _toy_space(max(source.slots))
-    return Setting(world, ToyControls(TOY_HORIZON), source, space, TOY_HORIZON, 0.01)
+        spread = ProcessWorld("esper.simic.toy.world:ToyWorld", num_hosts=num_hosts, workers=workers)
+        return Setting(spread, controls, source, space, TOY_HORIZON, 0.01, spread.close)
+    return Setting(ToyWorld(num_hosts), controls, source, space, TOY_HORIZON, 0.01)
 
 
 def _toy_space(slots: int) -> GrowthSpace:

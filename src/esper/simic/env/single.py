@@ -131,7 +131,7 @@ class GrowthEnv(gym.Env[Observation, Actions]):
     def load_state_dict(self, state: Mapping[str, object]) -> tuple[Observation, Info]:
         """Go on from a saved state; returns what `reset` or `step` had returned there."""
         self.episodes.load_state_dict(state)
-        self._seeded, self._over = True, False
+        self._seeded, self._over = True, self.episodes.is_over(0)
         return self._observation(), self._info()
 
     def _observation(self) -> Observation:

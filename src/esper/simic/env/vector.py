@@ -1,6 +1,6 @@
 """Many growth episodes as one Gymnasium vector environment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
     cases       a suite to draw from, or cases; each env draws with a generator of its own
     on_illegal  "raise", or "noop": WAIT is executed, and `info["illegal"]` says what was wrong
     frozen_heads  head -> its only choice
+    on_close    what `close` is to do besides, such as stopping workers that nobody else uses
     """
 
     metadata = {"render_modes": list(RENDER_MODES), "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
@@ -56,9 +57,11 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
         settle: Settle = "worth",
         frozen_heads: Mapping[str, int] | None = None,
         render_mode: str | None = None,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
         self.num_envs = num_envs
         self.render_mode = require_render_mode(render_mode)
+        self._on_close = on_close
         self.episodes = Episodes(
             world,
             space,
@@ -119,6 +122,10 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
             return None
         return tuple(render_host(self.episodes.host(env_idx), mode) for env_idx in range(self.num_envs))
 
+    def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002  Gymnasium's signature
+        if self._on_close is not None:
+            self._on_close()
+
     # Beyond Gymnasium
 
     @property
@@ -172,10 +179,12 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
 
     def _seed(self, seed: int | Sequence[int] | None) -> None:
         if seed is None:
-            if self._np_random is not None:
+            if self.episodes.seeded:
                 return
             seed = int(self.np_random.integers(2**31))
-        seeds = [seed + env_idx for env_idx in range(self.num_envs)] if isinstance(seed, int) else list(seed)
+        if isinstance(seed, int | np.integer):
+            seed = [int(seed) + env_idx for env_idx in range(self.num_envs)]
+        seeds = list(seed)
         if len(seeds) != self.num_envs:
             raise ValueError(f"seed has {len(seeds)} entries; expected one for each of {self.num_envs} envs")
         self._np_random_seed = seeds[0]
@@ -196,6 +205,8 @@ def _each(options: Info | None, name: str, num_envs: int) -> list[Any]:
     if unknown:
         raise ValueError(f"options has {', '.join(sorted(unknown))}; expected case, host_seed")
     value = (options or {}).get(name)
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     if not isinstance(value, list | tuple):
         return [value] * num_envs
     if len(value) != num_envs:

@@ -133,6 +133,8 @@ class ProcessWorld:
     def _worker(self, host_idx: int) -> int:
         if not 0 <= host_idx < len(self._hosts):
             raise ValueError(f"host_idx is {host_idx}; expected 0..{len(self._hosts) - 1}")
+        if not self._links:
+            raise RuntimeError("the world was closed: its workers are gone")
         return host_idx % len(self._links)
 
     def _place(self, host_idx: int) -> int:
@@ -142,14 +144,14 @@ class ProcessWorld:
     def _renew(self, host_idx: int, verb: str, *arguments: Plain) -> None:
         """Put a host in its place; a worker that dies of old troubles meanwhile is replaced once."""
         worker = self._worker(host_idx)
-        for last_chance in (False, True):
+        for _ in range(2):
             self._lost.discard(host_idx)
+            link = self._links[worker]
             self._send(host_idx, verb, *arguments)
             self._collect(worker)
-            if host_idx not in self._lost:
+            if self._links[worker] is link:
                 return
-            if last_chance:
-                raise HostsLost([host_idx], f"worker {worker} died twice while it was to {verb} it")
+        raise HostsLost([host_idx], f"worker {worker} died twice while it was to {verb} it")
 
     def _send(self, host_idx: int, verb: str, *arguments: Plain) -> None:
         if host_idx not in self._lost:
