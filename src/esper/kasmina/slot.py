@@ -178,7 +178,8 @@ class Slot(nn.Module):
             -1 if life.style is None else _STYLE_INDEX[life.style],
             seed.parameter_count,
             self.legal_bits(free_places=free_places),
-            _number(self.contribution),
+            # of a fossil it is not measured any more: what the slot remembers is the last word on the seed
+            math.nan if life.stage is Stage.FOSSILIZED else _number(self.contribution),
             _number(self.probe),
             _number(self.gradient_norm),
             _number(self.gradient_health),

@@ -31,7 +31,8 @@ class GrowthMasks:
     """Masks (env, layout.width), written in place into memory that is allocated once.
 
     A row whose parent cannot be chosen keeps its choice 0, so that no row is empty.
-    frozen_heads: head -> the only choice, wherever that choice is legal.
+    frozen_heads: head -> the only choice, wherever that choice is legal. With a frozen alpha_target, a seed whose
+    target that is cannot be sent to another.
     """
 
     __slots__ = ("_blocks", "_frozen", "flat")
@@ -64,6 +65,8 @@ class GrowthMasks:
         legal = _OP_ROWS[legal_bits.astype(np.int64)]  # (env, slot, op)
         germinate = legal[..., LifecycleOp.GERMINATE]
         retarget = legal[..., LifecycleOp.SET_ALPHA_TARGET]
+        if "alpha_target" in self._frozen:  # a seed that is where it may only go cannot be sent elsewhere
+            retarget &= alpha_target != _TARGETS[self._frozen["alpha_target"]]
         blocks = self._blocks
         operations = blocks["op"][:, 0]
         legal.any(axis=1, out=operations)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import multiprocessing
 import os
 import tempfile
@@ -19,6 +20,7 @@ from esper.tolaria.memory import keep_freed_memory
 from esper.tolaria.tasks import Instance
 from esper.tolaria.world import EngineWorld
 
+_LOG = logging.getLogger("esper.controls")
 NUMERICS = 2
 """Raised when the engine's numbers change, so that old curves are not compared with new runs."""
 
@@ -80,6 +82,7 @@ class ControlCurves:
         case = str(Instance.parse(case))
         found = self._find(case, seed)
         if found is None:
+            _LOG.info("training the wait-only control of %s, seed %s: %s epochs", case, seed, self.epochs)
             found = compute(case, seed, self.epochs, self.device)
             self._keep(found)
         return found

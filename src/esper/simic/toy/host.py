@@ -127,7 +127,7 @@ class ToyHost:
                 -1 if life.style is None else _STYLE_INDEX[life.style],
                 slot.parameters,
                 life.legal_bits(free_places=free),
-                slot.contribution,
+                math.nan if life.stage is Stage.FOSSILIZED else slot.contribution,
                 slot.probe,
                 slot.gradient_norm,
                 1.0 if life.stage.is_live and life.age > 0 else math.nan,
@@ -292,6 +292,9 @@ class ToyHost:
         """What the ablated validation and the gradient say of one seed."""
         life, sd = slot.life, self.instance.noise
         if slot.blueprint < 0 or life.age == 0:
+            return
+        if life.stage is Stage.FOSSILIZED:  # part of the host: nothing is measured of it on its own
+            slot.probe = slot.gradient_norm = math.nan
             return
         grown_up = maturity(slot.clock, self.instance.epochs_to_learn[slot.blueprint])
         slot.gradient_norm = 0.1 + (1.0 - grown_up)
