@@ -3,6 +3,8 @@
 Also what it pays to keep freed memory (glibc), with and without seeds, in training and in validation.
 """
 
+import ctypes
+import ctypes.util
 import multiprocessing
 import statistics
 from collections.abc import Callable
@@ -12,7 +14,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from esper.leyline import ActionSpec, LifecycleOp
-from esper.tolaria.memory import keep_freed_memory
 from esper.tolaria.population import Population
 from esper.tolaria.tasks import Instance, task
 from harness import Row, arguments, interleaved_seconds, median_milliseconds, ratio, report
@@ -86,6 +87,16 @@ def overhead_rows(rounds: int) -> list[Row]:
                 }
             )
     return rows
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep freed blocks for the next forward instead of unmapping them."""
+    libc = ctypes.CDLL(ctypes.util.find_library("c"))
+    libc.mallopt(_M_MMAP_MAX, 0)
+    libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def _timed(keep: bool, rounds: int) -> dict[str, float]:

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from esper.leyline import ActionSpec, LifecycleOp, Stage
-from esper.tolaria.memory import keep_freed_memory
 from esper.tolaria.step import TrainingStep, forward
 from esper.tolaria.world import EngineWorld
 from harness import RESULTS
@@ -194,7 +193,6 @@ def play_all(jobs: Sequence[Job], *, processes: int, minutes: float = math.inf) 
 
 def prepare_process() -> None:
     torch.set_num_threads(1)
-    keep_freed_memory()
 
 
 def mean_and_error(values: Iterable[float]) -> tuple[float, float]:

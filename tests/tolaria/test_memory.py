@@ -1,8 +1,4 @@
-"""Memory: what is said when a device is full; keeping what was freed on the CPU."""
-
-import platform
-import subprocess
-import sys
+"""What is said when a device is full."""
 
 import pytest
 import torch
@@ -25,11 +21,3 @@ def test_a_full_device_is_told_with_the_number_of_hosts_that_fit(monkeypatch: py
 def test_other_errors_pass_through() -> None:
     with pytest.raises(KeyError), room_for(2, placed=1, device=torch.device("cuda")):
         raise KeyError("something else")
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
-def test_glibc_is_told_to_keep_what_was_freed() -> None:
-    """In a process of its own: it cannot be undone."""
-    code = "from esper.tolaria.memory import keep_freed_memory; print(keep_freed_memory())"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "True"

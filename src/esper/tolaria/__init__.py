@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from esper.tolaria.controls import ControlCurves, ControlRun
     from esper.tolaria.governor import GovernorRules, Verdict
     from esper.tolaria.gradients import SeedGradientCollector, materialize_grad_stats
-    from esper.tolaria.memory import keep_freed_memory
     from esper.tolaria.population import Population
     from esper.tolaria.world import EngineWorld
 
@@ -22,7 +21,6 @@ _HOMES = {
     "Population": "population",
     "SeedGradientCollector": "gradients",
     "Verdict": "governor",
-    "keep_freed_memory": "memory",
     "materialize_grad_stats": "gradients",
 }
 
@@ -34,7 +32,6 @@ __all__ = [
     "Population",
     "SeedGradientCollector",
     "Verdict",
-    "keep_freed_memory",
     "materialize_grad_stats",
 ]
 

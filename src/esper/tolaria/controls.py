@@ -16,7 +16,6 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from esper.leyline import ControlCurve, EpochReport
-from esper.tolaria.memory import keep_freed_memory
 from esper.tolaria.tasks import Instance
 from esper.tolaria.world import EngineWorld
 
@@ -96,7 +95,7 @@ class ControlCurves:
                 self.run(case, seed)
             return
         spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(processes, spawn, initializer=_prepare_process) as pool:
+        with ProcessPoolExecutor(processes, spawn, initializer=_one_thread) as pool:
             jobs = [pool.submit(compute, case, seed, self.epochs, self.device) for case, seed in missing]
             for job in jobs:
                 self._keep(job.result())
@@ -145,9 +144,8 @@ def _accuracy(report: EpochReport) -> float:
     return report.validation_accuracy
 
 
-def _prepare_process() -> None:
+def _one_thread() -> None:
     torch.set_num_threads(1)
-    keep_freed_memory()
 
 
 @cache

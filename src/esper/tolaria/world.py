@@ -14,7 +14,6 @@ from esper.kasmina.snapshots import ModelSnapshot
 from esper.leyline import ActionSpec, EpochReport, EventSink, HostRolledBack, HostsLost
 from esper.tolaria.governor import Governor, GovernorRules, Verdict, Vitals
 from esper.tolaria.host import TrainedHost
-from esper.tolaria.memory import keep_freed_memory
 from esper.tolaria.population import Population
 from esper.tolaria.readout import HostNumbers, read, tell
 from esper.tolaria.settling import settle
@@ -216,12 +215,6 @@ class EngineWorld:
         memory[0].restore()
         self.host(host_idx).stream.load_state_dict(memory[1])
         self.population.forget_step(host_idx)
-
-
-def worker_world(size: int, device: str = "cpu") -> EngineWorld:
-    """A world for a process that does nothing else."""
-    keep_freed_memory()
-    return EngineWorld(size, device)
 
 
 def _written(model: GrowingModel) -> dict[str, object]:

@@ -130,7 +130,7 @@ def _engine(
     space = _engine_space(examples)
     controls = ControlCurves(horizon, device=device)
     if workers:
-        factory = "esper.tolaria.world:worker_world"
+        factory = "esper.tolaria.world:EngineWorld"
         spread = ProcessWorld(factory, num_hosts=num_hosts, workers=workers, options={"device": device})
         return Setting(spread, controls, source, space, horizon, rents.pop(), spread.close)
     return Setting(EngineWorld(num_hosts, device), controls, source, space, horizon, rents.pop())
