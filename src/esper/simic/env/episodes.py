@@ -39,6 +39,7 @@ from esper.tamiyo.actions import decode, encode, illegal_choice
 from esper.tamiyo.layout import ActionLayout
 from esper.tamiyo.observation import Observer
 from esper.tamiyo.space import GrowthSpace
+from esper.tamiyo.tracker import PLATEAU_THRESHOLD
 
 OnIllegal = Literal["raise", "noop"]
 Settle = Literal["worth", "committed"]
@@ -48,6 +49,8 @@ Observation = dict[str, NDArray[np.float32]]
 WAIT = ActionSpec()
 WAITED = ActionOutcome(WAIT, WAIT)
 STATE_VERSION = 1
+ANY_HOST_SEED = 2**31
+"""Host seeds are drawn below this, unless a pool of them is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,11 @@ class Episodes:
         on_illegal: OnIllegal,
         settle: Settle = "worth",
         frozen_heads: Mapping[str, int] | None = None,
+        host_seeds: int = ANY_HOST_SEED,
+        plateau_threshold: float = PLATEAU_THRESHOLD,
     ) -> None:
+        if host_seeds < 1:
+            raise ValueError(f"host_seeds is {host_seeds}; expected >= 1")
         if horizon < 1:
             raise ValueError(f"horizon is {horizon}; expected >= 1")
         if on_illegal not in get_args(OnIllegal):
@@ -99,7 +106,10 @@ class Episodes:
         self.telemetry = RewardTelemetry()
         self.choices = LegalChoices(space.action_layout)
         self._controls = controls if reward.control_variate else None
-        self._observer = Observer(space, num_envs, frozen_heads=frozen_heads)
+        self._host_seeds = host_seeds
+        self._observer = Observer(
+            space, num_envs, frozen_heads=frozen_heads, plateau_threshold=plateau_threshold
+        )
         self._episodes: list[Episode | None] = [None] * num_envs
         self._generators: list[np.random.Generator | None] = [None] * num_envs
         self._now = Standings.unknown(num_envs)
@@ -117,7 +127,7 @@ class Episodes:
         rng = self._generators[env_idx]
         if rng is None:
             raise RuntimeError(f"env {env_idx} was never seeded: call reset(seed=...) first")
-        drawn_case, drawn_seed = self.cases.draw(rng), int(rng.integers(2**31))
+        drawn_case, drawn_seed = self.cases.draw(rng), int(rng.integers(self._host_seeds))
         case = drawn_case if case is None else case
         host_seed = drawn_seed if host_seed is None else host_seed
         control = None if self._controls is None else self._controls.curve(case, host_seed)

@@ -1,7 +1,7 @@
 """Environments by the name of a suite or a task instance: the one place that knows which world runs what."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -15,8 +15,10 @@ from esper.simic.rewards import RewardConfig
 from esper.simic.toy.suites import TOY_SUITES
 from esper.simic.toy.world import ToyControls, ToyWorld
 from esper.simic.workers import ProcessWorld
+from esper.simic.workers.messages import Plain
 from esper.tamiyo.space import GrowthSpace
 from esper.tolaria.controls import ControlCurves
+from esper.tolaria.governor import GovernorRules
 from esper.tolaria.population import Population
 from esper.tolaria.tasks import Instance, all_tasks, suite, suite_names, task
 from esper.tolaria.world import EngineWorld
@@ -37,6 +39,16 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
+class Hosting:
+    """How many hosts, where, and under which governor."""
+
+    num_hosts: int
+    device: str
+    workers: int
+    governor: GovernorRules
+
+
+@dataclass(frozen=True, slots=True)
 class SuiteCases:
     """The instances that a suite draws to train on."""
 
@@ -46,13 +58,24 @@ class SuiteCases:
         return str(suite(self.name).draw(rng))
 
 
-def make_world(name: str, num_hosts: int, *, device: str = "cpu", workers: int = 0) -> Setting:
-    """The world that runs a suite or a task instance, with `num_hosts` hosts, here or over worker processes."""
+def make_world(
+    name: str,
+    num_hosts: int,
+    *,
+    device: str = "cpu",
+    workers: int = 0,
+    governor: GovernorRules | None = None,
+) -> Setting:
+    """The world that runs a suite or a task instance, with `num_hosts` hosts, here or over worker processes.
+
+    governor  what counts as a broken host, instead of the defaults
+    """
+    hosting = Hosting(num_hosts, device, workers, governor or GovernorRules())
     if name in _SETTINGS:
-        return _SETTINGS[name](num_hosts, device, workers)
+        return _SETTINGS[name](hosting)
     if name.partition(":")[0] in {row.name for row in all_tasks()}:
         case = str(Instance.parse(name))
-        return _engine(CaseList((case,), name=case), (case,), num_hosts, device, workers)
+        return _engine(CaseList((case,), name=case), (case,), hosting)
     rows = ", ".join(row.name for row in all_tasks())
     raise ValueError(f"no suite is named {name!r}; there are {', '.join(_SETTINGS)}. Tasks are {rows}")
 
@@ -113,9 +136,7 @@ def _reward(setting: Setting, reward: RewardConfig | None) -> RewardConfig:
 # The engine
 
 
-def _engine(
-    source: CaseSource, examples: tuple[str, ...], num_hosts: int, device: str, workers: int
-) -> Setting:
+def _engine(source: CaseSource, examples: tuple[str, ...], hosting: Hosting) -> Setting:
     """`examples` has a case of every task that the source draws."""
     rows = {row.name: row for row in (task(Instance.parse(case).task) for case in examples)}.values()
     horizons, rents = {row.epochs for row in rows}, {row.rent for row in rows}
@@ -125,17 +146,18 @@ def _engine(
         )
     horizon = horizons.pop()
     world: World
-    if workers:
+    if hosting.workers:
         factory = "esper.tolaria.world:worker_world"
-        world = ProcessWorld(factory, num_hosts=num_hosts, workers=workers, options={"device": device})
+        options: dict[str, Plain] = {"device": hosting.device, "governor": asdict(hosting.governor)}
+        world = ProcessWorld(factory, num_hosts=hosting.num_hosts, workers=hosting.workers, options=options)
     else:
-        world = EngineWorld(num_hosts, device)
-    controls = ControlCurves(horizon, device=device)
+        world = EngineWorld(hosting.num_hosts, hosting.device, governor=hosting.governor)
+    controls = ControlCurves(horizon, device=hosting.device)
     return Setting(world, controls, source, _engine_space(examples), horizon, rents.pop())
 
 
-def _engine_suite(name: str, num_hosts: int, device: str, workers: int) -> Setting:
-    return _engine(SuiteCases(name), _examples(name), num_hosts, device, workers)
+def _engine_suite(name: str, hosting: Hosting) -> Setting:
+    return _engine(SuiteCases(name), _examples(name), hosting)
 
 
 @cache
@@ -154,13 +176,17 @@ def _engine_space(cases: tuple[str, ...]) -> GrowthSpace:
 # The toy
 
 
-def _toy(name: str, num_hosts: int, device: str, workers: int) -> Setting:
-    if device != "cpu":
-        raise ValueError(f"device is {device!r}; the toy has nothing to compute there, expected 'cpu'")
+def _toy(name: str, hosting: Hosting) -> Setting:
+    if hosting.device != "cpu":
+        raise ValueError(
+            f"device is {hosting.device!r}; the toy has nothing to compute there, expected 'cpu'"
+        )
     source = TOY_SUITES[name]
-    world: World = ToyWorld(num_hosts)
-    if workers:
-        world = ProcessWorld("esper.simic.toy.world:ToyWorld", num_hosts=num_hosts, workers=workers)
+    world: World = ToyWorld(hosting.num_hosts)
+    if hosting.workers:
+        world = ProcessWorld(
+            "esper.simic.toy.world:ToyWorld", num_hosts=hosting.num_hosts, workers=hosting.workers
+        )
     space = _toy_space(max(source.slots))
     return Setting(world, ToyControls(TOY_HORIZON), source, space, TOY_HORIZON, 0.01)
 
@@ -171,7 +197,7 @@ def _toy_space(slots: int) -> GrowthSpace:
     return GrowthSpace.covering([world.host(0)])
 
 
-_SETTINGS: Mapping[str, Callable[[int, str, int], Setting]] = {
+_SETTINGS: Mapping[str, Callable[[Hosting], Setting]] = {
     **{name: partial(_toy, name) for name in TOY_SUITES},
     **{name: partial(_engine_suite, name) for name in suite_names()},
 }

@@ -12,12 +12,14 @@ from torch import Tensor
 from esper.leyline import ActionSpec, Controls, Situation, World
 from esper.simic.env.cases import CaseSource, as_source
 from esper.simic.env.choices import Actions
-from esper.simic.env.episodes import Episodes, Flags, Observation, OnIllegal, Settle
+from esper.simic.env.episodes import ANY_HOST_SEED, Episodes, Flags, Observation, OnIllegal, Settle
 from esper.simic.env.rendering import RENDER_MODES, Frame, render_host, require_render_mode
 from esper.simic.env.spaces import action_space, observation_space
 from esper.simic.rewards import RewardConfig, RewardTelemetry
+from esper.simic.workers import ProcessWorld
 from esper.tamiyo.layout import ActionLayout
 from esper.tamiyo.space import GrowthSpace
+from esper.tamiyo.tracker import PLATEAU_THRESHOLD
 
 Info = dict[str, Any]  # Gymnasium's own type for it
 
@@ -38,6 +40,7 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
     cases       a suite to draw from, or cases; each env draws with a generator of its own
     on_illegal  "raise", or "noop": WAIT is executed, and `info["illegal"]` says what was wrong
     frozen_heads  head -> its only choice
+    host_seeds  host seeds are drawn below this number; few of them, with few cases, make controls cheap
     """
 
     metadata = {"render_modes": list(RENDER_MODES), "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
@@ -55,6 +58,8 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
         on_illegal: OnIllegal = "raise",
         settle: Settle = "worth",
         frozen_heads: Mapping[str, int] | None = None,
+        host_seeds: int = ANY_HOST_SEED,
+        plateau_threshold: float = PLATEAU_THRESHOLD,
         render_mode: str | None = None,
     ) -> None:
         self.num_envs = num_envs
@@ -70,6 +75,8 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
             on_illegal=on_illegal,
             settle=settle,
             frozen_heads=frozen_heads,
+            host_seeds=host_seeds,
+            plateau_threshold=plateau_threshold,
         )
         self.single_observation_space = observation_space(space)
         self.single_action_space = action_space(space)
@@ -111,6 +118,12 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
         info |= {"lost": result.lost, "_lost": np.ones(self.num_envs, dtype=np.bool_)}
         reward = result.components.total
         return self._observation(), reward, result.terminated, result.lost.copy(), info | self._info()
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Stop the workers, if there are any."""
+        del kwargs
+        if isinstance(self.episodes.world, ProcessWorld):
+            self.episodes.world.close()
 
     def render(self) -> tuple[Frame, ...] | None:
         """A frame of every env in `render_mode`."""

@@ -1,0 +1,281 @@
+"""Training a controller: observe, mask, act, step, store; at the end of a rollout learn, tell, remember."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from esper.leyline import (
+    AnomalyRaised,
+    CheckpointSaved,
+    EpisodeFinished,
+    EvaluationFinished,
+    LifecycleOp,
+    RoundFinished,
+    RunEvent,
+    RunFinished,
+    RunSink,
+)
+from esper.simic.agent import PPOUpdateMetrics
+from esper.simic.agent.advice import advice_for
+from esper.simic.agent.checkpoint import CheckpointError
+from esper.simic.building import Training, build, evaluation_episodes, prepare_controls, selection_cases
+from esper.simic.evaluation import LearnedPlayer, play_cases
+from esper.simic.interrupts import StopRequest, stop_on_signals
+from esper.simic.rounds import BatchSummary, known_mean, round_event
+from esper.simic.training_config import TrainingConfig
+
+Progress = Callable[[RunEvent], None]
+CHECKPOINTS = "checkpoints"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResult:
+    """How a run ended."""
+
+    rounds: int
+    env_steps: int
+    seconds: float
+    interrupted: str | None
+    """The signal that ended it; None if it came to its end."""
+    best_score: float | None
+    """Mean validation gain that the best checkpoint was chosen by."""
+    last_checkpoint: Path | None
+
+
+class VectorizedPPOTrainer:
+    """The loop. Everything it moves was built from a config; everything it tells goes to a sink.
+
+    directory  where checkpoints go (`checkpoints/last.pt`, `best.pt`, `round-<n>.pt`); None keeps none
+    sink       where events go; nothing that happens there can change the training
+    progress   is shown every round, episode and anomaly
+    """
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        training: Training,
+        *,
+        directory: Path | None = None,
+        sink: RunSink | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.config, self.training = config, training
+        self.agent, self.envs = training.agent, training.envs
+        self.directory, self._sink, self._progress = directory, sink, progress
+        self.round = 0
+        self.best_score: float | None = None
+        self._episode_counts = [0] * config.num_envs
+        self._info: dict[str, Any] = {}
+
+    # The loop
+
+    def train(self) -> TrainingResult:
+        """Round after round, until the config's rounds are done or somebody asks to stop."""
+        began, stopped = time.perf_counter(), None
+        with stop_on_signals() as stop:
+            while self.round < self.config.rounds and not stop:
+                self._run_round(stop)
+            stopped = stop.reason
+        seconds = time.perf_counter() - began
+        status = "interrupted" if stopped else "finished"
+        self._tell(RunFinished(status, stopped, self.round, self.agent.env_steps, seconds))  # type: ignore[arg-type]
+        return TrainingResult(
+            rounds=self.round,
+            env_steps=self.agent.env_steps,
+            seconds=seconds,
+            interrupted=stopped,
+            best_score=self.best_score,
+            last_checkpoint=self._path("last") if self.directory is not None else None,
+        )
+
+    def begin(self) -> None:
+        """A new run: every env begins an episode."""
+        _, self._info = self.envs.reset(seed=self.config.seed)
+        self.agent.begin_episodes()
+
+    def _run_round(self, stop: StopRequest) -> None:
+        """Collect a rollout, learn from it, tell, remember. A stop drops what was collected since the last round:
+        the checkpoint is of that round's end, and going on from it repeats the rollout exactly."""
+        batch = self._collect(stop)
+        if batch is None:
+            return
+        learning_rate = self.agent.config.lr_at(self.agent.updates)
+        metrics = self.agent.update(self.envs.flat_observation)
+        self.round += 1
+        self._tell(
+            round_event(
+                batch,
+                metrics,
+                round_number=self.round,
+                env_steps=self.agent.env_steps,
+                learning_rate=learning_rate,
+                reward_components=self.envs.telemetry.take(),
+            )
+        )
+        self._tell_anomalies(metrics)
+        self._remember(batch)
+
+    def _collect(self, stop: StopRequest) -> BatchSummary | None:
+        """A full rollout; None if somebody asked to stop before it was full."""
+        batch, began = BatchSummary(), time.perf_counter()
+        while not self.agent.ready:
+            if stop:
+                return None
+            mask = torch.from_numpy(self._info["action_mask"])
+            actions = self.agent.act(self.envs.flat_observation, mask).cpu().numpy()
+            _, reward, terminated, truncated, self._info = self.envs.step(actions)
+            self._store(reward, terminated, truncated)
+            self._count(batch, actions, terminated | truncated)
+        batch.seconds = time.perf_counter() - began
+        return batch
+
+    def _store(
+        self, reward: NDArray[np.float64], terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]
+    ) -> None:
+        """A lost episode has no final state: its last step is invalid, and what was collected of it is dropped."""
+        lost: NDArray[np.bool_] = self._info["lost"]
+        self.agent.observe(
+            torch.from_numpy(reward),
+            terminated | lost,
+            truncated & ~lost,
+            valid=~lost if lost.any() else None,
+        )
+        for env_idx in map(int, np.flatnonzero(lost)):
+            self.agent.drop_episode(env_idx)
+
+    def _count(self, batch: BatchSummary, actions: NDArray[np.int64], ended: NDArray[np.bool_]) -> None:
+        batch.steps += int((~self._info["lost"]).sum())
+        for op in actions[:, 0].tolist():
+            batch.operations[LifecycleOp(op).name] += 1
+        for env_idx in map(int, np.flatnonzero(ended)):
+            summary = self._info["final_info"]["summary"][env_idx]
+            episode = self._episode_counts[env_idx]
+            self._tell(batch.finished(summary, round_number=self.round + 1, env_idx=env_idx, episode=episode))
+            self._episode_counts[env_idx] += 1
+
+    # What is told
+
+    def _tell(self, event: RunEvent) -> None:
+        if self._sink is not None:
+            self._sink.emit(event)
+        if self._progress is not None and isinstance(
+            event, RoundFinished | EpisodeFinished | AnomalyRaised | EvaluationFinished | RunFinished
+        ):
+            self._progress(event)
+
+    def _tell_anomalies(self, metrics: PPOUpdateMetrics) -> None:
+        for anomaly in metrics.anomalies:
+            self._tell(
+                AnomalyRaised(
+                    round=self.round,
+                    name=anomaly.kind.value,
+                    value=None,
+                    threshold=None,
+                    detail=anomaly.detail,
+                    advice=advice_for(anomaly.kind),
+                )
+            )
+
+    # What is remembered
+
+    def _remember(self, batch: BatchSummary) -> None:
+        every = self.config.eval_every
+        last = self.round == self.config.rounds
+        evaluated = bool(every) and (self.round % every == 0 or last)
+        score = self.evaluate() if evaluated else (None if every else batch.mean_gain)
+        if self.directory is None:
+            return
+        if score is not None and (self.best_score is None or score > self.best_score):
+            self.best_score = score
+            self._save("best", score)
+        if self.round % self.config.run_checkpoint_every == 0:
+            self._save("periodic", score)
+        self._save("last", score)
+
+    def evaluate(self) -> float | None:
+        """The mean gain of the greedy policy on hosts it does not train on; by this the best checkpoint is chosen."""
+        wanted = selection_cases(self.training, self.config.eval_episodes)
+        episodes = evaluation_episodes(self.training, self.config, min(len(wanted), self.config.num_envs))
+        judged = play_cases(LearnedPlayer(self.agent.actor), episodes, wanted)
+        summaries = [one.summary for one in judged]
+        gain = known_mean(summary.gain for summary in summaries)
+        self._tell(
+            EvaluationFinished(
+                round=self.round,
+                env_steps=self.agent.env_steps,
+                policy="learned",
+                suite=self.config.suite,
+                episodes=len(summaries),
+                mean_return=known_mean(summary.episode_return for summary in summaries),
+                mean_utility=known_mean(summary.utility for summary in summaries),
+                mean_gain=gain,
+                gain_low=None,
+                gain_high=None,
+                mean_accuracy=known_mean(summary.validation_accuracy for summary in summaries),
+            )
+        )
+        return gain
+
+    def _path(self, kind: str) -> Path:
+        assert self.directory is not None
+        name = f"round-{self.round:06}" if kind == "periodic" else kind
+        return self.directory / CHECKPOINTS / f"{name}.pt"
+
+    def _save(self, reason: str, score: float | None) -> None:
+        path = self._path(reason)
+        self.agent.save(path, extra=self._extra())
+        assert self.directory is not None
+        if reason != "last":  # that one is saved every round
+            self._tell(
+                CheckpointSaved(self.round, reason, str(path.relative_to(self.directory)), score)  # type: ignore[arg-type]
+            )
+
+    def _extra(self) -> dict[str, Any]:
+        """What the agent does not own."""
+        return {
+            "round": self.round,
+            "best_score": self.best_score,
+            "episode_counts": list(self._episode_counts),
+            "config": self.config.to_dict(),
+            "envs": self.envs.state_dict(),
+        }
+
+    def resume(self, path: Path) -> None:
+        """Go on from a checkpoint; on the CPU the run is then the same, bit for bit, as if it had never stopped."""
+        extra: dict[str, Any] = self.agent.load(path)
+        missing = {"round", "best_score", "episode_counts", "config", "envs"} - set(extra)
+        if missing:
+            raise CheckpointError(
+                f"{path} is no checkpoint of a training run: it has no {', '.join(sorted(missing))}"
+            )
+        self.round, self.best_score = extra["round"], extra["best_score"]
+        self._episode_counts = list(extra["episode_counts"])
+        _, self._info = self.envs.load_state_dict(extra["envs"])
+
+
+def train_ppo_vectorized(
+    config: TrainingConfig,
+    *,
+    directory: Path | None = None,
+    resume: Path | None = None,
+    sink: RunSink | None = None,
+    progress: Progress | None = None,
+) -> TrainingResult:
+    """Train a controller as the config says; `resume` is a checkpoint to go on from."""
+    training = build(config)
+    trainer = VectorizedPPOTrainer(config, training, directory=directory, sink=sink, progress=progress)
+    try:
+        prepare_controls(training, processes=max(config.workers, 1))
+        if resume is None:
+            trainer.begin()
+        else:
+            trainer.resume(resume)
+        return trainer.train()
+    finally:
+        training.envs.close()
