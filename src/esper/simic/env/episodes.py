@@ -210,14 +210,14 @@ class Episodes:
         episode, host = self.episode(env_idx), self.world.host(env_idx)
         report = host.report
         kept = not lost and report.rolled_back is None
-        utility = gain = None
+        utility = gain = control_accuracy = None
         if kept:
             utility = self._score(report.validation_accuracy, report.validation_loss, env_idx)
             utility -= self.reward.rent * host.added_parameters / host.host_parameters
         if utility is not None and episode.control is not None:
             epoch = episode.epoch
             control = self._score(episode.control.accuracies[epoch], episode.control.losses[epoch], env_idx)
-            gain = utility - control
+            gain, control_accuracy = utility - control, episode.control.accuracies[epoch]
         return EpisodeSummary(
             case=episode.case,
             host_seed=episode.host_seed,
@@ -225,6 +225,7 @@ class Episodes:
             utility=utility,
             gain=gain,
             validation_accuracy=report.validation_accuracy if kept else None,
+            control_accuracy=control_accuracy,
             validation_loss=report.validation_loss if kept else None,
             added_parameters=host.added_parameters if kept else None,
             episode_return=episode.episode_return,
