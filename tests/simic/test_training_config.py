@@ -204,7 +204,7 @@ CONSUMERS: dict[str, Callable[[TrainingConfig], Mapping[str, object]]] = {
 TRAINER = {
     *("suite", "horizon", "workers", "device", "seed", "rollout_steps", "hidden_size", "exploration_floor"),
     *("run_name", "run_directory", "run_checkpoint_every", "run_tensorboard", "run_wandb"),
-    *("eval_every", "eval_episodes"),
+    *("eval_every", "eval_episodes", "pool_cases", "pool_host_seeds"),
 }
 """What the trainer reads itself."""
 SHARED = {"gamma": {"ppo", "reward"}}

@@ -55,6 +55,10 @@ class TrainingConfig:
     """Of the policy's networks, in rollout and update alike; a task says its hosts' own."""
     seed: ranges.CountOrZero = 0
     """Of everything random in the run."""
+    pool_cases: ranges.Count = 64
+    """Task instances drawn once to train on: few enough that each one's wait-only control is trained only once."""
+    pool_host_seeds: ranges.Count = 4
+    """Host seeds that each of them is trained with."""
 
     # The learner
 
