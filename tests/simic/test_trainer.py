@@ -13,6 +13,7 @@ from torch import Tensor
 
 from esper.leyline import (
     CheckpointSaved,
+    DecisionTaken,
     EpisodeFinished,
     EvaluationFinished,
     Event,
@@ -76,6 +77,19 @@ def test_a_run_tells_what_it_did(tmp_path: Path) -> None:
     assert all(sum(event.operations.values()) == 6 * 20 for event in rounds)
     assert all(event.episodes == 6 and event.mean_gain is not None for event in rounds)
     assert len(listener.of(EpisodeFinished)) == 5 * 6
+    decisions = [event for event in listener.events if isinstance(event, DecisionTaken)]
+    assert len(decisions) == 5 * 6 * 20
+    for env in range(6):
+        mine = [event for event in decisions if event.env == env]
+        assert [(event.episode, event.epoch) for event in mine] == [
+            (e, t + 1) for e in range(5) for t in range(20)
+        ]
+        earned = sum(event.reward for event in mine if event.episode == 0)
+        (episode,) = (e for e in listener.of(EpisodeFinished) if e.env == env and e.episode == 0)  # type: ignore[union-attr]
+        assert earned == pytest.approx(episode.episode_return)  # type: ignore[union-attr]
+    germinated = [event for event in decisions if event.op is LifecycleOp.GERMINATE]
+    assert germinated
+    assert all(event.blueprint and event.slot and event.alpha_speed is None for event in germinated)
     assert [event.round for event in listener.events if isinstance(event, EvaluationFinished)] == [2, 4, 5]
     reasons = [event.reason for event in listener.events if isinstance(event, CheckpointSaved)]
     assert reasons.count("periodic") == 2

@@ -25,6 +25,7 @@ from esper.simic.agent import PPOUpdateMetrics
 from esper.simic.agent.advice import advice_for
 from esper.simic.agent.checkpoint import CheckpointError
 from esper.simic.building import Training, build, evaluation_episodes, prepare_controls, selection_cases
+from esper.simic.decisions import DecisionLog
 from esper.simic.evaluation import LearnedPlayer, play_cases
 from esper.simic.interrupts import StopRequest, stop_on_signals
 from esper.simic.rounds import BatchSummary, known_mean, round_event
@@ -71,6 +72,8 @@ class VectorizedPPOTrainer:
         self.round = 0
         self.best_score: float | None = None
         self._episode_counts = [0] * config.num_envs
+        self._epochs = [0] * config.num_envs
+        self._tells_decisions = sink is not None and config.run_telemetry in ("full", "debug")
         self._info: dict[str, Any] = {}
 
     # The loop
@@ -102,9 +105,13 @@ class VectorizedPPOTrainer:
     def _run_round(self, stop: StopRequest) -> None:
         """Collect a rollout, learn from it, tell, remember. A stop drops what was collected since the last round:
         the checkpoint is of that round's end, and going on from it repeats the rollout exactly."""
-        batch = self._collect(stop)
+        decisions = DecisionLog(self.envs)
+        batch = self._collect(stop, decisions)
         if batch is None:
             return
+        if self._tells_decisions:
+            for event in decisions.events(self.round + 1, self.agent.buffer.value.cpu().numpy()):
+                self._tell(event)
         learning_rate = self.agent.config.lr_at(self.agent.updates)
         metrics = self.agent.update(self.envs.flat_observation)
         self.round += 1
@@ -121,7 +128,7 @@ class VectorizedPPOTrainer:
         self._tell_anomalies(metrics)
         self._remember(batch)
 
-    def _collect(self, stop: StopRequest) -> BatchSummary | None:
+    def _collect(self, stop: StopRequest, decisions: DecisionLog) -> BatchSummary | None:
         """A full rollout; None if somebody asked to stop before it was full."""
         batch, began = BatchSummary(), time.perf_counter()
         while not self.agent.ready:
@@ -129,8 +136,12 @@ class VectorizedPPOTrainer:
                 return None
             mask = torch.from_numpy(self._info["action_mask"])
             actions = self.agent.act(self.envs.flat_observation, mask).cpu().numpy()
+            if self._tells_decisions:
+                decisions.before(actions)
             _, reward, terminated, truncated, self._info = self.envs.step(actions)
             self._store(reward, terminated, truncated)
+            if self._tells_decisions:
+                self._log(decisions, terminated | truncated)
             self._count(batch, actions, terminated | truncated)
         batch.seconds = time.perf_counter() - began
         return batch
@@ -158,6 +169,18 @@ class VectorizedPPOTrainer:
             episode = self._episode_counts[env_idx]
             self._tell(batch.finished(summary, round_number=self.round + 1, env_idx=env_idx, episode=episode))
             self._episode_counts[env_idx] += 1
+
+    def _log(self, decisions: DecisionLog, ended: NDArray[np.bool_]) -> None:
+        """The accuracy after the step is that of the product where an episode ended."""
+        accuracies = [
+            self._info["final_info"]["summary"][env_idx].validation_accuracy
+            if ended[env_idx]
+            else self.envs.episodes.host(env_idx).report.validation_accuracy
+            for env_idx in range(self.envs.num_envs)
+        ]
+        self._epochs = [epoch + 1 for epoch in self._epochs]
+        decisions.after(self._episode_counts, self._epochs, accuracies)
+        self._epochs = [0 if over else epoch for epoch, over in zip(self._epochs, ended, strict=True)]
 
     # What is told
 
@@ -242,6 +265,7 @@ class VectorizedPPOTrainer:
             "round": self.round,
             "best_score": self.best_score,
             "episode_counts": list(self._episode_counts),
+            "epochs": list(self._epochs),
             "config": self.config.to_dict(),
             "envs": self.envs.state_dict(),
         }
@@ -249,13 +273,13 @@ class VectorizedPPOTrainer:
     def resume(self, path: Path) -> None:
         """Go on from a checkpoint; on the CPU the run is then the same, bit for bit, as if it had never stopped."""
         extra: dict[str, Any] = self.agent.load(path)
-        missing = {"round", "best_score", "episode_counts", "config", "envs"} - set(extra)
+        missing = {"round", "best_score", "episode_counts", "epochs", "config", "envs"} - set(extra)
         if missing:
             raise CheckpointError(
                 f"{path} is no checkpoint of a training run: it has no {', '.join(sorted(missing))}"
             )
         self.round, self.best_score = extra["round"], extra["best_score"]
-        self._episode_counts = list(extra["episode_counts"])
+        self._episode_counts, self._epochs = list(extra["episode_counts"]), list(extra["epochs"])
         _, self._info = self.envs.load_state_dict(extra["envs"])
 
 

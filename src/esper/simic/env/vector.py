@@ -12,7 +12,15 @@ from torch import Tensor
 from esper.leyline import ActionSpec, Controls, Situation, World
 from esper.simic.env.cases import CaseSource, as_source
 from esper.simic.env.choices import Actions
-from esper.simic.env.episodes import ANY_HOST_SEED, Episodes, Flags, Observation, OnIllegal, Settle
+from esper.simic.env.episodes import (
+    ANY_HOST_SEED,
+    Episodes,
+    Flags,
+    Observation,
+    OnIllegal,
+    Settle,
+    StepResult,
+)
 from esper.simic.env.rendering import RENDER_MODES, Frame, render_host, require_render_mode
 from esper.simic.env.spaces import action_space, observation_space
 from esper.simic.rewards import RewardConfig, RewardTelemetry
@@ -83,6 +91,8 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
 
+        self._last_step: StepResult | None = None
+
     # Gymnasium
 
     def reset(
@@ -101,7 +111,7 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
         return self._observation(), self._info()
 
     def step(self, actions: Actions) -> tuple[Observation, NDArray[np.float64], Flags, Flags, Info]:
-        result = self.episodes.step(np.asarray(actions, dtype=np.int64))
+        result = self._last_step = self.episodes.step(np.asarray(actions, dtype=np.int64))
         ended = result.ended
         info: Info = {}
         if ended.any():
@@ -141,6 +151,13 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
     @property
     def action_layout(self) -> ActionLayout:
         return self.episodes.space.action_layout
+
+    @property
+    def last_step(self) -> StepResult:
+        """What came of the last step in every env, before any of them began anew."""
+        if self._last_step is None:
+            raise RuntimeError("no step has been taken yet")
+        return self._last_step
 
     @property
     def telemetry(self) -> RewardTelemetry:
