@@ -17,6 +17,7 @@ from esper.leyline import (
     EpisodeFinished,
     EvaluationFinished,
     Event,
+    LifecycleOp,
     Place,
     RoundFinished,
     RunFinished,
