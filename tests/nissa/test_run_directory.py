@@ -138,7 +138,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, provenance: 
 def test_an_error_from_the_disk_is_one_clear_error(
     tmp_path: Path, provenance: Provenance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("esper.nissa.run_directory.write_json", full)

@@ -61,7 +61,7 @@ def test_every_number_may_be_non_finite(kind: str) -> None:
         if hint not in (float, float | None):
             continue
         for number in (math.nan, math.inf, -math.inf):
-            line = encode(replace(record, event=replace(record.event, **{name: number})))
+            line = encode(replace(record, event=replace(record.event, **{name: number})))  # type: ignore[arg-type]
             read = strictly(line)
             assert read[name] is None
             assert read["non_finite"] == {name: str(number)}
@@ -140,3 +140,12 @@ def test_what_is_not_plain_data_is_refused_by_name() -> None:
     fading = SeedFading("a", alpha=object(), epochs=3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="alpha is a object"):
         encode(Record(0.0, Place(), fading))
+
+
+def test_half_a_character_becomes_a_question_mark() -> None:
+    event = replace(round_finished(), reward_components={"\udc80": 1.0})
+    back = decode(encode(Record(0.0, Place(round=4), event))).event
+    assert isinstance(back, RoundFinished)
+    assert back.reward_components == {"?": 1.0}
+    fading = decode(encode(Record(0.0, Place(), SeedFading("a\ud800", 0.5, 3)))).event
+    assert fading == SeedFading("a?", 0.5, 3)

@@ -31,7 +31,7 @@ TABLES = {
 """Tables that hold one kind of event, with its fields as columns."""
 _SEALED = (
     "SET enable_external_access = false",
-    "SET python_enable_replacement_scans = false",
+    "SET python_enable_replacements = false",
     "SET lock_configuration = true",
 )
 _READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)

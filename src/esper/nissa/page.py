@@ -28,8 +28,9 @@ from esper.karn.sql import query
 from esper.nissa import RunDirectory, collect_provenance, list_runs, open_recorder, read_events
 
 provenance = collect_provenance(seeds={{"run": 0}}, device="cpu", precision="fp32")
-with RunDirectory.create(Path("runs"), "digits-1", {{"envs": 8}}, provenance) as run, open_recorder(run) as recorder:
-    pass  # hand `recorder` to whatever takes an EventSink
+with RunDirectory.create(Path("runs"), "digits-1", {{"envs": 8}}, provenance) as run:
+    with open_recorder(run) as recorder:
+        pass  # hand `recorder` to whatever takes an EventSink
 
 for record in read_events(Path("runs/digits-1")):  # follow=True waits for more
     print(record.time, record.place, record.event)

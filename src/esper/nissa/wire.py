@@ -85,7 +85,9 @@ def _event(cls: type[Event], data: dict[str, JsonValue]) -> Event:
 def _plain(value: object, path: str, non_finite: dict[str, JsonValue]) -> JsonValue:
     if isinstance(value, Enum):
         return value.name if isinstance(value, IntEnum) else str(value.value)
-    if value is None or isinstance(value, bool | int | str):
+    if isinstance(value, str):
+        return whole_text(value)
+    if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
         if math.isfinite(value):
@@ -93,8 +95,15 @@ def _plain(value: object, path: str, non_finite: dict[str, JsonValue]) -> JsonVa
         non_finite[path] = str(float(value))
         return None
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry, f"{path}.{key}", non_finite) for key, entry in value.items()}
+        return {
+            whole_text(str(key)): _plain(entry, f"{path}.{key}", non_finite) for key, entry in value.items()
+        }
     raise TypeError(f"{path} is a {type(value).__name__}; expected plain data")
+
+
+def whole_text(text: str) -> str:
+    """Half a character (a lone surrogate, as odd file names have) is no text anywhere else: ? stands for it."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _member(enum: type[Enum], value: JsonValue) -> Enum | JsonValue:
