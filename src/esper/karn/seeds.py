@@ -12,6 +12,7 @@ from esper.leyline import (
     EpisodeFinished,
     LifecycleOp,
     Place,
+    SeedFading,
     SeedGerminated,
     Stage,
     StageChanged,
@@ -76,6 +77,8 @@ def seed_lives(records: Iterable[Record]) -> list[SeedLife]:
             life.blueprint, life.style, life.parameters = event.blueprint, event.style.value, event.parameters
         elif isinstance(event, StageChanged):
             _live_on(lives.at(place, event.slot), event, place.epoch)
+        elif isinstance(event, SeedFading):
+            _end(lives.at(place, event.slot), "pruned", place.epoch)
         elif isinstance(event, DecisionTaken) and event.slot is not None:
             _decide(lives, event, event.slot, place)
         elif isinstance(event, EpisodeFinished):
@@ -113,8 +116,9 @@ def _live_on(life: SeedLife | None, event: StageChanged, epoch: int | None) -> N
         _end(life, "pruned", epoch)
 
 
-def _end(life: SeedLife, fate: str, epoch: int | None) -> None:
-    if life.fate != "alive":
+def _end(life: SeedLife | None, fate: str, epoch: int | None) -> None:
+    """The first word of an end counts: a seed that fades was pruned when it was decided."""
+    if life is None or life.fate != "alive":
         return
     life.fate = fate
     if fate == "pruned":

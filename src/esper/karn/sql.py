@@ -2,8 +2,8 @@
 
     >>> query(Path("runs/digits-1"), "select round, mean_gain from rounds order by round")
 
-The tables: `runs`, `rounds`, `episodes`, `decisions`, `seeds`, `anomalies`, `evaluations` and `events` (all else, with
-its fields as JSON). Every one has `run`. They are copies in memory: no query can change a run or open a file.
+The tables: `runs`, `rounds`, `episodes`, `decisions`, `seeds`, `anomalies`, `evaluations`, and `events` (all else,
+with its fields as JSON). Every one has `run`. They are copies in memory: no query can change a run or open a file.
 """
 
 import json
@@ -31,7 +31,7 @@ TABLES = {
 """Tables that hold one kind of event, with its fields as columns."""
 _SEALED = (
     "SET enable_external_access = false",
-    "SET python_enable_replacement_scans = false",
+    "SET python_enable_replacements = false",
     "SET lock_configuration = true",
 )
 _READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
@@ -50,7 +50,7 @@ class Rows:
 
 def connect(run_dirs: Sequence[Path]) -> duckdb.DuckDBPyConnection:
     """A private database in memory with the tables of these runs, sealed off from files and network."""
-    runs = [_load(path) for path in run_dirs]
+    runs = [_load(path, name) for path, name in zip(run_dirs, _names(run_dirs), strict=True)]
     database = duckdb.connect(":memory:")
     for name, event in TABLES.items():
         _create(database, name, table_of(event, _of_kind(runs, event)))
@@ -76,11 +76,17 @@ def query(run: Path | Sequence[Path], sql: str) -> Rows:
             raise QueryError(str(error)) from error
 
 
-def _load(path: Path) -> _Run:
+def _names(run_dirs: Sequence[Path]) -> list[str]:
+    """The directories' names; whole paths where two share one."""
+    names = [path.resolve().name for path in run_dirs]
+    return names if len(set(names)) == len(names) else [str(path) for path in run_dirs]
+
+
+def _load(path: Path, name: str) -> _Run:
     if not (path / CONFIG_FILE).is_file() and not (path / EVENTS_FILE).is_file():
         raise RunError(f"{path} is not a run: it has neither {CONFIG_FILE} nor {EVENTS_FILE}")
     records = read_run(path) if (path / EVENTS_FILE).is_file() else []
-    return path.resolve().name, describe_run(path), records
+    return name, describe_run(path), records
 
 
 def _of_kind(runs: list[_Run], event: type) -> list[tuple[dict[str, object], object]]:

@@ -9,6 +9,8 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
+from esper.nissa.wire import whole_text
+
 INT64 = 2**63
 RENAMED = {"case": "instance"}
 """Field -> its column, where the field's name is a word of SQL."""
@@ -61,7 +63,7 @@ def cell(value: object) -> object:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()  # a lone surrogate has no UTF-8
+        return whole_text(value)
     if isinstance(value, Mapping):
         return [(cell(str(key)), cell(entry)) for key, entry in value.items()]
     return None

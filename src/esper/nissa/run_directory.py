@@ -70,12 +70,13 @@ class RunDirectory:
             raise RunError(f"{root} is not a folder; runs cannot be kept there") from error
         except OSError as error:
             raise RunError(f"run {path} cannot be made ({error.strerror}); choose another folder") from error
+        lock = WriterLock(path)
         try:
-            lock = WriterLock(path)
             write_json(path / CONFIG_FILE, dict(config))
             write_json(path / PROVENANCE_FILE, provenance.model_dump(mode="json"))
         except BaseException as error:
             shutil.rmtree(path, ignore_errors=True)  # the name is not taken by a run that never was
+            lock.release()
             if isinstance(error, OSError):
                 raise RunError(f"run {path} cannot be written ({error.strerror})") from error
             raise

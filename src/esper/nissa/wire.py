@@ -9,11 +9,11 @@ was, by field (`loss`) or field and key (`entropy_by_head.op`). Fields that a re
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from enum import Enum, IntEnum
 from typing import cast, get_args, get_type_hints
 
-from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, create_model
 from pydantic_core import from_json
 
 from esper.leyline import Event, Place
@@ -65,8 +65,8 @@ def decode(line: bytes) -> Record:
         raise BrokenLine(f"time is {time!r}; expected a number")
     try:
         event = _event(KINDS[kind], data)
-        place = _PLACE.validate_python({n: data[n] for n in PLACE_FIELDS if n in data}, strict=True)
-        return Record(float(time), place_of(event, place), event)
+        place = _PLACE.model_validate({name: data[name] for name in PLACE_FIELDS if name in data})
+        return Record(float(time), place_of(event, Place(**place.__dict__)), event)
     except (ValidationError, OverflowError) as error:
         raise BrokenLine(f"not a {kind}: {error}") from error
 
@@ -79,13 +79,15 @@ def _event(cls: type[Event], data: dict[str, JsonValue]) -> Event:
     if isinstance(marks, dict):
         for path, mark in marks.items():
             _put_back(values, path, mark)
-    return _ADAPTERS[cls].validate_python(values, strict=True)
+    return cls(**_CHECKS[cls].model_validate(values).__dict__)
 
 
 def _plain(value: object, path: str, non_finite: dict[str, JsonValue]) -> JsonValue:
     if isinstance(value, Enum):
         return value.name if isinstance(value, IntEnum) else str(value.value)
-    if value is None or isinstance(value, bool | int | str):
+    if isinstance(value, str):
+        return whole_text(value)
+    if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
         if math.isfinite(value):
@@ -93,8 +95,15 @@ def _plain(value: object, path: str, non_finite: dict[str, JsonValue]) -> JsonVa
         non_finite[path] = str(float(value))
         return None
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry, f"{path}.{key}", non_finite) for key, entry in value.items()}
+        return {
+            whole_text(str(key)): _plain(entry, f"{path}.{key}", non_finite) for key, entry in value.items()
+        }
     raise TypeError(f"{path} is a {type(value).__name__}; expected plain data")
+
+
+def whole_text(text: str) -> str:
+    """Half a character (a lone surrogate, as odd file names have) is no text anywhere else: ? stands for it."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _member(enum: type[Enum], value: JsonValue) -> Enum | JsonValue:
@@ -127,7 +136,17 @@ def _enum_fields(cls: type[Event]) -> dict[str, type[Enum]]:
     return found
 
 
-_PLACE = TypeAdapter(Place)
+def _check(cls: type[Event] | type[Place]) -> type[BaseModel]:
+    """A model of the dataclass's own fields that converts nothing: "3" is not 3."""
+    hints = get_type_hints(cls)
+    definitions = {
+        field.name: (hints[field.name], ... if field.default is MISSING else field.default)
+        for field in fields(cls)
+    }
+    return create_model(cls.__name__, __config__=ConfigDict(strict=True), **definitions)  # type: ignore[call-overload, no-any-return]
+
+
+_PLACE = _check(Place)
 _FIELDS = {cls: tuple(field.name for field in fields(cls)) for cls in KINDS.values()}
 _ENUMS = {cls: _enum_fields(cls) for cls in KINDS.values()}
-_ADAPTERS: dict[type[Event], TypeAdapter[Event]] = {cls: TypeAdapter(cls) for cls in KINDS.values()}
+_CHECKS = {cls: _check(cls) for cls in KINDS.values()}

@@ -5,14 +5,14 @@ from dataclasses import field, fields
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import ConfigDict, model_validator
+from pydantic import ConfigDict, JsonValue, model_validator
 from pydantic.dataclasses import dataclass
 
 from esper.leyline import ALPHA_CURVES, ALPHA_SPEEDS, ALPHA_TARGETS, STYLES, TEMPOS
 from esper.simic.configuration import ranges
 from esper.simic.configuration.annealing import annealing_steps
 from esper.simic.configuration.errors import ConfigError, explained, unknown_setting
-from esper.simic.configuration.files import Plain, read_settings, write_settings
+from esper.simic.configuration.files import read_settings, write_settings
 from esper.simic.configuration.kwargs import (
     AnomalyKwargs,
     EnvKwargs,
@@ -227,7 +227,7 @@ class TrainingConfig:
         """Every setting, to a .json, .toml or .yaml file."""
         write_settings(Path(path), self.to_dict())
 
-    def to_dict(self) -> dict[str, Plain]:
+    def to_dict(self) -> dict[str, JsonValue]:
         """Every setting as plain data: `TrainingConfig.of(config.to_dict()) == config`."""
         return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
 
@@ -322,7 +322,7 @@ class TrainingConfig:
         return EnvKwargs(settle=self.settle, frozen_heads=self.frozen_heads)
 
 
-def _plain(value: object) -> Plain:
+def _plain(value: object) -> JsonValue:
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, Path):

@@ -5,7 +5,9 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import JsonValue
 
 from esper.simic.configuration.errors import ConfigError
 
@@ -13,7 +15,6 @@ if TYPE_CHECKING:
     from yaml import Node
 
 T = TypeVar("T")
-Plain: TypeAlias = "bool | int | float | str | dict[str, Plain] | None"
 
 _NONE = "none"  # TOML has no null
 _DEEPEST = 4  # settings are flat but for a table or two; an alias to itself has no bottom
@@ -33,7 +34,7 @@ def read_settings(path: Path) -> dict[str, object]:
     return settings
 
 
-def write_settings(path: Path, settings: Mapping[str, Plain]) -> None:
+def write_settings(path: Path, settings: Mapping[str, JsonValue]) -> None:
     path.write_text(_for_extension(path, _WRITERS)(settings), "utf-8")
 
 
@@ -65,7 +66,7 @@ def _parse_json(text: str) -> object:
     return json.loads(text, object_pairs_hook=_unique)
 
 
-def _write_json(settings: Mapping[str, Plain]) -> str:
+def _write_json(settings: Mapping[str, JsonValue]) -> str:
     return json.dumps(dict(settings), indent=2, allow_nan=False) + "\n"
 
 
@@ -76,12 +77,12 @@ def _parse_toml(text: str) -> dict[str, object]:
     return {name: None if value == _NONE else value for name, value in tomllib.loads(text).items()}
 
 
-def _write_toml(settings: Mapping[str, Plain]) -> str:
+def _write_toml(settings: Mapping[str, JsonValue]) -> str:
     lines = (f"{name} = {_toml_value(value)}\n" for name, value in settings.items())
     return f'# "{_NONE}" stands for None\n' + "".join(lines)
 
 
-def _toml_value(value: Plain) -> str:
+def _toml_value(value: JsonValue) -> str:
     if value is None:
         return _text(_NONE)
     if isinstance(value, dict):
@@ -128,7 +129,7 @@ def _yaml_scalar(text: str) -> bool | int | float | str | None:
     return text
 
 
-def _write_yaml(settings: Mapping[str, Plain]) -> str:
+def _write_yaml(settings: Mapping[str, JsonValue]) -> str:
     # Every JSON value is a YAML one, and quoted texts cannot be taken for anything else.
     return "".join(
         f"{name}: {_text(value) if isinstance(value, str) else json.dumps(value, allow_nan=False)}\n"
@@ -142,7 +143,7 @@ _PARSERS: Mapping[str, Callable[[str], object]] = {
     ".yaml": _parse_yaml,
     ".yml": _parse_yaml,
 }
-_WRITERS: Mapping[str, Callable[[Mapping[str, Plain]], str]] = {
+_WRITERS: Mapping[str, Callable[[Mapping[str, JsonValue]], str]] = {
     ".json": _write_json,
     ".toml": _write_toml,
     ".yaml": _write_yaml,
