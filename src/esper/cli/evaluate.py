@@ -1,8 +1,15 @@
 """`esper evaluate`: judge a run's controller on tasks it was not trained on."""
 
+from typing import TYPE_CHECKING
+
 from esper.cli.arguments import VerbParser, find_run
 from esper.cli.errors import BadInput
-from esper.cli.output import as_json, plain, table
+from esper.cli.output import as_json, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from esper.simic.held_out import HeldOutScore
 
 
 def run(arguments: list[str]) -> int:
@@ -28,17 +35,48 @@ def run(arguments: list[str]) -> int:
         from esper.cli.tasks import require_suite
 
         require_suite(chosen.task)
-    from esper.nissa import RunError
     from esper.simic.agent import CheckpointError
-    from esper.simic.trainer import evaluate_run  # type: ignore[import-not-found]
+    from esper.simic.configuration.errors import ConfigError
+    from esper.simic.held_out import evaluate_checkpoint
+    from esper.simic.training_config import TrainingConfig
 
+    checkpoint = path / "checkpoints" / "best.pt"
+    if not checkpoint.exists():
+        checkpoint = path / "checkpoints" / "last.pt"
+    if not checkpoint.exists():
+        raise BadInput(f"run {path} has no checkpoint to judge; train it first")
     try:
-        result = evaluate_run(path, suite=chosen.task, episodes=chosen.episodes, seed=chosen.seed)
-    except (RunError, CheckpointError) as error:
+        config = TrainingConfig.load(path / "config.json")
+        scores = evaluate_checkpoint(
+            config,
+            checkpoint,
+            name=chosen.task,
+            episodes=chosen.episodes or config.eval_episodes,
+            seed=chosen.seed,
+        )
+    except (ConfigError, CheckpointError) as error:
         raise BadInput(str(error)) from None
-    numbers = plain(result)
-    if chosen.json or not isinstance(numbers, dict):
-        print(as_json(result))
-    else:
-        print(table(("evaluation", ""), list(numbers.items())))
+    if chosen.json:
+        print(as_json(scores))
+        return 0
+    print(f"{checkpoint.stem} checkpoint of {path.name} on {chosen.task or config.suite}, held out")
+    print(score_table(scores))
     return 0
+
+
+def score_table(scores: "Sequence[HeldOutScore]") -> str:
+    """One line a policy; gains are paired with waiting, intervals 95 %."""
+    rows = [
+        (
+            score.policy,
+            f"{score.utility:.3f}",
+            f"{score.gain:+.3f} [{score.gain_low:+.3f}, {score.gain_high:+.3f}]",
+            "-" if score.test_accuracy is None else f"{score.test_accuracy:.3f}",
+            "-" if score.added_parameters is None else f"{score.added_parameters:,.0f}",
+            str(score.episodes),
+        )
+        for score in scores
+    ]
+    return table(
+        ("policy", "utility", "gain over waiting", "test accuracy", "added parameters", "episodes"), rows
+    )

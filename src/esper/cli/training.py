@@ -10,7 +10,7 @@ from pathlib import Path
 from esper.cli.errors import INTERRUPTED, BadInput
 from esper.cli.output import as_json, plain, table
 from esper.cli.tasks import require_suite
-from esper.leyline import RoundFinished, RunSink
+from esper.leyline import AnomalyRaised, EvaluationFinished, RoundFinished, RunSink
 from esper.nissa import NullSink, RunDirectory, RunError, collect_provenance, open_recorder
 from esper.simic.toy.suites import TOY_SUITES
 from esper.simic.training_config import TrainingConfig
@@ -31,7 +31,14 @@ class Report:
             print(text, flush=True)
 
     def progress(self, news: object) -> None:
-        self.say(round_line(news) if isinstance(news, RoundFinished) else str(news))
+        if isinstance(news, RoundFinished):
+            self.say(round_line(news))
+        elif isinstance(news, AnomalyRaised):
+            self.say(f"  {news.name}: {news.detail} ({news.advice})")
+        elif isinstance(news, EvaluationFinished):
+            self.say(
+                f"  judged on {news.episodes} hosts it does not train on: gain {_signed(news.mean_gain)}"
+            )
 
     def result(self, result: object) -> None:
         if self.json:
@@ -71,11 +78,13 @@ def train_recorded(config: TrainingConfig, report: Report, *, resume: bool = Fal
 
 def _train(config: TrainingConfig, report: Report, run: Path, sink: RunSink, checkpoint: Path | None) -> int:
     from esper.simic.agent import CheckpointError, NonFiniteUpdateError
-    from esper.simic.trainer import train_ppo_vectorized  # type: ignore[import-not-found]
+    from esper.simic.trainer import train_ppo_vectorized
     from esper.tolaria.memory import OutOfDeviceMemory
 
     try:
-        result = train_ppo_vectorized(config, resume=checkpoint, sink=sink, progress=report.progress)
+        result = train_ppo_vectorized(
+            config, directory=run, resume=checkpoint, sink=sink, progress=report.progress
+        )
     except KeyboardInterrupt:
         print(f"esper: interrupted; `esper resume {run}` goes on", file=sys.stderr)
         return INTERRUPTED
@@ -85,6 +94,9 @@ def _train(config: TrainingConfig, report: Report, run: Path, sink: RunSink, che
     except (CheckpointError, OutOfDeviceMemory) as error:
         raise BadInput(str(error)) from None
     report.result(result)
+    if result.interrupted is not None:
+        print(f"esper: stopped by {result.interrupted}; `esper resume {run}` goes on", file=sys.stderr)
+        return INTERRUPTED
     return 0
 
 

@@ -76,7 +76,7 @@ def play_cases(
     episodes: Episodes,
     wanted: Sequence[tuple[str, int]],
     *,
-    look: Callable[[HostProtocol, str], float] | None = None,
+    look: Callable[[HostProtocol, str], float | None] | None = None,
 ) -> list[Judged]:
     """One episode of each (case, host seed), as many at a time as there are envs, in the order given."""
     judged: list[Judged] = []
@@ -90,7 +90,7 @@ def _play_together(
     player: Player,
     episodes: Episodes,
     wanted: Sequence[tuple[str, int]],
-    look: Callable[[HostProtocol, str], float] | None,
+    look: Callable[[HostProtocol, str], float | None] | None,
 ) -> list[Judged]:
     filled = [
         *wanted,
@@ -116,7 +116,7 @@ def _play_together(
 
 
 def _judge(
-    episodes: Episodes, env_idx: int, lost: bool, look: Callable[[HostProtocol, str], float] | None
+    episodes: Episodes, env_idx: int, lost: bool, look: Callable[[HostProtocol, str], float | None] | None
 ) -> Judged:
     summary = episodes.summary(env_idx, lost=lost)
     worth_looking = look is not None and summary.utility is not None

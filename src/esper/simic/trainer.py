@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from esper import __version__
 from esper.leyline import (
     AnomalyRaised,
     CheckpointSaved,
@@ -20,6 +21,7 @@ from esper.leyline import (
     RunEvent,
     RunFinished,
     RunSink,
+    RunStarted,
 )
 from esper.simic.agent import PPOUpdateMetrics
 from esper.simic.agent.advice import advice_for
@@ -300,6 +302,9 @@ def train_ppo_vectorized(
             trainer.begin()
         else:
             trainer.resume(resume)
+        if sink is not None:
+            name = config.run_name or config.suite
+            sink.emit(RunStarted(name, __version__, None if resume is None else trainer.round))
         return trainer.train()
     finally:
         training.envs.close()
