@@ -352,3 +352,31 @@ def test_a_failed_save_keeps_the_old_file(saved: Path, monkeypatch: pytest.Monke
         _fresh().save(saved)
     assert saved.read_bytes() == before
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
+def test_fused_optimisers_find_their_state_in_the_weights_memory_format(tmp_path: Path) -> None:
+    x = torch.linspace(-1, 1, 5 * 3 * 16).view(5, 3, 4, 4)
+    models = []
+    for _ in range(2):
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            host = ConvNet(3, 3, dims=2, widths=(4, 5), pools=(1, 1))
+        model = esper.wrap(host.to(memory_format=torch.channels_last), ["blocks.*"], x)  # type: ignore[call-overload]
+        model.attach(Adam(model.parameters(), lr=0.01, fused=True))
+        models.append(model)
+    straight, resumed = models
+    _descend(straight, x)
+    straight.save(tmp_path / "m.safetensors")
+    resumed.load(tmp_path / "m.safetensors")
+    for model in models:
+        _descend(model, x)
+    for ours, theirs in zip(straight.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def _descend(model: GrowingModel, x: Tensor) -> None:
+    assert model.care is not None
+    for _ in range(3):
+        model.care.optimizer.zero_grad()
+        model(x).square().mean().backward()
+        model.care.optimizer.step()

@@ -1,9 +1,11 @@
 """Control curves: the wait-only run, computed once."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from esper.tolaria import controls
 from esper.tolaria.controls import ControlCurves
@@ -14,7 +16,6 @@ from tiny_tasks import germinate, tiny_task
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    controls._fingerprint.cache_clear()
     return tmp_path / "controls"
 
 
@@ -57,16 +58,32 @@ def test_a_longer_curve_begins_like_the_shorter_one(directory: Path) -> None:
     assert long.epochs == 4
 
 
-def test_what_the_numbers_depend_on_is_in_the_name(directory: Path) -> None:
+def test_what_the_numbers_depend_on_is_in_the_name(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     curves = ControlCurves(2, directory)
     path = curves._path("tiny", 0)
     assert path == curves._path("tiny", 0)
+    for home, name in ((controls, "NUMERICS"), (torch, "__version__"), (controls, "_hardware")):
+        with monkeypatch.context() as changed:
+            changed.setattr(home, name, (lambda _: "another") if name == "_hardware" else "another")
+            assert path != curves._path("tiny", 0)
     assert path != curves._path("tiny:samples=60", 0)
     assert path != curves._path("tiny", 1)
     forget("tiny")
     register(tiny_task(clip_host=0.5))
-    controls._fingerprint.cache_clear()
     assert path != curves._path("tiny", 0)
+
+
+def test_a_file_that_was_written_anew_has_another_curve(tmp_path: Path) -> None:
+    curves = ControlCurves(2, tmp_path / "controls")
+    file = tmp_path / "table.csv"
+    names: list[Path] = []
+    for flip in (0, 1, 0):
+        rows = (f"{i % 7},{(i * i) % 11},{(i + flip) % 2}" for i in range(200))
+        file.write_text("\n".join(("a,b,class", *rows)))
+        os.utime(file, ns=(len(names), len(names)))
+        names.append(curves._path(f"tabular:path={file}", 0))
+    assert names[0] != names[1]
+    assert names[0] == names[2]
 
 
 def test_a_damaged_file_is_computed_again(directory: Path) -> None:

@@ -219,3 +219,121 @@ def test_without_a_governor_nothing_is_restored() -> None:
     world.epoch([0])
     assert world.host(0).report.rolled_back is None
     assert math.isnan(world.host(0).report.validation_loss)
+
+
+def _collapse(world: EngineWorld) -> None:
+    """Nothing is finite or large: the host has forgotten everything, and cannot learn."""
+    host = world.host(0)
+    with torch.no_grad():
+        for parameter in host.model.parameters():
+            parameter.zero_()
+    for group in host.optimizer.param_groups:
+        group["lr"] = 0.0
+
+
+def test_a_host_that_collapsed_goes_back_to_when_it_had_learned() -> None:
+    world = EngineWorld(1)
+    world.begin(0, "tiny", seed=0)
+    for _ in range(5):
+        world.epoch([0])
+    good = world.host(0).report
+    _collapse(world)
+    world.epoch([0])
+    assert world.host(0).report.rolled_back is None
+    world.epoch([0])
+    assert world.host(0).report.rolled_back == "collapsed"
+    assert world.population.validate().loss.item() == good.validation_loss
+
+
+@pytest.mark.parametrize("fault", ["growth", "collapse"])
+def test_a_host_saved_before_its_rollback_goes_back_to_the_same_host(fault: str) -> None:
+    """What is remembered is not always what is there: growth since then, or an epoch at chance."""
+    world, twin = EngineWorld(1), EngineWorld(1)
+    world.begin(0, "tiny", seed=0)
+    for action in (germinate(0), advance(0), None, None, None):
+        if action is not None:
+            world.apply(0, action)
+        world.epoch([0])
+    if fault == "growth":
+        world.apply(0, ActionSpec(LifecycleOp.PRUNE, "blocks.0"))
+        world.apply(0, germinate(2, "mixer"))
+        before = world.host(0).snapshots()
+        state = world.state_dict(0)
+        assert world.host(0).snapshots() == before
+    else:
+        _collapse(world)
+        world.epoch([0])
+        state = world.state_dict(0)
+    twin.load_state_dict(0, state)
+    for each in (world, twin):
+        if fault == "growth":
+            _break(each)
+        each.epoch([0])
+        assert each.host(0).report.rolled_back is not None
+    for _ in range(3):
+        assert twin.host(0).snapshots() == world.host(0).snapshots()
+        for ours, theirs in zip(
+            world.host(0).model.parameters(), twin.host(0).model.parameters(), strict=True
+        ):
+            assert torch.equal(ours, theirs)
+        for each in (world, twin):
+            each.epoch([0])
+        assert twin.host(0).report == world.host(0).report
+
+
+def test_chance_is_that_of_the_data_at_hand() -> None:
+    world = EngineWorld(1)
+    world.begin(0, "shift:change=1,size=500,classes=2", seed=0)
+    governor = world.governor(0)
+    assert governor is not None
+    assert governor.chance_accuracy == pytest.approx(0.5, abs=0.05)
+    for chance in (0.5, 0.1):
+        world.epoch([0])
+        assert governor.chance_accuracy == pytest.approx(chance, abs=0.05)
+
+
+def test_a_seed_does_not_learn_from_a_gradient_that_is_not_finite() -> None:
+    """Without a governor, who would put back what was spoilt."""
+    world = EngineWorld(1, governor=None)
+    world.begin(0, "tiny", seed=0)
+    for action in (germinate(), advance(), None):
+        if action is not None:
+            world.apply(0, action)
+        world.epoch([0])
+    seed = world.host(0).slots[1].seed
+    assert seed is not None
+    handle = seed.scale.register_hook(lambda gradient: gradient * math.nan)
+    before = [parameter.detach().clone() for parameter in seed.parameters()]
+    world.epoch([0])
+    handle.remove()
+    assert all(torch.equal(now, then) for now, then in zip(seed.parameters(), before, strict=True))
+    assert world.host(0).snapshots()[1].gradients_finite is False
+    assert math.isfinite(world.host(0).report.validation_loss)
+    world.epoch([0])
+    assert world.host(0).snapshots()[1].gradients_finite is True
+
+
+def test_a_fading_seed_that_breaks_is_noticed_though_it_has_no_gradient() -> None:
+    world = EngineWorld(2)
+    for index in range(2):
+        world.begin(index, "tiny", seed=index)
+    for action in (germinate(), advance(), None, ActionSpec(LifecycleOp.PRUNE, "blocks.1", alpha_speed=8)):
+        if action is not None:
+            world.apply(FAULTY, action)
+        world.epoch([0, 1])
+    _inf_from_seed(world)
+    world.epoch([0, 1])
+    assert [world.host(index).report.rolled_back for index in range(2)] == [None, "seed_not_finite"]
+
+
+def test_what_was_reached_on_old_data_is_forgotten_with_them() -> None:
+    world = EngineWorld(1)
+    world.begin(0, "tiny:change=2", seed=0)
+    governor = world.governor(0)
+    assert governor is not None
+    best = []
+    for _ in range(3):
+        governor.best_accuracy = 2.0
+        world.epoch([0])
+        best.append(governor.best_accuracy == 2.0)
+    assert best == [True, True, False]

@@ -53,6 +53,21 @@ def test_collapse_needs_two_epochs_at_chance() -> None:
     assert governor.judge(fallen) is Verdict.COLLAPSED
 
 
+def test_after_a_collapse_the_count_begins_again() -> None:
+    governor = _governor(best=0.8)
+    fallen = replace(WELL, validation_accuracy=0.2)
+    verdicts = [governor.judge(fallen) for _ in range(4)]
+    assert verdicts == [None, Verdict.COLLAPSED, None, Verdict.COLLAPSED]
+
+
+def test_what_is_left_may_be_nothing_at_all() -> None:
+    governor = Governor(
+        GovernorRules(collapse_share=0.0, collapse_patience=1), 0.25, untrained_loss=1.5, best_accuracy=0.75
+    )
+    assert governor.judge(replace(WELL, validation_accuracy=0.375)) is None
+    assert governor.judge(replace(WELL, validation_accuracy=0.25)) is Verdict.COLLAPSED
+
+
 def test_just_above_chance_is_no_collapse() -> None:
     governor = _governor(best=0.8)
     fallen = replace(WELL, validation_accuracy=0.27)

@@ -72,6 +72,11 @@ def test_one_multi_tensor_norm_whatever_the_number_of_parameters(monkeypatch: py
     assert calls == [17]
 
 
+def test_a_norm_at_the_threshold_has_not_vanished() -> None:
+    collector = SeedGradientCollector(vanishing=1.0)
+    assert [collector.collect(_with_gradients([norm])).has_vanishing for norm in (1.0, 0.5)] == [False, True]
+
+
 def test_thresholds_must_be_in_order() -> None:
     with pytest.raises(ValueError, match=r"vanishing=2.0 must be >= 0 and below exploding=1.0"):
         SeedGradientCollector(vanishing=2.0, exploding=1.0)

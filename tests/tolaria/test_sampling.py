@@ -18,6 +18,11 @@ def test_the_order_is_the_seeds_own() -> None:
     assert not torch.equal(first, other)
 
 
+def test_the_order_is_the_one_that_control_curves_were_made_with() -> None:
+    """If this has to change, so has `controls.NUMERICS`."""
+    assert ShuffledStream(0).draw(range(7), 1, 7).tolist() == [[3, 0, 1, 6, 5, 4, 2]]
+
+
 def test_no_sample_repeats_within_one_pass() -> None:
     assert len(ShuffledStream(0).draw(range(60), 4, 15).unique()) == 60
 

@@ -78,6 +78,17 @@ def test_stacked_coalitions_equal_separate_ones(monkeypatch: pytest.MonkeyPatch)
     assert torch.allclose(out[:, 1], scores.accuracy[0], atol=1e-6)
 
 
+def test_validation_in_parts_equals_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    from esper.tolaria import validation
+
+    population, _ = _grown()
+    whole = population.validate()
+    monkeypatch.setattr(validation, "ELEMENTS_AT_ONCE", 7 * 13 + 5)  # seven samples at a time, of 47
+    parts = population.validate()
+    assert torch.allclose(parts.loss, whole.loss, rtol=0.0, atol=1e-6)
+    assert torch.allclose(parts.accuracy, whole.accuracy, rtol=0.0, atol=1e-6)
+
+
 def test_measuring_changes_nothing() -> None:
     population, host = _grown()
     before = {name: tensor.clone() for name, tensor in host.model.state_dict().items()}

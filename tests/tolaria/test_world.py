@@ -9,8 +9,9 @@ import torch
 from esper.leyline import ActionSpec, LifecycleOp, Stage, World
 from esper.tolaria.host import TrainedHost
 from esper.tolaria.settling import settle, utility
+from esper.tolaria.tasks import OptimiserSpec, forget, register
 from esper.tolaria.world import EngineWorld
-from tiny_tasks import advance, germinate
+from tiny_tasks import advance, germinate, picture_task
 
 SCRIPT: dict[int, ActionSpec] = {
     0: germinate(0),
@@ -95,12 +96,59 @@ def test_a_host_saved_mid_episode_goes_on_bit_for_bit(saved_at: int) -> None:
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.parametrize("saved_at", [1, 4])
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
+def test_a_host_whose_channels_come_last_goes_on_bit_for_bit_too(kind: str, saved_at: int) -> None:
+    register(picture_task(optimiser=OptimiserSpec(kind=kind, lr=1e-2)))  # type: ignore[arg-type]
+    try:
+        world, twin = _begun("pictures"), EngineWorld(1)
+        _play(world, range(saved_at))
+        twin.load_state_dict(0, world.state_dict(0))
+    finally:
+        forget("pictures")
+    for parameter, state in twin.host(0).optimizer.state.items():
+        assert all(v.stride() == parameter.stride() for v in state.values() if v.shape == parameter.shape)
+    assert _play(twin, range(saved_at, 6)) == _play(world, range(saved_at, 6))
+
+
 def test_an_action_needs_what_its_operation_needs() -> None:
     host = _begun().host(0)
     with pytest.raises(ValueError, match=r"ADVANCE needs a slot; the slots are blocks.0"):
         host.apply(ActionSpec(LifecycleOp.ADVANCE))
     with pytest.raises(ValueError, match=r"GERMINATE needs a blueprint; offered: conv_small, mixer"):
         host.apply(ActionSpec(LifecycleOp.GERMINATE, "blocks.0"))
+    with pytest.raises(ValueError, match=r"unknown slot 'nowhere'; the slots are blocks.0"):
+        host.apply(ActionSpec(LifecycleOp.GERMINATE, "nowhere"))
+
+
+def test_an_operation_may_come_as_its_number() -> None:
+    host = _begun().host(0)
+    host.apply(ActionSpec(0, "blocks.0"))  # type: ignore[arg-type]
+    host.apply(ActionSpec(1, "blocks.0", "norm"))  # type: ignore[arg-type]
+    assert host.slots[0].stage is Stage.TRAINING
+    with pytest.raises(ValueError, match="9 is not a valid LifecycleOp"):
+        host.apply(ActionSpec(9, "blocks.0"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("hosts", [[0, 1], [0, 0], [0, 2], []])
+def test_hosts_that_cannot_have_their_epoch_do_not_cost_the_others_one(hosts: list[int]) -> None:
+    world = EngineWorld(2)
+    world.begin(0, "tiny", 0)
+    world.apply(0, germinate())
+    with pytest.raises(ValueError, match=r"has not begun|host_idx"):
+        world.epoch(hosts)
+    assert world.host(0).readings()[1].age == 0
+
+
+def test_a_host_outlives_a_beginning_that_was_refused() -> None:
+    world = _begun("tiny")
+    world.epoch([0])
+    with pytest.raises(ValueError, match="no task is named"):
+        world.begin(0, "nonsense", 0)
+    with torch.no_grad():
+        next(world.host(0).model.host.parameters()).fill_(float("nan"))
+    world.epoch([0])
+    assert world.host(0).report.rolled_back == "not_finite"
 
 
 # Settling
@@ -175,6 +223,12 @@ def test_the_report_after_settling_is_of_the_settled_model() -> None:
     assert host.added_parameters == 0
     again = world.population.validate([0])
     assert host.report.validation_loss == pytest.approx(again.loss[0, 0].item())
+
+
+@pytest.mark.parametrize("rent", [-0.1, float("nan"), float("inf")])
+def test_rent_is_a_number(rent: float) -> None:
+    with pytest.raises(ValueError, match=r"rent must be a finite number >= 0, not"):
+        _begun("tiny").settle(0, rent, committed_only=False)
 
 
 def test_settling_a_bare_host_changes_nothing() -> None:

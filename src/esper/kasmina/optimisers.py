@@ -126,6 +126,15 @@ class OptimiserCare:
         ]
         return sizes.index(max(sizes))
 
+    def group_lists(self) -> list[tuple[Scheduler, str, list[Any]]]:
+        """Copies of everything the schedulers keep per parameter group."""
+        return [
+            (scheduler, name, list(values))
+            for scheduler in self.schedulers
+            for name in _RATE_LISTS + _OTHER_LISTS
+            if isinstance(values := getattr(scheduler, name, None), list)
+        ]
+
     def _take_out(self, parameters: Sequence[Tensor]) -> list[str]:
         """Take parameters out of their groups, and drop a group that this empties; returns their names."""
         leaving, names = {id(parameter) for parameter in parameters}, []

@@ -398,8 +398,17 @@ def _restore_optimizer(
         ):
             name = names[id(parameter)]
             if name in saved.scalars:
-                packed["state"][number] = {**saved.scalars[name], **_below(tensors, f"optimizer/{name}/")}
+                kept = _below(tensors, f"optimizer/{name}/")
+                laid_out = {key: laid_out_like(parameter, value) for key, value in kept.items()}
+                packed["state"][number] = {**saved.scalars[name], **laid_out}
     care.optimizer.load_state_dict(packed)
+
+
+def laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
+    """An optimiser's tensor in its parameter's memory format: fused optimisers walk both as flat memory."""
+    if value.shape != parameter.shape:
+        return value
+    return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
 
 
 def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -2,13 +2,14 @@
 
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from esper.kasmina.life import Life
 from esper.kasmina.model import GrowingModel
+from esper.kasmina.optimisers import Scheduler
 from esper.kasmina.seed import Seed
 from esper.kasmina.slot import Slot
 
@@ -32,7 +33,7 @@ class ModelSnapshot:
     """A model and its attached optimiser as they were. Taking it again reuses the memory while nothing grows.
 
     Seeds are kept as the modules they are and tensors by value, so restoring brings back the same parameters.
-    Nothing here waits for a device.
+    Schedulers go on in time, with the parameter groups there were. Nothing here waits for a device.
     """
 
     def __init__(self, model: GrowingModel) -> None:
@@ -42,19 +43,21 @@ class ModelSnapshot:
         self._slots: list[_SlotMemory] = []
         self._groups: list[dict[str, object]] = []
         self._state: dict[Tensor, dict[str, object]] = {}
+        self._schedules: list[tuple[Scheduler, str, list[Any]]] = []
         self.take()
 
     @torch.no_grad()
     def take(self) -> None:
         """Remember the model as it is now."""
-        optimizer = self._optimizer()
+        care = self._model.care
         self._slots = [_remember(slot) for slot in self._model.slots.values()]
-        if optimizer is not None:
+        if care is not None:
+            optimizer, self._schedules = care.optimizer, care.group_lists()
             self._groups = [{**group, "params": list(group["params"])} for group in optimizer.param_groups]
             self._state = {parameter: dict(state) for parameter, state in optimizer.state.items()}
         sources = [*self._model.parameters(), *self._model.buffers()]
-        for state in self._state.values():
-            sources += [value for value in state.values() if isinstance(value, Tensor)]
+        for values in (*self._groups, *self._state.values()):  # a learning rate may be a tensor too
+            sources += [value for value in values.values() if isinstance(value, Tensor)]
         same = len(sources) == len(self._sources) and all(
             new is old for new, old in zip(sources, self._sources, strict=True)
         )
@@ -68,17 +71,16 @@ class ModelSnapshot:
         """Bring the model and its optimiser back to what `take` saw last."""
         for slot, memory in zip(self._model.slots.values(), self._slots, strict=True):
             _recall(slot, memory)
-        optimizer = self._optimizer()
-        if optimizer is not None:
+        if self._model.care is not None:
+            optimizer = self._model.care.optimizer
             optimizer.param_groups[:] = [{**group, "params": list(group["params"])} for group in self._groups]  # type: ignore[call-overload]
             optimizer.state.clear()
             optimizer.state.update({parameter: dict(state) for parameter, state in self._state.items()})
+        for scheduler, name, values in self._schedules:
+            getattr(scheduler, name)[:] = values
         _copy(self._sources, self._copies)
         for parameter in self._model.parameters():
             parameter.grad = None
-
-    def _optimizer(self) -> Optimizer | None:
-        return None if self._model.care is None else self._model.care.optimizer
 
 
 def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:

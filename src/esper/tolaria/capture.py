@@ -77,6 +77,10 @@ class CapturedStep:
                 graph.capture_end()
         self._graph = graph
 
+    @property
+    def is_captured(self) -> bool:
+        return self._graph is not None
+
     def release(self) -> None:
         """Give the graph's memory back to its stream's pool."""
         if self._graph is not None:

@@ -19,7 +19,7 @@ from esper.tolaria.memory import keep_freed_memory
 from esper.tolaria.tasks import Instance
 from esper.tolaria.world import EngineWorld
 
-NUMERICS = 1
+NUMERICS = 2
 """Raised when the engine's numbers change, so that old curves are not compared with new runs."""
 
 
@@ -70,7 +70,6 @@ class ControlCurves:
         self.epochs = epochs
         self.directory = directory or default_directory()
         self.device = torch.device(device)
-        self._recent: dict[tuple[str, int], ControlRun] = {}
 
     def curve(self, case: str, seed: int) -> ControlCurve:
         """Loss and accuracy at epochs 0, 1, ... of the host that `EngineWorld.begin(_, case, seed)` makes."""
@@ -100,19 +99,22 @@ class ControlCurves:
                 self._keep(job.result())
 
     def _find(self, case: str, seed: int) -> ControlRun | None:
-        """Long enough, in this process or on disk."""
-        found = self._recent.get((case, seed)) or _read(self._path(case, seed))
-        if found is None or found.epochs < self.epochs:
-            return None
-        self._recent[case, seed] = found
-        return found
+        """On disk, and long enough."""
+        found = _read(self._path(case, seed))
+        return None if found is None or found.epochs < self.epochs else found
 
     def _keep(self, run: ControlRun) -> None:
-        self._recent[run.case, run.seed] = run
         _write(self._path(run.case, run.seed), run)
 
     def _path(self, case: str, seed: int) -> Path:
-        parts = (_fingerprint(case), seed, NUMERICS, torch.__version__, _hardware(self.device))
+        instance = Instance.parse(case)
+        parts = (
+            _fingerprint(instance, instance.source()),
+            seed,
+            NUMERICS,
+            torch.__version__,
+            _hardware(self.device),
+        )
         name = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
         return self.directory / f"{name}.json"
 
@@ -146,8 +148,9 @@ def _prepare_process() -> None:
 
 
 @cache
-def _fingerprint(case: str) -> str:
-    return Instance.parse(case).fingerprint()
+def _fingerprint(instance: Instance, _source: tuple[object, ...]) -> str:
+    """Hashing the data takes a while: once for each source they come from."""
+    return instance.fingerprint()
 
 
 def _hardware(device: torch.device) -> str:

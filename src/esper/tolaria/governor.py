@@ -12,7 +12,7 @@ class Verdict(StrEnum):
     NOT_FINITE = "not_finite"
     """A loss, or the host's gradient, was NaN or Inf."""
     SEED_NOT_FINITE = "seed_not_finite"
-    """A seed's output or gradient was NaN or Inf. It was kept away from the host, and is taken out now."""
+    """A seed's output or gradient was NaN or Inf. It was kept away from the host, and goes back with it."""
     DIVERGED = "diverged"
     """The training loss is far above that of a host that knows nothing."""
     COLLAPSED = "collapsed"

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from esper.kasmina import GrowingModel, Slot
+from esper.kasmina.persistence import laid_out_like
 from esper.leyline import (
     ActionSpec,
     BlueprintCard,
@@ -38,6 +39,8 @@ class ResidentData:
             Split(_place(phase.validation.inputs, task, device), phase.validation.targets.to(device))
             for phase in data.phases
         ]
+        self.chances = [_commonest_share(phase.validation.targets) for phase in data.phases]
+        """Of each phase, the validation accuracy of a host that always says the same."""
         ends = torch.tensor([len(train) for train in phases]).cumsum(0).tolist()
         self.ranges = [range(end - len(train), end) for end, train in zip(ends, phases, strict=True)]
         self._starts = [phase.start_epoch for phase in data.phases]
@@ -45,6 +48,10 @@ class ResidentData:
     def phase_at(self, epoch: int) -> int:
         """Which phase rules while epoch `epoch` (from 0) is trained."""
         return max(index for index, start in enumerate(self._starts) if start <= epoch)
+
+
+def _commonest_share(targets: Tensor) -> float:
+    return int(torch.bincount(targets.flatten()).max()) / targets.numel()
 
 
 def _place(inputs: Tensor, task: Task, device: torch.device) -> Tensor:
@@ -119,7 +126,16 @@ class TrainedHost:
     @property
     def validation(self) -> Split:
         """The validation set of the epoch that was trained last (of the first one, before that)."""
-        return self.data.validations[self.data.phase_at(max(self.epoch - 1, 0))]
+        return self.data.validations[self._validated_phase]
+
+    @property
+    def chance_accuracy(self) -> float:
+        """On that set."""
+        return self.data.chances[self._validated_phase]
+
+    @property
+    def _validated_phase(self) -> int:
+        return self.data.phase_at(max(self.epoch - 1, 0))
 
     def draw_order(self) -> Tensor:
         """Indices (step, batch) of the epoch to come."""
@@ -128,14 +144,28 @@ class TrainedHost:
 
     # What is done to it
 
+    def lay_out_seeds(self) -> None:
+        """Seeds that are new here, and what the optimiser keeps of them, in the task's memory format."""
+        if not self.task.channels_last:
+            return
+        self.model.grown.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        for parameter in self.model.grown.parameters():
+            state = self.optimizer.state.get(parameter, {})
+            state |= {
+                key: laid_out_like(parameter, value)
+                for key, value in state.items()
+                if isinstance(value, Tensor) and value.stride() != parameter.stride()
+            }
+
     def apply(self, action: ActionSpec) -> None:
         """Execute one operation; an illegal one is refused by the model."""
-        model, slot = self.model, action.slot
-        if action.op is LifecycleOp.WAIT:
+        model, slot, op = self.model, action.slot, LifecycleOp(action.op)
+        if op is LifecycleOp.WAIT:
             return
         if slot is None:
-            raise ValueError(f"{action.op.name} needs a slot; the slots are {', '.join(model.slots)}")
-        if action.op is LifecycleOp.GERMINATE:
+            raise ValueError(f"{op.name} needs a slot; the slots are {', '.join(model.slots)}")
+        model.slot_config.index(slot)  # names the slots where there is no such one
+        if op is LifecycleOp.GERMINATE:
             if action.blueprint is None:
                 raise ValueError(
                     f"GERMINATE needs a blueprint; offered: {', '.join(model.slots[slot].blueprints)}"
@@ -147,11 +177,10 @@ class TrainedHost:
                 tempo=action.tempo,
                 alpha_target=action.alpha_target,
             )
-            if self.task.channels_last:
-                model.grown.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        elif action.op is LifecycleOp.ADVANCE:
+            self.lay_out_seeds()
+        elif op is LifecycleOp.ADVANCE:
             model.advance(slot)
-        elif action.op is LifecycleOp.SET_ALPHA_TARGET:
+        elif op is LifecycleOp.SET_ALPHA_TARGET:
             model.set_alpha_target(
                 slot,
                 action.alpha_target,
@@ -159,7 +188,7 @@ class TrainedHost:
                 alpha_speed=action.alpha_speed,
                 alpha_curve=action.alpha_curve,
             )
-        elif action.op is LifecycleOp.PRUNE:
+        elif op is LifecycleOp.PRUNE:
             model.prune(slot, alpha_speed=action.alpha_speed, alpha_curve=action.alpha_curve)
         else:
             model.fossilize(slot)

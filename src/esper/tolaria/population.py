@@ -69,11 +69,11 @@ class Population:
 
     def begin(self, host_idx: int, case: str, seed: int) -> TrainedHost:
         """Put a new, untrained host of the task instance `case` in place `host_idx`."""
+        self._require_place(host_idx)
         instance = Instance.parse(case)
         self.forget_step(host_idx)
         self._hosts[host_idx] = None
-        begun = sum(host is not None for host in self._hosts)
-        with room_for(len(self), placed=begun, device=self.device):
+        with room_for(len(self), placed=self._begun(), device=self.device):
             data = self._resident(instance)
             host = TrainedHost(task(instance.task), data, case=str(instance), seed=seed, device=self.device)
         if len(host.slots) > self.max_slots:
@@ -84,6 +84,7 @@ class Population:
         return host
 
     def host(self, host_idx: int) -> TrainedHost:
+        self._require_place(host_idx)
         host = self._hosts[host_idx]
         if host is None:
             raise ValueError(f"host {host_idx} has not begun: call begin({host_idx}, case, seed) first")
@@ -93,7 +94,7 @@ class Population:
 
     def train_epoch(self, host_idxs: Sequence[int] | None = None) -> EpochTally:
         """Train these hosts (all by default) for one epoch. The caller has ticked their alphas."""
-        chosen = self._chosen(host_idxs)
+        chosen = self.chosen(host_idxs)
         self._tally.zero_()
         orders = [self.host(index).draw_order() for index in chosen]
         if self._pool is None:
@@ -118,10 +119,8 @@ class Population:
             step.order.copy_(order)
             step.cursor.zero_()
         with pool.fork():
-            for placed, step in enumerate(
-                steps
-            ):  # the first minibatch, in which steps that are new are captured
-                with room_for(len(self), placed=placed, device=self.device):
+            for step in steps:  # the first minibatch, in which steps that are new are captured
+                with room_for(len(self), placed=self._captured(), device=self.device):
                     step()
             for batch in range(1, max(len(order) for order in orders)):
                 for step, order in zip(steps, orders, strict=True):
@@ -186,7 +185,7 @@ class Population:
 
     def validate(self, host_idxs: Sequence[int] | None = None) -> CoalitionScores:
         """Loss and accuracy of these hosts (all by default) on their whole validation sets, under each coalition."""
-        chosen = self._chosen(host_idxs)
+        chosen = self.chosen(host_idxs)
         plans = tuple(plan_coalitions(self.host(index)) for index in chosen)
         widest = max(len(plan.masks) for plan in plans)
         scores = torch.full((len(chosen), widest, 2), torch.nan, device=self.device)
@@ -197,17 +196,35 @@ class Population:
             alphas = upload([torch.tensor(plan.alphas) for plan in plans], self.device)
             with self._pool.fork():
                 for row, (index, plan) in enumerate(zip(chosen, plans, strict=True)):
-                    with torch.cuda.stream(self._pool.streams[self._pool.index_of(index)]):
+                    with (
+                        room_for(len(self), placed=self._begun() - 1, device=self.device),
+                        torch.cuda.stream(self._pool.streams[self._pool.index_of(index)]),
+                    ):
                         validate_host(self.host(index), plan, alphas[row], scores[row, : len(plan.masks)])
         return CoalitionScores(chosen, plans, loss=scores[..., 0], accuracy=scores[..., 1])
 
-    # Helpers
-
-    def _chosen(self, host_idxs: Sequence[int] | None) -> tuple[int, ...]:
+    def chosen(self, host_idxs: Sequence[int] | None) -> tuple[int, ...]:
+        """These hosts (all by default), which must have begun."""
         chosen = tuple(range(len(self)) if host_idxs is None else host_idxs)
         if not chosen or len(set(chosen)) != len(chosen):
             raise ValueError(f"host_idxs must name at least one host and none twice, not {list(chosen)}")
+        for index in chosen:
+            self.host(index)
         return chosen
+
+    # Helpers
+
+    def _begun(self) -> int:
+        return sum(host is not None for host in self._hosts)
+
+    def _captured(self) -> int:
+        return sum(isinstance(step, CapturedStep) and step.is_captured for step in self._steps)
+
+    def _require_place(self, host_idx: int) -> None:
+        if not 0 <= host_idx < len(self):
+            raise ValueError(
+                f"host_idx must be 0..{len(self) - 1}, not {host_idx}: there are {len(self)} places"
+            )
 
     def _resident(self, instance: Instance) -> ResidentData:
         """The instance's data on the device; what no host uses any more is let go."""

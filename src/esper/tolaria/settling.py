@@ -1,5 +1,6 @@
 """The end of a run: what is not part of the product goes, and so does every seed whose removal pays now."""
 
+import math
 from collections.abc import Callable, Mapping
 
 from esper.leyline import Stage
@@ -23,6 +24,8 @@ def settle(
     `committed_only` just the fossilised seeds stay. `measure` validates the host as it is, each live seed off in
     turn. Returns whether anything was removed.
     """
+    if not 0.0 <= rent < math.inf:
+        raise ValueError(f"rent must be a finite number >= 0, not {rent!r}")
     removed = False
     for slot in host.slots:
         unfinished = slot.stage is Stage.TRAINING or slot.life.fading

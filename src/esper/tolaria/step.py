@@ -89,10 +89,7 @@ class SeedGuard:
     ) -> None:
         self._records, self._seeds = records, seeds
         self._slots = torch.tensor(slots, device=records.device)
-        sizes = torch.tensor([sum(parameter.numel() for parameter in seed) for seed in seeds])
-        self._owner = (
-            torch.arange(len(seeds)).repeat_interleave(sizes).to(records.device)
-        )  # (element,) -> seed
+        self._owner: Tensor | None = None
 
     def __call__(self, norms: Tensor) -> None:
         """`norms` (seed,) are those of the seeds' gradients in this step."""
@@ -104,19 +101,29 @@ class SeedGuard:
                 for parameter in seed:
                     parameter.grad = None if bad else parameter.grad
         else:
-            gradients = [p.grad for seed in self._seeds for p in seed if p.grad is not None]
-            flat = torch.cat([gradient.flatten() for gradient in gradients])
-            flat.masked_fill_(broken.index_select(0, self._owner), 0.0)
-            parts = flat.split([gradient.numel() for gradient in gradients])
-            torch._foreach_copy_(gradients, [p.view(g.shape) for p, g in zip(parts, gradients, strict=True)])
-        self._records[:, 1].index_copy_(
-            0, self._slots, broken | self._records[:, 1].index_select(0, self._slots)
-        )
+            self.zero(broken)
+        self._records[:, 0].index_copy_(0, self._slots, broken)
+        self._records[:, 1] |= self._records[:, 0]  # of all slots: a fading seed is told of, too
         self._records[:, 0] = False
+
+    def zero(self, broken: Tensor) -> None:
+        """The gradients of the seeds that are `broken` (seed,), without asking which these are."""
+        held = [[p.grad for p in seed if p.grad is not None] for seed in self._seeds]
+        gradients = [gradient for seed in held for gradient in seed]
+        if self._owner is None:  # a step's first run is never captured, and has the gradients of every other
+            sizes = torch.tensor([sum(gradient.numel() for gradient in seed) for seed in held])
+            self._owner = (
+                torch.arange(len(held)).repeat_interleave(sizes).to(broken.device)
+            )  # (element,) -> seed
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        flat.masked_fill_(broken.index_select(0, self._owner), 0.0)
+        parts = flat.split([gradient.numel() for gradient in gradients])
+        torch._foreach_copy_(gradients, [p.view(g.shape) for p, g in zip(parts, gradients, strict=True)])
 
 
 def autocast(host: TrainedHost) -> AbstractContextManager[object]:
-    if host.task.precision == "bf16":
+    """CPUs compute in float32 whatever the task says: few are faster in bfloat16, and some claim it and crash."""
+    if host.task.precision == "bf16" and host.device.type != "cpu":
         return torch.autocast(host.device.type, dtype=torch.bfloat16)
     return nullcontext()
 

@@ -16,6 +16,8 @@ from esper.tolaria.step import autocast
 
 ROWS_AT_ONCE = 16384
 """Rows (samples x coalitions) of one forward on CUDA."""
+ELEMENTS_AT_ONCE = 2**18
+"""Elements of the samples in one forward on the CPU: a long text or many pictures would fill its memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,8 @@ def validate_host(host: TrainedHost, plan: CoalitionPlan, alphas: Tensor | None,
     samples = len(validation)
     host.model.eval()
     out.zero_()
-    rows = samples if alphas is None else max(ROWS_AT_ONCE // len(plan.masks), 1)
+    size = validation.inputs[0].numel()
+    rows = max(ELEMENTS_AT_ONCE // size if alphas is None else ROWS_AT_ONCE // len(plan.masks), 1)
     with torch.inference_mode(), autocast(host):
         for start in range(0, samples, rows):
             inputs = validation.inputs[start : start + rows]

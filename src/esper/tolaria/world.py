@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from esper.kasmina import GrowingModel
 from esper.kasmina.persistence import describe, reinstate
 from esper.kasmina.records import ModelRecord
 from esper.kasmina.snapshots import ModelSnapshot
@@ -47,11 +48,11 @@ class EngineWorld:
         self._memories: list[tuple[ModelSnapshot, dict[str, Tensor]] | None] = [None] * size
 
     def begin(self, host_idx: int, case: str, seed: int) -> None:
-        self._memories[host_idx] = None
         host = self.population.begin(host_idx, case, seed)
-        data = host.data.source
+        self._memories[host_idx] = None
         if self._rules is not None:
-            self._governors[host_idx] = Governor(self._rules, data.chance_accuracy, data.untrained_loss)
+            untrained_loss = host.data.source.untrained_loss
+            self._governors[host_idx] = Governor(self._rules, host.chance_accuracy, untrained_loss)
         self._file(host_idx, read(None, self.population.validate([host_idx]))[0], None)
 
     def host(self, host_idx: int) -> TrainedHost:
@@ -64,7 +65,7 @@ class EngineWorld:
         self.host(host_idx).apply(action)
 
     def epoch(self, host_idxs: Sequence[int]) -> None:
-        for index in host_idxs:
+        for index in self.population.chosen(host_idxs):  # all are there, before any of them ticks
             self._notice_new_data(index)
             self.host(index).model.tick()
         tally = self.population.train_epoch(host_idxs)
@@ -92,29 +93,47 @@ class EngineWorld:
 
     def state_dict(self, host_idx: int) -> dict[str, object]:
         host, governor = self.host(host_idx), self._governors[host_idx]
-        record, tensors = describe(host.model)
         return {
             "case": host.case,
             "seed": host.seed,
             "epoch": host.epoch,
             "report": asdict(host.report),
-            "model": record.model_dump_json(),
-            "tensors": {name: tensor.clone() for name, tensor in tensors.items()},
+            **_written(host.model),
             "stream": host.stream.state_dict(),
             "governor": None if governor is None else governor.state_dict(),
+            "memory": self._memory_state(host_idx),
         }
+
+    def _memory_state(self, host_idx: int) -> dict[str, object] | None:
+        """What a rollback would go back to, which need not be what the host is now."""
+        model, memory = self.host(host_idx).model, self._memories[host_idx]
+        if memory is None:
+            return None
+        present = ModelSnapshot(model)
+        memory[0].restore()
+        try:
+            return {**_written(model), "stream": memory[1]}
+        finally:
+            present.restore()
 
     def load_state_dict(self, host_idx: int, state: Mapping[str, Any]) -> None:
         self.begin(host_idx, state["case"], state["seed"])
         host, governor = self.host(host_idx), self._governors[host_idx]
-        reinstate(host.model, ModelRecord.model_validate_json(state["model"]), state["tensors"])
+        memory = state["memory"]
+        if memory is not None and governor is not None:
+            untrained = ModelSnapshot(host.model)
+            _read_into(host, memory)
+            self._memories[host_idx] = ModelSnapshot(host.model), memory["stream"]
+            untrained.restore()
+        _read_into(host, state)
         host.stream.load_state_dict(state["stream"])
         host.epoch = state["epoch"]
         host.report = EpochReport(**state["report"])
         if governor is not None and state["governor"] is not None:
             governor.load_state_dict(state["governor"])
         self.population.forget_step(host_idx)
-        self._remember(host_idx)
+        if memory is None:
+            self._remember(host_idx)
 
     # Under the governor
 
@@ -131,6 +150,7 @@ class EngineWorld:
             return None
         assert numbers.train_loss is not None
         assert numbers.gradient_norm is not None
+        governor.chance_accuracy = host.chance_accuracy  # another one when classes have come
         verdict = governor.judge(
             Vitals(
                 train_loss=numbers.train_loss,
@@ -202,3 +222,16 @@ def worker_world(size: int, device: str = "cpu", governor: Mapping[str, float] |
     """A world for a process that does nothing else; `governor` has the numbers of its rules."""
     keep_freed_memory()
     return EngineWorld(size, device, governor=GovernorRules(**(governor or {})))  # type: ignore[arg-type]
+
+
+def _written(model: GrowingModel) -> dict[str, object]:
+    record, tensors = describe(model)
+    return {
+        "model": record.model_dump_json(),
+        "tensors": {name: tensor.clone() for name, tensor in tensors.items()},
+    }
+
+
+def _read_into(host: TrainedHost, state: Mapping[str, Any]) -> None:
+    reinstate(host.model, ModelRecord.model_validate_json(state["model"]), state["tensors"])
+    host.lay_out_seeds()

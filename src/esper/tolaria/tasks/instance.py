@@ -66,8 +66,7 @@ class Instance:
 
     def load(self) -> TaskData:
         """The data, on the CPU; the last few are kept in this process. Do not write into them."""
-        row = task(self.task)
-        key = (row, self, os.environ.get("ESPER_DATA"), self._stamps(row))
+        row, key = task(self.task), self.source()
         if key in _CACHE:
             _CACHE.move_to_end(key)
             return _CACHE[key]
@@ -82,6 +81,11 @@ class Instance:
         while len(_CACHE) > _CACHED:
             _CACHE.popitem(last=False)
         return data
+
+    def source(self) -> tuple[object, ...]:
+        """What the data come from: while it is equal, so are they."""
+        row = task(self.task)
+        return row, self, os.environ.get("ESPER_DATA"), self._stamps(row)
 
     def fingerprint(self) -> str:
         """A hash of everything that determines the numbers: the task's settings, its host's code, the data."""

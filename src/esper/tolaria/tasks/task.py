@@ -68,6 +68,7 @@ class Task:
     isolation_penalty: float = 1.0
     rules: GrowthRules = field(default_factory=GrowthRules)
     precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16 is autocast on CUDA; CPUs stay with fp32."""
     channels_last: bool = False
 
     def __post_init__(self) -> None:

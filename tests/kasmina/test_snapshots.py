@@ -1,0 +1,226 @@
+"""Going back to a remembered model: the same outputs, the same life and the same training from there on."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, Optimizer
+from torch.optim.lr_scheduler import LambdaLR, StepLR
+
+import esper
+from esper.kasmina import GrowingModel
+from esper.kasmina.hosts import ConvNet
+from esper.kasmina.snapshots import ModelSnapshot
+from esper.leyline import SlotSnapshot, Stage
+
+X = torch.linspace(-1, 1, 5 * 13).view(5, 1, 13)
+Told = tuple[Tensor, list[SlotSnapshot]]
+OPTIMISERS: dict[str, Callable[[nn.Module], Optimizer]] = {
+    "sgd": lambda model: SGD(model.parameters(), lr=0.05, momentum=0.9),
+    "adam": lambda model: Adam(model.parameters(), lr=torch.tensor(0.01), foreach=False),
+}
+
+
+def _model(kind: str = "adam") -> GrowingModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        host = ConvNet(1, 3, dims=1, widths=(3, 5, 7), pools=(1, 1, 1), norm="batch")
+    model = esper.wrap(host, ["blocks.*"], X)
+    model.attach(OPTIMISERS[kind](model))
+    return model
+
+
+def _epoch(model: GrowingModel) -> Told:
+    assert model.care is not None
+    model.tick()
+    for _ in range(2):
+        model.care.optimizer.zero_grad()
+        out = model(X)
+        assert isinstance(out, Tensor)
+        out.square().mean().backward()
+        model.care.optimizer.step()
+    for name, slot in model.slots.items():
+        if slot.stage.is_live:
+            model.report(
+                name,
+                contribution=0.25,
+                probe=0.5,
+                gradient_norm=2.0,
+                gradient_health=0.75,
+                gradients_finite=True,
+            )
+    return out.detach(), [slot.snapshot() for slot in model.slots.values()]
+
+
+def _live(model: GrowingModel, epochs: int, start: int = 0) -> list[Told]:
+    """Epochs 0 to 5 end with a fossil, a seed in HOLDING and none in the third slot."""
+    told = []
+    for epoch in range(start, start + epochs):
+        if epoch == 0:
+            model.germinate("blocks.0", "conv_small")
+        if epoch == 1:
+            model.advance("blocks.0")
+        if epoch == 2:
+            model.germinate("blocks.1", "mixer")
+        if epoch == 3:
+            model.advance("blocks.1")
+        if epoch == 5:
+            model.fossilize("blocks.0")
+        told.append(_epoch(model))
+    return told
+
+
+def _same(one: list[Told], other: list[Told]) -> bool:
+    return all(torch.equal(a[0], b[0]) and a[1] == b[1] for a, b in zip(one, other, strict=True))
+
+
+def _wait(model: GrowingModel) -> None:
+    del model
+
+
+def _germinate(model: GrowingModel) -> None:
+    model.germinate("blocks.2", "norm")
+
+
+def _prune(model: GrowingModel) -> None:
+    model.prune("blocks.1")
+
+
+def _fade(model: GrowingModel) -> None:
+    model.prune("blocks.1", alpha_speed=3)
+
+
+def _fossilize(model: GrowingModel) -> None:
+    model.fossilize("blocks.1")
+
+
+def _retarget(model: GrowingModel) -> None:
+    model.set_alpha_target("blocks.1", 0.5)
+
+
+def _ruin(model: GrowingModel) -> None:
+    assert model.care is not None
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.fill_(torch.nan if tensor.is_floating_point() else 1)
+    for group in model.care.optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(1e6)  # in place, as captured programs need it
+        else:
+            group["lr"] = 1e6
+
+
+CHANGES = (_wait, _germinate, _prune, _fade, _fossilize, _retarget, _ruin)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("kind", OPTIMISERS)
+def test_what_happened_since_is_undone(kind: str, change: Callable[[GrowingModel], None]) -> None:
+    model, straight = _model(kind), _model(kind)
+    for each in (model, straight):
+        seen = _live(each, 6)[-1][1]
+    snapshot = ModelSnapshot(model)
+    change(model)
+    for _ in range(4):  # a fading seed is gone by then
+        _epoch(model)
+    snapshot.restore()
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert [slot.snapshot() for slot in model.slots.values()] == seen
+    assert _same([_epoch(model) for _ in range(3)], [_epoch(straight) for _ in range(3)])
+
+
+def test_an_optimiser_that_had_not_begun_has_not_begun() -> None:
+    model, straight = _model("sgd"), _model("sgd")
+    snapshot = ModelSnapshot(model)
+    _epoch(model)
+    snapshot.restore()
+    assert model.care is not None
+    assert not model.care.optimizer.state
+    assert _same([_epoch(model)], [_epoch(straight)])
+
+
+def test_a_fading_seed_comes_back_fading() -> None:
+    model = _model()
+    _live(model, 6)
+    model.prune("blocks.1", alpha_speed=3)
+    _epoch(model)
+    snapshot, slot = ModelSnapshot(model), model.slots["blocks.1"]
+    expected = [_epoch(model) for _ in range(3)]
+    assert slot.seed is None
+    snapshot.restore()
+    assert slot.seed is not None
+    assert slot.stage is Stage.BLENDING
+    assert not any(parameter.requires_grad for parameter in slot.seed.parameters())
+    assert _same([_epoch(model) for _ in range(3)], expected)
+
+
+def test_it_can_be_gone_back_to_again_and_taken_again() -> None:
+    model = _model()
+    _live(model, 3)
+    snapshot = ModelSnapshot(model)
+    first = _live(model, 3, 3)
+    for _ in range(2):
+        snapshot.restore()
+        assert _same(_live(model, 3, 3), first)
+    snapshot.take()
+    later = [_epoch(model) for _ in range(2)]
+    snapshot.restore()
+    assert _same([_epoch(model) for _ in range(2)], later)
+
+
+def test_taking_it_again_reuses_the_memory_while_nothing_grows() -> None:
+    model = _model()
+    _live(model, 6)
+    snapshot = ModelSnapshot(model)
+    copies = snapshot._copies
+    _epoch(model)
+    snapshot.take()
+    assert snapshot._copies is copies
+    model.germinate("blocks.2", "norm")
+    snapshot.take()
+    assert snapshot._copies is not copies
+
+
+def test_what_gradients_showed_is_remembered_without_a_report() -> None:
+    model = _model()
+    _live(model, 1)
+    model.slots["blocks.0"].reported_gradients_finite = None
+    assert model.slots["blocks.0"].gradients_finite() is True
+    snapshot = ModelSnapshot(model)
+    _live(model, 1, 1)
+    snapshot.restore()
+    assert model.slots["blocks.0"].gradients_finite() is True
+    model.advance("blocks.0")
+
+
+def test_schedulers_keep_as_many_entries_as_there_are_groups() -> None:
+    with torch.random.fork_rng(devices=[]):
+        host = ConvNet(1, 3, dims=1, widths=(3, 5), pools=(1, 1))
+    model = esper.wrap(host, ["blocks.*"], X)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    schedulers = [StepLR(optimizer, 3), LambdaLR(optimizer, lambda epoch: 0.9**epoch)]
+    model.attach(optimizer, schedulers)
+    snapshot = ModelSnapshot(model)
+    model.germinate("blocks.0", "norm")
+    snapshot.restore()
+    assert len(optimizer.param_groups) == 1
+    for scheduler in schedulers:
+        assert len(scheduler.base_lrs) == len(scheduler.get_last_lr()) == 1
+    model.germinate("blocks.1", "norm")
+    _epoch(model)
+    for scheduler in schedulers:
+        scheduler.step()
+    assert len(optimizer.param_groups) == 2
+
+
+def test_a_model_without_an_optimiser_is_remembered_too() -> None:
+    model = _model()
+    model.detach()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    snapshot = ModelSnapshot(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    snapshot.restore()
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(model.parameters(), before, strict=True))
