@@ -198,7 +198,7 @@ class EngineWorld:
         self.population.forget_step(host_idx)
 
 
-def worker_world(size: int, device: str = "cpu") -> EngineWorld:
-    """A world for a process that does nothing else."""
+def worker_world(size: int, device: str, governor: Mapping[str, Any]) -> EngineWorld:
+    """A world for a process that does nothing else; `governor` has the fields of its rules."""
     keep_freed_memory()
-    return EngineWorld(size, device)
+    return EngineWorld(size, device, governor=GovernorRules(**governor))

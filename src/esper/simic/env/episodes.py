@@ -39,6 +39,7 @@ from esper.tamiyo.actions import decode, encode, illegal_choice
 from esper.tamiyo.layout import ActionLayout
 from esper.tamiyo.observation import Observer
 from esper.tamiyo.space import GrowthSpace
+from esper.tamiyo.tracker import PLATEAU_THRESHOLD
 
 OnIllegal = Literal["raise", "noop"]
 Settle = Literal["worth", "committed"]
@@ -82,6 +83,7 @@ class Episodes:
         on_illegal: OnIllegal,
         settle: Settle = "worth",
         frozen_heads: Mapping[str, int] | None = None,
+        plateau_threshold: float = PLATEAU_THRESHOLD,
     ) -> None:
         if horizon < 1:
             raise ValueError(f"horizon is {horizon}; expected >= 1")
@@ -99,7 +101,9 @@ class Episodes:
         self.telemetry = RewardTelemetry()
         self.choices = LegalChoices(space.action_layout)
         self._controls = controls if reward.control_variate else None
-        self._observer = Observer(space, num_envs, frozen_heads=frozen_heads)
+        self._observer = Observer(
+            space, num_envs, frozen_heads=frozen_heads, plateau_threshold=plateau_threshold
+        )
         self._episodes: list[Episode | None] = [None] * num_envs
         self._generators: list[np.random.Generator | None] = [None] * num_envs
         self._now = Standings.unknown(num_envs)

@@ -18,6 +18,7 @@ from esper.simic.env.spaces import action_space, observation_space
 from esper.simic.rewards import RewardConfig, RewardTelemetry
 from esper.tamiyo.layout import ActionLayout
 from esper.tamiyo.space import GrowthSpace
+from esper.tamiyo.tracker import PLATEAU_THRESHOLD
 
 Info = dict[str, Any]  # Gymnasium's own type for it
 
@@ -38,6 +39,7 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
     cases       a suite to draw from, or cases; each env draws with a generator of its own
     on_illegal  "raise", or "noop": WAIT is executed, and `info["illegal"]` says what was wrong
     frozen_heads  head -> its only choice
+    plateau_threshold  how much validation must improve to end a plateau
     """
 
     metadata = {"render_modes": list(RENDER_MODES), "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
@@ -55,6 +57,7 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
         on_illegal: OnIllegal = "raise",
         settle: Settle = "worth",
         frozen_heads: Mapping[str, int] | None = None,
+        plateau_threshold: float = PLATEAU_THRESHOLD,
         render_mode: str | None = None,
     ) -> None:
         self.num_envs = num_envs
@@ -70,6 +73,7 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
             on_illegal=on_illegal,
             settle=settle,
             frozen_heads=frozen_heads,
+            plateau_threshold=plateau_threshold,
         )
         self.single_observation_space = observation_space(space)
         self.single_action_space = action_space(space)
