@@ -1,6 +1,7 @@
 """The lives of seeds, from decisions, from the host's events, and from both."""
 
 from dataclasses import replace
+from typing import cast
 
 from esper.karn.seeds import SeedLife, seed_lives
 from esper.leyline import (
@@ -19,15 +20,13 @@ from esper.nissa import Record
 from esper.nissa.examples import EXAMPLES
 from esper.nissa.records import place_of
 
-TEMPLATE, ENDED = EXAMPLES["decision_taken"].event, EXAMPLES["episode_finished"].event
-assert isinstance(TEMPLATE, DecisionTaken)
-assert isinstance(ENDED, EpisodeFinished)
+TEMPLATE = cast(DecisionTaken, EXAMPLES["decision_taken"].event)
+ENDED = cast(EpisodeFinished, EXAMPLES["episode_finished"].event)
 HERE = Place(round=1, env=0, episode=0)
 OP = LifecycleOp
 
 
 def decide(epoch: int, op: LifecycleOp, slot: str = "a", contribution: float | None = None) -> Record:
-    assert isinstance(TEMPLATE, DecisionTaken)
     born = op is OP.GERMINATE
     event = replace(
         TEMPLATE,

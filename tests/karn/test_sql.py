@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import duckdb
 import pytest
@@ -15,11 +16,9 @@ from esper.nissa.records import place_of
 from esper.nissa.wire import encode
 
 TABLES = ["anomalies", "decisions", "episodes", "evaluations", "events", "rounds", "runs", "seeds"]
-EPISODE, ROUND = EXAMPLES["episode_finished"].event, EXAMPLES["round_finished"].event
-DECISION = EXAMPLES["decision_taken"].event
-assert isinstance(EPISODE, EpisodeFinished)
-assert isinstance(ROUND, RoundFinished)
-assert isinstance(DECISION, DecisionTaken)
+EPISODE = cast(EpisodeFinished, EXAMPLES["episode_finished"].event)
+ROUND = cast(RoundFinished, EXAMPLES["round_finished"].event)
+DECISION = cast(DecisionTaken, EXAMPLES["decision_taken"].event)
 
 
 def write(run: Path, events: Iterable[Event]) -> Path:
@@ -96,6 +95,15 @@ def test_empty_and_broken_runs_have_empty_tables(tmp_path: Path, content: bytes 
         for table in TABLES:
             assert len(database.execute(f"select * from {table}").fetchall()) == (table == "runs")
         assert database.execute("select standing from runs").fetchall() == [("crashed",)]
+
+
+def test_only_the_tables_that_are_asked_for_are_read(full: Path) -> None:
+    with connect([full], tables=["seeds"]) as database:
+        assert database.execute("show tables").fetchall() == [("seeds",)]
+        assert len(database.execute("from seeds").fetchall()) == 1
+    joined = "select count(*) from ROUNDS r join (select * from seeds where true) s on r.run = s.run"
+    assert query(full, joined).rows == [(1,)]
+    assert query(full, "with rounds as (select 7 as x) select x from rounds").rows == [(7,)]
 
 
 def test_all_tables_are_there_and_have_the_run(full: Path) -> None:

@@ -168,7 +168,7 @@ def test_following_ends_with_the_writer(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_resumed_run_counts_once(tmp_path: Path) -> None:
     saved = CheckpointSaved(2, "periodic", "checkpoints/round-000002.pt", None)
     decision = EXAMPLES["decision_taken"].event
-    events = [
+    events: list[Event] = [
         RunStarted("one", "0.1.0"),
         *(round_finished(1), round_finished(2), saved),
         *(decision, round_finished(3), decision),
@@ -179,10 +179,15 @@ def test_a_resumed_run_counts_once(tmp_path: Path) -> None:
     kept = [record.time for record in read_run(tmp_path)]
     assert kept == [0, 1, 2, 3, 7, 8, 9]
     assert len(list(read_events(tmp_path))) == 10
+    assert [r.time for r in read_run(tmp_path, kinds=["decision_taken"])] == [0, 1, 2, 3, 7, 8]
 
 
 def test_a_run_resumed_from_a_round_without_its_checkpoint_event(tmp_path: Path) -> None:
-    events = [RunStarted("one", "0"), *map(round_finished, (1, 2)), RunStarted("one", "0", resumed_from=1)]
+    events: list[Event] = [
+        RunStarted("one", "0"),
+        *map(round_finished, (1, 2)),
+        RunStarted("one", "0", resumed_from=1),
+    ]
     write(tmp_path, [at(number, event) for number, event in enumerate(events)])
     assert [record.time for record in read_run(tmp_path)] == [0, 1, 3]
 

@@ -27,7 +27,8 @@ from esper.nissa import (
     read_events,
 )
 from esper.nissa.examples import EXAMPLES
-from esper.nissa.sinks import JsonlSink, TensorBoardSink, WandbSink
+from esper.nissa.sinks import JsonlSink, WandbSink
+from esper.nissa.sinks.tensorboard import TensorBoardSink
 from esper.simic.agent import PPOAgent, PPOConfig, PPOUpdateMetrics
 from esper.simic.reports import round_finished
 from esper.simic.training import action_layout, learn

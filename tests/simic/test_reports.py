@@ -41,7 +41,7 @@ ROLLED_BACK = replace(
     utility=None,
     gain=None,
     validation_accuracy=None,
-    control_accuracy=None,  # type: ignore[arg-type]
+    control_accuracy=None,
     episode_return=-0.7,
     rolled_back="loss",
 )

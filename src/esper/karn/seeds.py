@@ -19,6 +19,11 @@ from esper.leyline import (
 )
 from esper.nissa import Record
 
+TELLING_OF_SEEDS = tuple(
+    event.kind for event in (SeedGerminated, StageChanged, SeedFading, DecisionTaken, EpisodeFinished)
+)
+"""Kinds of event that a life is put together from."""
+
 
 @dataclass(slots=True)
 class SeedLife:

@@ -56,10 +56,16 @@ def read_events(
                 yield record
 
 
-def read_run(path: Path, *, notes: ReadingNotes | None = None) -> list[Record]:
-    """The records that count: where a run went on from a checkpoint, what it had done beyond is left out."""
+def read_run(
+    path: Path, *, kinds: Collection[str] | None = None, notes: ReadingNotes | None = None
+) -> list[Record]:
+    """The records that count: where a run went on from a checkpoint, what it had done beyond is left out.
+
+    kinds  these, and those that tell where it went on
+    """
     records: list[Record] = []
-    for record in read_events(path, notes=notes):
+    wanted = None if kinds is None else {*kinds, RunStarted.kind, CheckpointSaved.kind, RoundFinished.kind}
+    for record in read_events(path, kinds=wanted, notes=notes):
         if isinstance(record.event, RunStarted) and record.event.resumed_from is not None:
             del records[_end_of_round(records, record.event.resumed_from) :]
         records.append(record)

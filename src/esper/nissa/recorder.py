@@ -14,7 +14,7 @@ from esper.leyline import NOWHERE, CheckpointSaved, Event, Place, RoundFinished,
 from esper.nissa.errors import RunError
 from esper.nissa.records import Record, place_of
 from esper.nissa.run_directory import RunDirectory, read_config
-from esper.nissa.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
+from esper.nissa.sinks import JsonlSink, Sink, WandbSink
 
 FLUSHED_AFTER = (RunStarted, RoundFinished, CheckpointSaved, RunFinished)
 """What a reader, or a run that goes on after a crash, must find."""
@@ -108,6 +108,8 @@ def open_recorder(
     try:
         sinks.append(JsonlSink(run.events_path))
         if tensorboard:
+            from esper.nissa.sinks.tensorboard import TensorBoardSink
+
             sinks.append(TensorBoardSink(run.tensorboard_path))
         if wandb_project is not None:
             sinks.append(WandbSink(wandb_project, run.name, run.path, read_config(run.path)))

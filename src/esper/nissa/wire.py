@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from enum import Enum, IntEnum
-from typing import cast, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, create_model
 from pydantic_core import from_json
@@ -72,9 +72,11 @@ def decode(line: bytes) -> Record:
 
 
 def _event(cls: type[Event], data: dict[str, JsonValue]) -> Event:
-    values = {name: data[name] for name in _FIELDS[cls] if name in data}
-    for name, enum in _ENUMS[cls].items():
-        values[name] = cast(JsonValue, _member(enum, values.get(name)))
+    values: dict[str, object] = {name: data[name] for name in _FIELDS[cls] if name in data}
+    for name, members in _ENUMS[cls].items():
+        written = values.get(name)
+        if isinstance(written, str):  # what is no member goes on, to be refused
+            values[name] = members.get(written, written)
     marks = data.get(NON_FINITE)
     if isinstance(marks, dict):
         for path, mark in marks.items():
@@ -106,15 +108,7 @@ def whole_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _member(enum: type[Enum], value: JsonValue) -> Enum | JsonValue:
-    """The member that `_plain` wrote; anything else goes on to be refused by validation."""
-    for member in enum:
-        if value == (member.name if issubclass(enum, IntEnum) else member.value):
-            return member
-    return None if value is None else f"unknown {enum.__name__} {value!r}"
-
-
-def _put_back(values: dict[str, JsonValue], path: str, mark: JsonValue) -> None:
+def _put_back(values: dict[str, object], path: str, mark: JsonValue) -> None:
     if not isinstance(mark, str) or mark not in ("nan", "inf", "-inf"):
         return
     number = float(mark)
@@ -126,14 +120,14 @@ def _put_back(values: dict[str, JsonValue], path: str, mark: JsonValue) -> None:
         values[name] = number
 
 
-def _enum_fields(cls: type[Event]) -> dict[str, type[Enum]]:
-    """Field -> its enumeration, for fields that are one or may be."""
-    found: dict[str, type[Enum]] = {}
-    for name, hint in get_type_hints(cls).items():
-        for option in get_args(hint) or (hint,):
-            if isinstance(option, type) and issubclass(option, Enum):
-                found[name] = option
-    return found
+def _enum_fields(cls: type[Event]) -> dict[str, dict[str, Enum]]:
+    """Field -> member by the text that is written for it, for fields that hold a member or None."""
+    return {
+        name: {str(_plain(member, name, {})): member for member in option}
+        for name, hint in get_type_hints(cls).items()
+        for option in get_args(hint) or (hint,)
+        if isinstance(option, type) and issubclass(option, Enum)
+    }
 
 
 def _check(cls: type[Event] | type[Place]) -> type[BaseModel]:

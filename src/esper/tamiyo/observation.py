@@ -67,7 +67,7 @@ class Observer:
     What `observe` and `masks` return is the same memory each time: copy what must last.
 
     frozen_heads  head -> the only choice the masks leave it, wherever that choice is legal
-    plateau_threshold  how much validation accuracy must rise to end a plateau
+    plateau_threshold  how much validation must improve to end a plateau, see `SignalTracker`
     out           memory for the flat observation (env, feature) float32, such as a pinned or shared tensor
     """
 
@@ -101,6 +101,7 @@ class Observer:
         """(env, feature) float32: host | slots | blueprints, what `observe` writes into."""
         self._parts = _views(self.flat, space)
         self._masks = GrowthMasks(space, num_envs, frozen_heads)
+        self._plateau_threshold = plateau_threshold
         self._envs: list[_Env | None] = [None] * num_envs
         slots, blueprints = space.slot_count, len(space.blueprints)
         self._offered = np.zeros((num_envs, slots, blueprints), dtype=np.bool_)

@@ -17,6 +17,8 @@ HISTORY = 4
 PLATEAU_THRESHOLD = 0.005
 """Half a point of accuracy."""
 
+PLATEAU_THRESHOLD = 0.005
+
 
 class SignalTracker:
     """Fed one report an epoch, the untrained host's first.

@@ -218,20 +218,7 @@ class EngineWorld:
         self.population.forget_step(host_idx)
 
 
-def worker_world(size: int, device: str = "cpu", governor: Mapping[str, float] | None = None) -> EngineWorld:
-    """A world for a process that does nothing else; `governor` has the numbers of its rules."""
+def worker_world(size: int, device: str, governor: Mapping[str, Any]) -> EngineWorld:
+    """A world for a process that does nothing else; `governor` has the fields of its rules."""
     keep_freed_memory()
-    return EngineWorld(size, device, governor=GovernorRules(**(governor or {})))  # type: ignore[arg-type]
-
-
-def _written(model: GrowingModel) -> dict[str, object]:
-    record, tensors = describe(model)
-    return {
-        "model": record.model_dump_json(),
-        "tensors": {name: tensor.clone() for name, tensor in tensors.items()},
-    }
-
-
-def _read_into(host: TrainedHost, state: Mapping[str, Any]) -> None:
-    reinstate(host.model, ModelRecord.model_validate_json(state["model"]), state["tensors"])
-    host.lay_out_seeds()
+    return EngineWorld(size, device, governor=GovernorRules(**governor))

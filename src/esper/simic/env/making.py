@@ -58,24 +58,37 @@ class SuiteCases:
         return str(suite(self.name).draw(rng))
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What of a world is not the suite's own."""
+
+    num_hosts: int
+    device: str
+    workers: int
+    horizon: int | None
+    governor: GovernorRules
+
+
 def make_world(
     name: str,
     num_hosts: int,
     *,
     device: str = "cpu",
     workers: int = 0,
-    governor: GovernorRules | None = None,
+    horizon: int | None = None,
+    governor: GovernorRules = GovernorRules(),  # noqa: B008  frozen
 ) -> Setting:
     """The world that runs a suite or a task instance, with `num_hosts` hosts, here or over worker processes.
 
-    governor  what counts as a broken host, instead of the defaults
+    horizon   epochs of an episode; None is the task's own
+    governor  what counts as broken; the toy's hosts do not break
     """
-    hosting = Hosting(num_hosts, device, workers, governor or GovernorRules())
+    asked = _Asked(num_hosts, device, workers, horizon, governor)
     if name in _SETTINGS:
-        return _SETTINGS[name](hosting)
+        return _SETTINGS[name](asked)
     if name.partition(":")[0] in {row.name for row in all_tasks()}:
         case = str(Instance.parse(name))
-        return _engine(CaseList((case,), name=case), (case,), hosting)
+        return _engine(CaseList((case,), name=case), (case,), asked)
     rows = ", ".join(row.name for row in all_tasks())
     raise ValueError(f"no suite is named {name!r}; there are {', '.join(_SETTINGS)}. Tasks are {rows}")
 
@@ -86,16 +99,20 @@ def make_env(
     *,
     device: str = "cpu",
     workers: int = 0,
+    horizon: int | None = None,
+    governor: GovernorRules = GovernorRules(),  # noqa: B008  frozen
     reward: RewardConfig | None = None,
     **options: Any,
 ) -> GrowthVectorEnv:
     """A vector environment over a suite ("cpu") or a task instance ("mnist1d:noise=0.2").
 
     workers  processes to spread the hosts over; 0 runs them here
+    horizon  epochs of an episode; None is the task's own
+    governor  what counts as a broken host
     reward   what a step pays; by default shaped, with the task's rent, against the wait-only control
     options  those of `GrowthVectorEnv`
     """
-    setting = make_world(suite, num_envs, device=device, workers=workers)
+    setting = make_world(suite, num_envs, device=device, workers=workers, horizon=horizon, governor=governor)
     return GrowthVectorEnv(
         setting.world,
         setting.space,
@@ -136,7 +153,7 @@ def _reward(setting: Setting, reward: RewardConfig | None) -> RewardConfig:
 # The engine
 
 
-def _engine(source: CaseSource, examples: tuple[str, ...], hosting: Hosting) -> Setting:
+def _engine(source: CaseSource, examples: tuple[str, ...], asked: _Asked) -> Setting:
     """`examples` has a case of every task that the source draws."""
     rows = {row.name: row for row in (task(Instance.parse(case).task) for case in examples)}.values()
     horizons, rents = {row.epochs for row in rows}, {row.rent for row in rows}
@@ -144,20 +161,23 @@ def _engine(source: CaseSource, examples: tuple[str, ...], hosting: Hosting) -> 
         raise ValueError(
             f"the tasks of {source.name} differ in epochs {sorted(horizons)} or rent {sorted(rents)}"
         )
-    horizon = horizons.pop()
+    horizon = horizons.pop() if asked.horizon is None else asked.horizon
     world: World
-    if hosting.workers:
-        factory = "esper.tolaria.world:worker_world"
-        options: dict[str, Plain] = {"device": hosting.device, "governor": asdict(hosting.governor)}
-        world = ProcessWorld(factory, num_hosts=hosting.num_hosts, workers=hosting.workers, options=options)
+    if asked.workers:
+        world = ProcessWorld(
+            "esper.tolaria.world:worker_world",
+            num_hosts=asked.num_hosts,
+            workers=asked.workers,
+            options={"device": asked.device, "governor": asdict(asked.governor)},
+        )
     else:
-        world = EngineWorld(hosting.num_hosts, hosting.device, governor=hosting.governor)
-    controls = ControlCurves(horizon, device=hosting.device)
+        world = EngineWorld(asked.num_hosts, asked.device, governor=asked.governor)
+    controls = ControlCurves(horizon, device=asked.device)
     return Setting(world, controls, source, _engine_space(examples), horizon, rents.pop())
 
 
-def _engine_suite(name: str, hosting: Hosting) -> Setting:
-    return _engine(SuiteCases(name), _examples(name), hosting)
+def _engine_suite(name: str, asked: _Asked) -> Setting:
+    return _engine(SuiteCases(name), _examples(name), asked)
 
 
 @cache
@@ -176,19 +196,17 @@ def _engine_space(cases: tuple[str, ...]) -> GrowthSpace:
 # The toy
 
 
-def _toy(name: str, hosting: Hosting) -> Setting:
-    if hosting.device != "cpu":
-        raise ValueError(
-            f"device is {hosting.device!r}; the toy has nothing to compute there, expected 'cpu'"
-        )
+def _toy(name: str, asked: _Asked) -> Setting:
+    if asked.device != "cpu":
+        raise ValueError(f"device is {asked.device!r}; the toy has nothing to compute there, expected 'cpu'")
     source = TOY_SUITES[name]
-    world: World = ToyWorld(hosting.num_hosts)
-    if hosting.workers:
-        world = ProcessWorld(
-            "esper.simic.toy.world:ToyWorld", num_hosts=hosting.num_hosts, workers=hosting.workers
-        )
+    world: World = ToyWorld(asked.num_hosts)
+    if asked.workers:
+        factory = "esper.simic.toy.world:ToyWorld"
+        world = ProcessWorld(factory, num_hosts=asked.num_hosts, workers=asked.workers)
+    horizon = TOY_HORIZON if asked.horizon is None else asked.horizon
     space = _toy_space(max(source.slots))
-    return Setting(world, ToyControls(TOY_HORIZON), source, space, TOY_HORIZON, 0.01)
+    return Setting(world, ToyControls(horizon), source, space, horizon, 0.01)
 
 
 def _toy_space(slots: int) -> GrowthSpace:
@@ -197,7 +215,7 @@ def _toy_space(slots: int) -> GrowthSpace:
     return GrowthSpace.covering([world.host(0)])
 
 
-_SETTINGS: Mapping[str, Callable[[Hosting], Setting]] = {
+_SETTINGS: Mapping[str, Callable[[_Asked], Setting]] = {
     **{name: partial(_toy, name) for name in TOY_SUITES},
     **{name: partial(_engine_suite, name) for name in suite_names()},
 }
