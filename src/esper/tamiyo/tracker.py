@@ -14,8 +14,6 @@ TRACKED = ("train_loss", "train_accuracy", "validation_loss", "validation_accura
 
 HISTORY = 4
 """Epochs that histories and slopes look back over."""
-PLATEAU_THRESHOLD = 0.005
-"""Half a point of accuracy."""
 
 PLATEAU_THRESHOLD = 0.005
 

@@ -7,9 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from esper.kasmina import GrowingModel
-from esper.kasmina.persistence import describe, reinstate
-from esper.kasmina.records import ModelRecord
 from esper.kasmina.snapshots import ModelSnapshot
 from esper.leyline import ActionSpec, EpochReport, EventSink, HostRolledBack, HostsLost
 from esper.tolaria.governor import Governor, GovernorRules, Verdict, Vitals
@@ -222,3 +219,16 @@ def worker_world(size: int, device: str, governor: Mapping[str, Any]) -> EngineW
     """A world for a process that does nothing else; `governor` has the fields of its rules."""
     keep_freed_memory()
     return EngineWorld(size, device, governor=GovernorRules(**governor))
+
+
+def _written(model: GrowingModel) -> dict[str, object]:
+    record, tensors = describe(model)
+    return {
+        "model": record.model_dump_json(),
+        "tensors": {name: tensor.clone() for name, tensor in tensors.items()},
+    }
+
+
+def _read_into(host: TrainedHost, state: Mapping[str, Any]) -> None:
+    reinstate(host.model, ModelRecord.model_validate_json(state["model"]), state["tensors"])
+    host.lay_out_seeds()

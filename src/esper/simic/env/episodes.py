@@ -85,6 +85,7 @@ class Episodes:
         on_illegal: OnIllegal,
         settle: Settle = "worth",
         frozen_heads: Mapping[str, int] | None = None,
+        host_seeds: int = ANY_HOST_SEED,
         plateau_threshold: float = PLATEAU_THRESHOLD,
     ) -> None:
         if host_seeds < 1:
@@ -105,6 +106,7 @@ class Episodes:
         self.telemetry = RewardTelemetry()
         self.choices = LegalChoices(space.action_layout)
         self._controls = controls if reward.control_variate else None
+        self._host_seeds = host_seeds
         self._observer = Observer(
             space, num_envs, frozen_heads=frozen_heads, plateau_threshold=plateau_threshold
         )

@@ -15,7 +15,6 @@ from esper.simic.rewards import RewardConfig
 from esper.simic.toy.suites import TOY_SUITES
 from esper.simic.toy.world import ToyControls, ToyWorld
 from esper.simic.workers import ProcessWorld
-from esper.simic.workers.messages import Plain
 from esper.tamiyo.space import GrowthSpace
 from esper.tolaria.controls import ControlCurves
 from esper.tolaria.governor import GovernorRules

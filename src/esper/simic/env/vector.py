@@ -48,6 +48,7 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
     cases       a suite to draw from, or cases; each env draws with a generator of its own
     on_illegal  "raise", or "noop": WAIT is executed, and `info["illegal"]` says what was wrong
     frozen_heads  head -> its only choice
+    host_seeds  host seeds are drawn below this number; few of them, with few cases, make controls cheap
     plateau_threshold  how much validation must improve to end a plateau
     """
 
@@ -66,6 +67,7 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
         on_illegal: OnIllegal = "raise",
         settle: Settle = "worth",
         frozen_heads: Mapping[str, int] | None = None,
+        host_seeds: int = ANY_HOST_SEED,
         plateau_threshold: float = PLATEAU_THRESHOLD,
         render_mode: str | None = None,
     ) -> None:
@@ -82,6 +84,7 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
             on_illegal=on_illegal,
             settle=settle,
             frozen_heads=frozen_heads,
+            host_seeds=host_seeds,
             plateau_threshold=plateau_threshold,
         )
         self.single_observation_space = observation_space(space)
