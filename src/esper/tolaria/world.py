@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from esper.kasmina import GrowingModel
+from esper.kasmina.persistence import describe, reinstate
+from esper.kasmina.records import ModelRecord
 from esper.kasmina.snapshots import ModelSnapshot
 from esper.leyline import ActionSpec, EpochReport, EventSink, HostRolledBack, HostsLost
 from esper.tolaria.governor import Governor, GovernorRules, Verdict, Vitals
