@@ -1,26 +1,36 @@
 """Each verb against what it stands on; the trainer is played by a stand-in."""
 
 import json
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from esper.cli import main
 from esper.cli.train import new_name
-from esper.leyline import RunFinished, RunSink, RunStarted
+from esper.leyline import RoundFinished, RunFinished, RunSink, RunStarted, RunStatus
+from esper.nissa.examples import EXAMPLES
 from esper.simic.agent import NonFiniteUpdateError
+from esper.simic.held_out import HeldOutScore
+from esper.simic.trainer import TrainingResult
 from esper.simic.training_config import TrainingConfig
 
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    rounds: int
-    gain: float | None
+ROUND = EXAMPLES[RoundFinished.kind].event
+RESULT = TrainingResult(
+    rounds=3, env_steps=9, seconds=1.0, interrupted=None, best_score=None, last_checkpoint=Path("last.pt")
+)
+SCORE = HeldOutScore(
+    policy="learned",
+    episodes=4,
+    utility=0.75,
+    gain=0.25,
+    gain_low=0.125,
+    gain_high=0.375,
+    test_accuracy=None,
+    added_parameters=1234.0,
+)
 
 
 @dataclass(slots=True)
@@ -28,6 +38,7 @@ class Trainer:
     """Stands in for esper.simic.trainer."""
 
     error: BaseException | None = None
+    stopped_by: str | None = None
     configs: list[TrainingConfig] = field(default_factory=list)
     resumed: list[Path | None] = field(default_factory=list)
     sinks: list[RunSink] = field(default_factory=list)
@@ -36,38 +47,34 @@ class Trainer:
         self,
         config: TrainingConfig,
         *,
+        directory: Path | None = None,
         resume: Path | None = None,
         sink: RunSink | None = None,
         progress: Callable[[object], None] | None = None,
-    ) -> Result:
+    ) -> TrainingResult:
         assert sink is not None
         assert progress is not None
         assert config.run_name is not None
+        assert directory == config.run_directory / config.run_name
         self.configs.append(config)
         self.resumed.append(resume)
         self.sinks.append(sink)
         sink.emit(RunStarted(name=config.run_name, esper="0"))
-        progress("halfway")
-        folder = config.run_directory / config.run_name / "checkpoints"
+        progress(ROUND)
+        folder = directory / "checkpoints"
         folder.mkdir(exist_ok=True)
         (folder / "last.pt").touch()
         if self.error is not None:
             raise self.error
-        sink.emit(RunFinished(status="finished", reason=None, rounds=3, env_steps=9, seconds=1.0))
-        return Result(3, None)
-
-    def evaluate_run(self, run: Path, *, suite: str | None, episodes: int | None, seed: int) -> Result:
-        assert (run.name, suite, episodes, seed) == ("mine", "toy", 4, 7)
-        return Result(4, 0.5)
+        status: RunStatus = "finished" if self.stopped_by is None else "interrupted"
+        sink.emit(RunFinished(status=status, reason=self.stopped_by, rounds=3, env_steps=9, seconds=1.0))
+        return replace(RESULT, interrupted=self.stopped_by)
 
 
 @pytest.fixture
 def trainer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trainer:
     stand_in = Trainer()
-    module = ModuleType("esper.simic.trainer")
-    for name in ("train_ppo_vectorized", "evaluate_run"):
-        module.__dict__[name] = getattr(stand_in, name)
-    monkeypatch.setitem(sys.modules, "esper.simic.trainer", module)
+    monkeypatch.setattr("esper.simic.trainer.train_ppo_vectorized", stand_in.train_ppo_vectorized)
     monkeypatch.chdir(tmp_path)
     return stand_in
 
@@ -78,7 +85,11 @@ TRAIN = ["train", "--preset", "toy", "--run-name", "mine", "--no-run-tensorboard
 def test_train_records_a_run(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TRAIN, "--rounds", "3"]) == 0
     told = capsys.readouterr()
-    assert told.out.splitlines() == ["run runs/mine", "halfway", "result", "rounds  3", "gain    -"]
+    lines = told.out.splitlines()
+    assert lines[0] == "run runs/mine"
+    assert lines[1].startswith("round    4      2,560 steps  return +0.0938  gain +0.0625  accuracy 0.828")
+    assert "rounds           3" in lines
+    assert "best_score       -" in lines
     config = TrainingConfig.load(Path("runs/mine/config.json"))
     assert trainer.configs == [config]
     assert trainer.resumed == [None]
@@ -92,7 +103,7 @@ def test_train_says_nothing_or_only_json(trainer: Trainer, capsys: pytest.Captur
     assert main([*TRAIN, "--quiet"]) == 0
     assert capsys.readouterr().out == ""
     assert main([*TRAIN, "--json", "--run-name", "other"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"rounds": 3, "gain": None}
+    assert json.loads(capsys.readouterr().out) == {**asdict(RESULT), "last_checkpoint": "last.pt"}
     assert len(trainer.configs) == 2
 
 
@@ -163,23 +174,18 @@ def test_an_interrupted_run_can_be_resumed(trainer: Trainer, capsys: pytest.Capt
         assert trainer.configs[-1].suite == "toy"
 
 
+def test_a_signal_ends_a_run_in_order(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer.stopped_by = "SIGTERM"
+    assert main([*TRAIN, "--quiet"]) == 130
+    assert capsys.readouterr().err == "esper: stopped by SIGTERM; `esper resume runs/mine` goes on\n"
+
+
 def test_a_learner_that_gave_up_is_told_in_one_line(
     trainer: Trainer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trainer.error = NonFiniteUpdateError("three updates in a row were not finite")
     assert main(TRAIN) == 1
     assert capsys.readouterr().err == "esper: three updates in a row were not finite\n"
-
-
-def test_a_run_without_checkpoint_cannot_be_resumed(
-    trainer: Trainer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(TRAIN) == 0
-    Path("runs/mine/checkpoints/last.pt").unlink()
-    capsys.readouterr()
-    assert main(["resume", "mine"]) == 2
-    assert "has no checkpoint to go on from" in capsys.readouterr().err
-    assert len(trainer.configs) == 1
 
 
 def test_a_run_that_is_misspelled(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,14 +195,40 @@ def test_a_run_that_is_misspelled(trainer: Trainer, capsys: pytest.CaptureFixtur
     assert len(trainer.configs) == 1
 
 
-def test_evaluate(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked_for: list[tuple[object, ...]] = []
+
+    def evaluate_checkpoint(
+        config: TrainingConfig, checkpoint: Path, *, name: str | None, episodes: int, seed: int
+    ) -> list[HeldOutScore]:
+        asked_for.append((config.run_name, checkpoint, name, episodes, seed))
+        return [SCORE]
+
+    monkeypatch.setattr("esper.simic.held_out.evaluate_checkpoint", evaluate_checkpoint)
     assert main([*TRAIN, "--quiet"]) == 0
     asked = ["evaluate", "mine", "--task", "toy", "--episodes", "4", "--seed", "7"]
     assert main(asked) == 0
-    assert capsys.readouterr().out.splitlines() == ["evaluation", "rounds        4", "gain        0.5"]
-    assert main([*asked, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"rounds": 4, "gain": 0.5}
+    assert capsys.readouterr().out.splitlines() == [
+        "last checkpoint of mine on toy, held out",
+        "policy   utility  gain over waiting        test accuracy  added parameters  episodes",
+        "learned    0.750  +0.250 [+0.125, +0.375]              -  1,234                    4",
+    ]
+    last, best = (Path(f"runs/mine/checkpoints/{name}.pt") for name in ("last", "best"))
+    best.touch()
+    assert main(["evaluate", "mine", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [asdict(SCORE)]
+    assert asked_for == [("mine", last, "toy", 4, 7), ("mine", best, None, 128, 0)]
     assert main(["evaluate", "mine", "--task", "nope"]) == 2
+    assert trainer.configs
+
+
+def test_nothing_to_evaluate(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TRAIN, "--quiet"]) == 0
+    Path("runs/mine/checkpoints/last.pt").unlink()
+    assert main(["evaluate", "mine"]) == 2
+    assert "run runs/mine has no checkpoint to judge" in capsys.readouterr().err
     assert trainer.configs
 
 

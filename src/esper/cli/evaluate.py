@@ -37,7 +37,7 @@ def run(arguments: list[str]) -> int:
         require_suite(chosen.task)
     from esper.simic.agent import CheckpointError
     from esper.simic.configuration.errors import ConfigError
-    from esper.simic.held_out import evaluate_checkpoint
+    from esper.simic.held_out import UnfitCaseError, evaluate_checkpoint
     from esper.simic.training_config import TrainingConfig
 
     checkpoint = path / "checkpoints" / "best.pt"
@@ -54,7 +54,7 @@ def run(arguments: list[str]) -> int:
             episodes=chosen.episodes or config.eval_episodes,
             seed=chosen.seed,
         )
-    except (ConfigError, CheckpointError) as error:
+    except (ConfigError, CheckpointError, UnfitCaseError) as error:
         raise BadInput(str(error)) from None
     if chosen.json:
         print(as_json(scores))

@@ -68,9 +68,9 @@ def train_recorded(config: TrainingConfig, report: Report, *, resume: bool = Fal
     try:
         with _open_run(config, resume=resume) as run, _recorder(run, config) as sink:
             checkpoint = run.checkpoints.newest() if resume else None
+            report.say(f"{'run' if checkpoint is None else 'resuming'} {run.path}")
             if resume and checkpoint is None:
-                raise BadInput(f"run {run.path} has no checkpoint to go on from; train it anew")
-            report.say(f"{'resuming' if resume else 'run'} {run.path}")
+                report.say(f"{run.path} has no checkpoint yet: it begins anew")
             return _train(config, report, run.path, sink, checkpoint)
     except RunError as error:
         raise BadInput(str(error)) from None

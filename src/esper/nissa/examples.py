@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from esper.leyline import (
+    HEAD_NAMES,
     NOWHERE,
     AnomalyRaised,
     CheckpointSaved,
@@ -35,6 +36,10 @@ _OPERATIONS = {
     "PRUNE": 41,
     "FOSSILIZE": 39,
     "ADVANCE": 50,
+}
+_ENTROPIES: dict[str, float | None] = {
+    **dict.fromkeys(HEAD_NAMES),
+    **{"op": 1.25, "slot": 0.75, "blueprint": 2.0, "alpha_speed": 1.25},
 }
 _REWARD = {
     "final_score": 0.0,
@@ -114,16 +119,7 @@ _EVENTS: tuple[Event, ...] = (
         policy_loss=-0.0125,
         value_loss=0.125,
         entropy=2.25,
-        entropy_by_head={
-            "op": 1.25,
-            "slot": 0.75,
-            "blueprint": 2.0,
-            "style": None,
-            "tempo": None,
-            "alpha_target": None,
-            "alpha_speed": 1.25,
-            "alpha_curve": None,
-        },
+        entropy_by_head=_ENTROPIES,
         approx_kl=0.0078125,
         clip_fraction=0.0625,
         ratio_max=1.75,

@@ -59,15 +59,17 @@ def read_events(
 def read_run(
     path: Path, *, kinds: Collection[str] | None = None, notes: ReadingNotes | None = None
 ) -> list[Record]:
-    """The records that count: where a run went on from a checkpoint, what it had done beyond is left out.
+    """The records that count: where a run went on from a checkpoint, or began anew without one, what it had done
+    beyond is left out.
 
     kinds  these, and those that tell where it went on
     """
     records: list[Record] = []
     wanted = None if kinds is None else {*kinds, RunStarted.kind, CheckpointSaved.kind, RoundFinished.kind}
     for record in read_events(path, kinds=wanted, notes=notes):
-        if isinstance(record.event, RunStarted) and record.event.resumed_from is not None:
-            del records[_end_of_round(records, record.event.resumed_from) :]
+        if isinstance(record.event, RunStarted):
+            resumed_from = record.event.resumed_from
+            del records[0 if resumed_from is None else _end_of_round(records, resumed_from) :]
         records.append(record)
     return records
 

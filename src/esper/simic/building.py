@@ -1,6 +1,8 @@
 """From a `TrainingConfig` to what it describes: environments, agent, the cases to select by."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -15,8 +17,6 @@ from esper.tamiyo import GrowthPolicy
 from esper.tolaria.controls import ControlCurves
 from esper.tolaria.governor import GovernorRules
 
-_SELECTION_SEED = 0x5E1EC7
-"""Draws the cases that checkpoints are selected by: of the training distribution, not of the held-out list."""
 _SELECTION_HOSTS = 1_000_000
 """Host seeds from here on are not trained on."""
 
@@ -29,17 +29,19 @@ class Training:
     agent: PPOAgent
     pool: CasePool
     setting: Setting
-    horizon: int
-    reward: RewardConfig
 
 
-def build(config: TrainingConfig) -> Training:
-    governor = GovernorRules(**config.to_governor_kwargs())
-    setting = make_world(
-        config.suite, config.num_envs, device=config.device, workers=config.workers, governor=governor
-    )
-    horizon = config.horizon or setting.horizon
-    reward = RewardConfig(**config.to_reward_kwargs(task_rent=setting.rent))
+@dataclass(frozen=True, slots=True)
+class Preparing:
+    """How far the control curves are that have to be trained before the first round."""
+
+    done: int
+    total: int
+
+
+def build(config: TrainingConfig, *, failure_checkpoint: Path | None = None) -> Training:
+    """`failure_checkpoint` is where the agent saves itself before it gives up."""
+    setting = _setting(config, config.suite, config.num_envs, workers=config.workers)
     pool = CasePool.drawn(
         setting.cases, size=config.pool_cases, host_seeds=config.pool_host_seeds, seed=config.seed
     )
@@ -48,17 +50,19 @@ def build(config: TrainingConfig) -> Training:
         setting.space,
         pool,
         num_envs=config.num_envs,
-        horizon=horizon,
-        reward=reward,
+        horizon=setting.horizon,
+        reward=_reward(config, setting),
         controls=setting.controls,
         host_seeds=pool.host_seeds,
         **config.to_tracker_kwargs(),
         **config.to_env_kwargs(),
     )
-    return Training(envs, build_agent(config, envs, horizon), pool, setting, horizon, reward)
+    return Training(envs, build_agent(config, envs, failure_checkpoint), pool, setting)
 
 
-def build_agent(config: TrainingConfig, envs: GrowthVectorEnv, horizon: int) -> PPOAgent:
+def build_agent(
+    config: TrainingConfig, envs: GrowthVectorEnv, failure_checkpoint: Path | None = None
+) -> PPOAgent:
     policy = GrowthPolicy(
         envs.space,
         hidden_size=config.hidden_size,
@@ -69,18 +73,29 @@ def build_agent(config: TrainingConfig, envs: GrowthVectorEnv, horizon: int) -> 
         policy,
         PPOConfig(**config.to_ppo_kwargs()),
         num_envs=config.num_envs,
-        num_steps=config.rollout_steps or horizon,
+        num_steps=config.rollout_steps or envs.episodes.horizon,
         seed=config.seed,
         slot_config=envs.space.slot_config,
         detector=AnomalyDetector(**config.to_anomaly_kwargs()),
+        failure_checkpoint=failure_checkpoint,
     )
 
 
-def prepare_controls(training: Training, *, processes: int) -> None:
-    """Compute the control curves of the whole pool that are not on disk yet."""
+def prepare_controls(
+    training: Training, config: TrainingConfig, tell: Callable[[Preparing], None] = lambda _: None
+) -> None:
+    """Compute the control curves that will be needed and are not on disk yet."""
     controls = training.setting.controls
-    if training.reward.control_variate and isinstance(controls, ControlCurves):
-        controls.prepare(training.pool.pairs(), processes=processes)
+    if not config.reward_control_variate or not isinstance(controls, ControlCurves):
+        return
+    wanted = list(training.pool.pairs())
+    if config.eval_every:
+        wanted += selection_cases(training, config.eval_episodes)
+    controls.prepare(
+        wanted,
+        processes=max(config.workers, 1),
+        tell=lambda done, total: tell(Preparing(done, total)),
+    )
 
 
 def selection_cases(training: Training, episodes: int) -> list[tuple[str, int]]:
@@ -89,18 +104,31 @@ def selection_cases(training: Training, episodes: int) -> list[tuple[str, int]]:
     return [(cases[index % len(cases)], _SELECTION_HOSTS + index) for index in range(episodes)]
 
 
-def evaluation_episodes(training: Training, config: TrainingConfig, num_envs: int) -> Episodes:
-    """Episodes of the same world, reward and observation, to judge in."""
-    setting = make_world(config.suite, num_envs, device=config.device)
+def evaluation_episodes(
+    training: Training, config: TrainingConfig, num_envs: int, *, suite: str | None = None
+) -> Episodes:
+    """Episodes to judge in, as they are trained in; of another suite with its own horizon and rent."""
+    setting = _setting(config, suite or config.suite, num_envs)
     return Episodes(
         setting.world,
         training.envs.space,
         training.pool,
         num_envs=num_envs,
-        horizon=training.horizon,
-        reward=training.reward,
+        horizon=setting.horizon,
+        reward=_reward(config, setting),
         controls=setting.controls,
         on_illegal="noop",
-        settle=config.settle,
-        frozen_heads=config.frozen_heads,
+        **config.to_tracker_kwargs(),
+        **config.to_env_kwargs(),
     )
+
+
+def _setting(config: TrainingConfig, suite: str, num_envs: int, *, workers: int = 0) -> Setting:
+    governor = GovernorRules(**config.to_governor_kwargs())
+    return make_world(
+        suite, num_envs, device=config.device, workers=workers, horizon=config.horizon, governor=governor
+    )
+
+
+def _reward(config: TrainingConfig, setting: Setting) -> RewardConfig:
+    return RewardConfig(**config.to_reward_kwargs(task_rent=setting.rent))

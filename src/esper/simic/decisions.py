@@ -2,13 +2,18 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from esper.leyline import CAUSAL_TABLE, ActionOutcome, DecisionTaken, LifecycleOp
+from esper.leyline import ActionOutcome, DecisionTaken, LifecycleOp
+from esper.simic.agent import PPOAgent
 from esper.simic.env import GrowthVectorEnv
+from esper.simic.reports import decision_taken
+from esper.simic.rewards import RewardComponents
+from esper.tamiyo import unwrap
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +22,7 @@ class _Step:
 
     outcomes: tuple[ActionOutcome, ...]
     contributions: tuple[float | None, ...]
-    components: tuple[dict[str, float], ...]
+    components: tuple[RewardComponents, ...]
     accuracies: tuple[float | None, ...]
     episodes: tuple[int, ...]
     epochs: tuple[int, ...]
@@ -44,12 +49,11 @@ class DecisionLog:
     ) -> None:
         """What came of them. `epochs` counts those trained in each episode, this one included."""
         result = self._envs.last_step
-        rows = range(self._envs.num_envs)
         self._steps.append(
             _Step(
                 outcomes=result.outcomes,
                 contributions=self._contributions,
-                components=tuple(asdict(result.components.row(env_idx)) for env_idx in rows),
+                components=tuple(result.components.row(row) for row in range(self._envs.num_envs)),
                 accuracies=tuple(accuracies),
                 episodes=tuple(episodes),
                 epochs=tuple(epochs),
@@ -57,42 +61,38 @@ class DecisionLog:
             )
         )
 
-    def events(self, round_number: int, values: NDArray[np.float32]) -> Iterator[DecisionTaken]:
-        """`values` (env, step) are the critic's. Steps of lost hosts are left out."""
+    def events(self, round_number: int, agent: PPOAgent) -> Iterator[DecisionTaken]:
+        """With what the agent's full rollout knows of them. Steps of lost hosts are left out."""
+        values, log_probs = agent.buffer.value.tolist(), joint_log_probs(agent)
         for number, step in enumerate(self._steps):
             for env_idx, outcome in enumerate(step.outcomes):
-                if not step.lost[env_idx]:
-                    yield self._event(round_number, step, env_idx, outcome, float(values[env_idx, number]))
+                if step.lost[env_idx]:
+                    continue
+                yield decision_taken(
+                    outcome,
+                    step.components[env_idx],
+                    round_number=round_number,
+                    env=env_idx,
+                    episode=step.episodes[env_idx],
+                    epoch=step.epochs[env_idx],
+                    contribution=step.contributions[env_idx],
+                    value=values[env_idx][number],
+                    log_prob=log_probs[env_idx][number],
+                    validation_accuracy=step.accuracies[env_idx],
+                )
 
     def _contribution(self, env_idx: int, slot: int) -> float | None:
         readings = self._envs.episodes.host(env_idx).readings()
         known = slot < len(readings) and not math.isnan(readings[slot].contribution)
         return readings[slot].contribution if known else None
 
-    @staticmethod
-    def _event(
-        round_number: int, step: _Step, env_idx: int, outcome: ActionOutcome, value: float
-    ) -> DecisionTaken:
-        done, components = outcome.executed, step.components[env_idx]
-        used = CAUSAL_TABLE[done.op]
-        return DecisionTaken(
-            round=round_number,
-            env=env_idx,
-            episode=step.episodes[env_idx],
-            epoch=step.epochs[env_idx],
-            op=done.op,
-            slot=done.slot if "slot" in used else None,
-            blueprint=done.blueprint if "blueprint" in used else None,
-            style=done.style if "style" in used else None,
-            tempo=done.tempo if "tempo" in used else None,
-            alpha_target=done.alpha_target if "alpha_target" in used else None,
-            alpha_speed=done.alpha_speed if "alpha_speed" in used else None,
-            alpha_curve=done.alpha_curve if "alpha_curve" in used else None,
-            illegal=None if outcome.illegal is None else f"{outcome.illegal.head}: {outcome.illegal.value}",
-            contribution=step.contributions[env_idx],
-            value=value,
-            log_prob=None,
-            reward=sum(components.values()),
-            reward_components=components,
-            validation_accuracy=step.accuracies[env_idx],
-        )
+
+@torch.inference_mode()
+def joint_log_probs(agent: PPOAgent) -> list[list[float]]:
+    """(env, step): of what was chosen in a full rollout, by the policy that chose it."""
+    buffer = agent.buffer
+    buffer.require_full()
+    logits, mask, action = (part.flatten(0, 1) for part in (buffer.logits, buffer.mask, buffer.action))
+    evaluation = unwrap(agent.policy).distribution(logits, mask).evaluate(action)
+    joint: list[list[float]] = evaluation.log_prob.sum(1).view(buffer.num_envs, buffer.num_steps).tolist()
+    return joint

@@ -5,7 +5,7 @@ the settled model of each episode.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,12 @@ CONTROLS = ("wait", "random", "probe_and_keep")
 _HOST_SEEDS = 2_000_000
 """Host seeds from here on are neither trained nor selected on."""
 _DRAWS = 2000
+ARENA = 8
+"""Episodes that are played side by side."""
+
+
+class UnfitCaseError(ValueError):
+    """A controller cannot be judged on cases whose hosts it has no eyes or hands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +74,11 @@ def evaluate_checkpoint(
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[HeldOutScore]:
     """The controller of a checkpoint, and rules that need no learning, on what was held out of `name`."""
-    training = build(config)
+    training = build(replace(config, workers=0))
     training.agent.load(checkpoint)
-    training.envs.close()
     wanted = held_out_cases(name or config.suite, episodes, seed)
-    arena = evaluation_episodes(training, config, min(len(wanted), 8))
+    arena = evaluation_episodes(training, config, min(len(wanted), ARENA), suite=name)
+    _require_fit(arena, wanted[0])
     players: dict[str, Player] = {"wait": RulePlayer(lambda _: rule_policy("wait"))}
     players[LEARNED] = LearnedPlayer(training.agent.actor)
     players |= {rule: RulePlayer(_maker(rule, seed)) for rule in policies if rule != "wait"}
@@ -81,6 +87,15 @@ def evaluate_checkpoint(
         tell(policy)
         judged[policy] = _play(player, arena, wanted)
     return [_score(policy, rows, judged["wait"]) for policy, rows in judged.items()]
+
+
+def _require_fit(arena: Episodes, wanted: tuple[str, int]) -> None:
+    case, host_seed = wanted
+    arena.seed(0, 0)
+    try:
+        arena.begin(0, case=case, host_seed=host_seed)
+    except ValueError as error:
+        raise UnfitCaseError(f"the controller does not fit {case!r}: {error}") from error
 
 
 def _maker(rule: str, seed: int) -> Callable[[int], RulePolicy]:

@@ -13,28 +13,38 @@ from numpy.typing import NDArray
 from esper import __version__
 from esper.leyline import (
     AnomalyRaised,
+    CheckpointReason,
     CheckpointSaved,
     EpisodeFinished,
     EvaluationFinished,
-    LifecycleOp,
     RoundFinished,
     RunEvent,
     RunFinished,
     RunSink,
     RunStarted,
+    RunStatus,
 )
-from esper.simic.agent import PPOUpdateMetrics
-from esper.simic.agent.advice import advice_for
 from esper.simic.agent.checkpoint import CheckpointError
-from esper.simic.building import Training, build, evaluation_episodes, prepare_controls, selection_cases
+from esper.simic.building import (
+    Preparing,
+    Training,
+    build,
+    evaluation_episodes,
+    prepare_controls,
+    selection_cases,
+)
 from esper.simic.decisions import DecisionLog
+from esper.simic.env import EpisodeSummary
 from esper.simic.evaluation import LearnedPlayer, play_cases
 from esper.simic.interrupts import StopRequest, stop_on_signals
-from esper.simic.rounds import BatchSummary, known_mean, round_event
+from esper.simic.reports import anomalies_raised, episode_finished, mean_of_known, round_finished
+from esper.simic.rounds import BatchSummary
 from esper.simic.training_config import TrainingConfig
 
-Progress = Callable[[RunEvent], None]
+Progress = Callable[[RunEvent | Preparing], None]
 CHECKPOINTS = "checkpoints"
+FAILED = "failed.pt"
+"""The agent as it gave up; for looking into, not for going on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +66,7 @@ class VectorizedPPOTrainer:
 
     directory  where checkpoints go (`checkpoints/last.pt`, `best.pt`, `round-<n>.pt`); None keeps none
     sink       where events go; nothing that happens there can change the training
-    progress   is shown every round, episode and anomaly
+    progress   is shown what is prepared, then every round, episode, anomaly and evaluation
     """
 
     def __init__(
@@ -88,15 +98,15 @@ class VectorizedPPOTrainer:
                 self._run_round(stop)
             stopped = stop.reason
         seconds = time.perf_counter() - began
-        status = "interrupted" if stopped else "finished"
-        self._tell(RunFinished(status, stopped, self.round, self.agent.env_steps, seconds))  # type: ignore[arg-type]
+        status: RunStatus = "finished" if stopped is None else "interrupted"
+        self._tell(RunFinished(status, stopped, self.round, self.agent.env_steps, seconds))
         return TrainingResult(
             rounds=self.round,
             env_steps=self.agent.env_steps,
             seconds=seconds,
             interrupted=stopped,
             best_score=self.best_score,
-            last_checkpoint=self._path("last") if self.directory is not None else None,
+            last_checkpoint=self._last_checkpoint(),
         )
 
     def begin(self) -> None:
@@ -107,32 +117,36 @@ class VectorizedPPOTrainer:
     def _run_round(self, stop: StopRequest) -> None:
         """Collect a rollout, learn from it, tell, remember. A stop drops what was collected since the last round:
         the checkpoint is of that round's end, and going on from it repeats the rollout exactly."""
+        began = time.perf_counter()
         decisions = DecisionLog(self.envs)
         batch = self._collect(stop, decisions)
         if batch is None:
             return
         if self._tells_decisions:
-            for event in decisions.events(self.round + 1, self.agent.buffer.value.cpu().numpy()):
+            for event in decisions.events(self.round + 1, self.agent):
                 self._tell(event)
         learning_rate = self.agent.config.lr_at(self.agent.updates)
         metrics = self.agent.update(self.envs.flat_observation)
         self.round += 1
         self._tell(
-            round_event(
-                batch,
+            round_finished(
+                self.round,
                 metrics,
-                round_number=self.round,
+                batch.episodes,
                 env_steps=self.agent.env_steps,
+                seconds=time.perf_counter() - began,
                 learning_rate=learning_rate,
+                operations=batch.operations,
                 reward_components=self.envs.telemetry.take(),
             )
         )
-        self._tell_anomalies(metrics)
+        for anomaly in anomalies_raised(metrics.anomalies, round_number=self.round):
+            self._tell(anomaly)
         self._remember(batch)
 
     def _collect(self, stop: StopRequest, decisions: DecisionLog) -> BatchSummary | None:
         """A full rollout; None if somebody asked to stop before it was full."""
-        batch, began = BatchSummary(), time.perf_counter()
+        batch = BatchSummary()
         while not self.agent.ready:
             if stop:
                 return None
@@ -144,8 +158,8 @@ class VectorizedPPOTrainer:
             self._store(reward, terminated, truncated)
             if self._tells_decisions:
                 self._log(decisions, terminated | truncated)
-            self._count(batch, actions, terminated | truncated)
-        batch.seconds = time.perf_counter() - began
+            batch.count(actions, self._info["lost"])
+            self._finish_episodes(batch, terminated | truncated)
         return batch
 
     def _store(
@@ -162,14 +176,12 @@ class VectorizedPPOTrainer:
         for env_idx in map(int, np.flatnonzero(lost)):
             self.agent.drop_episode(env_idx)
 
-    def _count(self, batch: BatchSummary, actions: NDArray[np.int64], ended: NDArray[np.bool_]) -> None:
-        batch.steps += int((~self._info["lost"]).sum())
-        for op in actions[:, 0].tolist():
-            batch.operations[LifecycleOp(op).name] += 1
+    def _finish_episodes(self, batch: BatchSummary, ended: NDArray[np.bool_]) -> None:
         for env_idx in map(int, np.flatnonzero(ended)):
-            summary = self._info["final_info"]["summary"][env_idx]
+            summary: EpisodeSummary = self._info["final_info"]["summary"][env_idx]
+            batch.episodes.append(summary)
             episode = self._episode_counts[env_idx]
-            self._tell(batch.finished(summary, round_number=self.round + 1, env_idx=env_idx, episode=episode))
+            self._tell(episode_finished(summary, round_number=self.round + 1, env=env_idx, episode=episode))
             self._episode_counts[env_idx] += 1
 
     def _log(self, decisions: DecisionLog, ended: NDArray[np.bool_]) -> None:
@@ -194,19 +206,6 @@ class VectorizedPPOTrainer:
         ):
             self._progress(event)
 
-    def _tell_anomalies(self, metrics: PPOUpdateMetrics) -> None:
-        for anomaly in metrics.anomalies:
-            self._tell(
-                AnomalyRaised(
-                    round=self.round,
-                    name=anomaly.kind.value,
-                    value=None,
-                    threshold=None,
-                    detail=anomaly.detail,
-                    advice=advice_for(anomaly.kind),
-                )
-            )
-
     # What is remembered
 
     def _remember(self, batch: BatchSummary) -> None:
@@ -229,7 +228,7 @@ class VectorizedPPOTrainer:
         episodes = evaluation_episodes(self.training, self.config, min(len(wanted), self.config.num_envs))
         judged = play_cases(LearnedPlayer(self.agent.actor), episodes, wanted)
         summaries = [one.summary for one in judged]
-        gain = known_mean(summary.gain for summary in summaries)
+        gain = mean_of_known(summary.gain for summary in summaries)
         self._tell(
             EvaluationFinished(
                 round=self.round,
@@ -237,29 +236,32 @@ class VectorizedPPOTrainer:
                 policy="learned",
                 suite=self.config.suite,
                 episodes=len(summaries),
-                mean_return=known_mean(summary.episode_return for summary in summaries),
-                mean_utility=known_mean(summary.utility for summary in summaries),
+                mean_return=mean_of_known(summary.episode_return for summary in summaries),
+                mean_utility=mean_of_known(summary.utility for summary in summaries),
                 mean_gain=gain,
                 gain_low=None,
                 gain_high=None,
-                mean_accuracy=known_mean(summary.validation_accuracy for summary in summaries),
+                mean_accuracy=mean_of_known(summary.validation_accuracy for summary in summaries),
             )
         )
         return gain
 
-    def _path(self, kind: str) -> Path:
+    def _last_checkpoint(self) -> Path | None:
+        """None without a directory, and before the end of the first round."""
+        path = None if self.directory is None else self._path("last")
+        return path if path is not None and path.exists() else None
+
+    def _path(self, kind: CheckpointReason) -> Path:
         assert self.directory is not None
         name = f"round-{self.round:06}" if kind == "periodic" else kind
         return self.directory / CHECKPOINTS / f"{name}.pt"
 
-    def _save(self, reason: str, score: float | None) -> None:
+    def _save(self, reason: CheckpointReason, score: float | None) -> None:
         path = self._path(reason)
         self.agent.save(path, extra=self._extra())
         assert self.directory is not None
         if reason != "last":  # that one is saved every round
-            self._tell(
-                CheckpointSaved(self.round, reason, str(path.relative_to(self.directory)), score)  # type: ignore[arg-type]
-            )
+            self._tell(CheckpointSaved(self.round, reason, str(path.relative_to(self.directory)), score))
 
     def _extra(self) -> dict[str, Any]:
         """What the agent does not own."""
@@ -293,18 +295,38 @@ def train_ppo_vectorized(
     sink: RunSink | None = None,
     progress: Progress | None = None,
 ) -> TrainingResult:
-    """Train a controller as the config says; `resume` is a checkpoint to go on from."""
-    training = build(config)
-    trainer = VectorizedPPOTrainer(config, training, directory=directory, sink=sink, progress=progress)
+    """Train a controller as the config says; `resume` is a checkpoint to go on from.
+
+    However it ends, the sink is told: a failure, too, is the last word of a run.
+    """
+    began, trainer = time.perf_counter(), None
+    failed = None if directory is None else directory / CHECKPOINTS / FAILED
     try:
-        prepare_controls(training, processes=max(config.workers, 1))
-        if resume is None:
-            trainer.begin()
-        else:
+        training = build(config, failure_checkpoint=failed)
+        trainer = VectorizedPPOTrainer(config, training, directory=directory, sink=sink, progress=progress)
+        if resume is not None:
             trainer.resume(resume)
         if sink is not None:
             name = config.run_name or config.suite
             sink.emit(RunStarted(name, __version__, None if resume is None else trainer.round))
+        prepare_controls(training, config, (lambda _: None) if progress is None else progress)
+        if resume is None:
+            trainer.begin()
         return trainer.train()
+    except BaseException as error:
+        if sink is not None:
+            sink.emit(_failure(error, trainer, time.perf_counter() - began))
+        raise
     finally:
-        training.envs.close()
+        if trainer is not None:
+            trainer.envs.close()
+
+
+def _failure(error: BaseException, trainer: VectorizedPPOTrainer | None, seconds: float) -> RunFinished:
+    return RunFinished(
+        status="interrupted" if isinstance(error, KeyboardInterrupt) else "failed",
+        reason=f"{type(error).__name__}: {error}".rstrip(": "),
+        rounds=0 if trainer is None else trainer.round,
+        env_steps=0 if trainer is None else trainer.agent.env_steps,
+        seconds=seconds,
+    )

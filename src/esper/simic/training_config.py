@@ -182,7 +182,7 @@ class TrainingConfig:
     run_wandb: ranges.Flag = False
     """Send to Weights & Biases too, unless run_telemetry is off."""
     eval_every: ranges.CountOrZero = 25
-    """Rounds between evaluations on held-out cases, besides the one at the end; 0 is only that."""
+    """Rounds between evaluations on hosts it does not train on; 0 is never: the best is then the best round's."""
     eval_episodes: ranges.Count = 24
     """Episodes of an evaluation."""
 
