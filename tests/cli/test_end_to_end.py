@@ -83,7 +83,7 @@ def test_train_then_ask_then_evaluate(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_stopped_run_goes_on_to_the_same_weights(capsys: pytest.CaptureFixture[str]) -> None:
-    command = [sys.executable, "-m", "esper", *train("stopped", 12)]
+    command = [sys.executable, "-m", "esper", *train("stopped", 8)]
     child = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -104,16 +104,16 @@ def test_a_stopped_run_goes_on_to_the_same_weights(capsys: pytest.CaptureFixture
     assert told == "esper: stopped by SIGTERM; `esper resume runs/stopped` goes on\n"
     (listing,) = ask(capsys, "runs")
     assert listing["standing"] == "interrupted"
-    assert listing["last_round"] < 12
+    assert listing["last_round"] < 8
 
     assert main(["resume", "stopped", "--quiet"]) == 0
-    assert main(train("whole", 12, "--quiet")) == 0
+    assert main(train("whole", 8, "--quiet")) == 0
     require_equal_weights("stopped", "whole")
     rounds = "select round, mean_return, approx_kl from rounds order by round"
     recorded = [ask(capsys, "sql", run, rounds) for run in ("stopped", "whole")]
     assert recorded[0] == recorded[1]
     counted = [ask(capsys, "sql", run, "select count(*) as n from episodes") for run in ("stopped", "whole")]
-    assert counted == [[{"n": 48}]] * 2
+    assert counted == [[{"n": 32}]] * 2
 
 
 def test_a_run_that_has_no_checkpoint_yet_begins_anew(capsys: pytest.CaptureFixture[str]) -> None:

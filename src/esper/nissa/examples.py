@@ -39,7 +39,10 @@ _OPERATIONS = {
 }
 _ENTROPIES: dict[str, float | None] = {
     **dict.fromkeys(HEAD_NAMES),
-    **{"op": 1.25, "slot": 0.75, "blueprint": 2.0, "alpha_speed": 1.25},
+    "op": 1.25,
+    "slot": 0.75,
+    "blueprint": 2.0,
+    "alpha_speed": 1.25,
 }
 _REWARD = {
     "final_score": 0.0,

@@ -12,11 +12,13 @@ import numpy as np
 
 from esper.leyline import HostProtocol
 from esper.simic.building import build, evaluation_episodes
+from esper.simic.env import make_world
 from esper.simic.env.episodes import Episodes
 from esper.simic.evaluation import Judged, LearnedPlayer, Player, RulePlayer, play_cases
 from esper.simic.toy.suites import TOY_SUITES
 from esper.simic.training_config import TrainingConfig
 from esper.tamiyo.rules import RulePolicy, rule_policy
+from esper.tamiyo.space import GrowthSpace
 from esper.tolaria import final_report
 from esper.tolaria.host import TrainedHost
 from esper.tolaria.tasks import suite, suite_names
@@ -76,9 +78,10 @@ def evaluate_checkpoint(
     """The controller of a checkpoint, and rules that need no learning, on what was held out of `name`."""
     training = build(replace(config, workers=0))
     training.agent.load(checkpoint)
+    if name is not None:
+        _require_fit(training.envs.space, config, name)
     wanted = held_out_cases(name or config.suite, episodes, seed)
     arena = evaluation_episodes(training, config, min(len(wanted), ARENA), suite=name)
-    _require_fit(arena, wanted[0])
     players: dict[str, Player] = {"wait": RulePlayer(lambda _: rule_policy("wait"))}
     players[LEARNED] = LearnedPlayer(training.agent.actor)
     players |= {rule: RulePlayer(_maker(rule, seed)) for rule in policies if rule != "wait"}
@@ -89,18 +92,28 @@ def evaluate_checkpoint(
     return [_score(policy, rows, judged["wait"]) for policy, rows in judged.items()]
 
 
-def _require_fit(arena: Episodes, wanted: tuple[str, int]) -> None:
-    case, host_seed = wanted
-    arena.seed(0, 0)
-    try:
-        arena.begin(0, case=case, host_seed=host_seed)
-    except ValueError as error:
-        raise UnfitCaseError(f"the controller does not fit {case!r}: {error}") from error
+def _require_fit(space: GrowthSpace, config: TrainingConfig, name: str) -> None:
+    """Raise unless every host of the other suite has a place in the controller's space."""
+    theirs = make_world(name, 1, device=config.device).space
+    unknown = sorted(set(theirs.blueprints) - set(space.blueprints))
+    refusal = f"a controller trained on {config.suite} cannot be judged on {name}"
+    if theirs.slot_count > space.slot_count:
+        raise UnfitCaseError(
+            f"{refusal}: hosts have up to {theirs.slot_count} slots there, {space.slot_count} here"
+        )
+    if unknown:
+        raise UnfitCaseError(f"{refusal}: its hosts are offered {', '.join(unknown)} too")
+    if theirs.slot_count == space.slot_count and theirs.slot_config != space.slot_config:
+        raise UnfitCaseError(
+            f"{refusal}: slots are {', '.join(theirs.slot_config.slot_ids)} there, "
+            f"{', '.join(space.slot_config.slot_ids)} here"
+        )
 
 
 def _maker(rule: str, seed: int) -> Callable[[int], RulePolicy]:
     if rule == "random":
-        return lambda env_idx: rule_policy("random", rng=np.random.default_rng((seed, env_idx)))
+        rng = np.random.default_rng(seed)  # one for all, so that no two episodes repeat each other
+        return lambda _: rule_policy("random", rng=rng)
     return lambda _: rule_policy(rule)
 
 
