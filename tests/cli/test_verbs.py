@@ -1,7 +1,6 @@
 """Each verb against what it stands on; the trainer is played by a stand-in."""
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -9,17 +8,23 @@ from pathlib import Path
 import pytest
 
 from esper.cli import main
-from esper.cli.train import new_name
 from esper.leyline import RoundFinished, RunFinished, RunSink, RunStarted, RunStatus
-from esper.nissa.examples import EXAMPLES
+from esper.recorded import new_name
 from esper.simic.agent import NonFiniteUpdateError
 from esper.simic.held_out import HeldOutScore
+from esper.simic.progress import Progress
 from esper.simic.trainer import TrainingResult
 from esper.simic.training_config import TrainingConfig
+from run_examples import example
 
-ROUND = EXAMPLES[RoundFinished.kind].event
 RESULT = TrainingResult(
-    rounds=3, env_steps=9, seconds=1.0, interrupted=None, best_score=None, last_checkpoint=Path("last.pt")
+    directory=None,
+    rounds=3,
+    env_steps=9,
+    seconds=1.0,
+    interrupted=None,
+    best_score=None,
+    last_checkpoint=Path("last.pt"),
 )
 SCORE = HeldOutScore(
     policy="learned",
@@ -50,7 +55,7 @@ class Trainer:
         directory: Path | None = None,
         resume: Path | None = None,
         sink: RunSink | None = None,
-        progress: Callable[[object], None] | None = None,
+        progress: Progress | None = None,
     ) -> TrainingResult:
         assert sink is not None
         assert progress is not None
@@ -60,7 +65,7 @@ class Trainer:
         self.resumed.append(resume)
         self.sinks.append(sink)
         sink.emit(RunStarted(name=config.run_name, esper="0"))
-        progress(ROUND)
+        progress(example(RoundFinished))
         folder = directory / "checkpoints"
         folder.mkdir(exist_ok=True)
         (folder / "last.pt").touch()
@@ -157,7 +162,7 @@ def test_what_cannot_be_trained_begins_no_run(
 def test_wandb_that_is_missing_begins_no_run(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("esper.cli.training.find_spec", lambda _: None)
+    monkeypatch.setattr("esper.recorded.find_spec", lambda _: None)
     assert main([*TRAIN, "--run-wandb"]) == 2
     assert "the package wandb is not installed" in capsys.readouterr().err
     assert trainer.configs == []

@@ -31,19 +31,12 @@ def run(arguments: list[str]) -> int:
 
 def require_suite(name: str) -> None:
     """Refuse what is neither a suite nor a task instance whose data are there."""
-    from esper.tolaria.tasks import Instance, all_tasks
+    from esper import recorded
+    from esper.simic.configuration.errors import ConfigError
 
-    suites = [suite for suite, *_ in _suites()]
-    if name in suites:
-        return
-    if name.partition(":")[0] not in {row.name for row in all_tasks()}:
-        raise BadInput(
-            f"suite is {name!r}; expected a suite ({', '.join(suites)}) or an instance of a task "
-            f"({', '.join(row.name for row in all_tasks())})"
-        )
     try:
-        Instance.parse(name).load()  # kept in this process, so the look is not for nothing
-    except (ValueError, OSError) as error:
+        recorded.require_suite(name)
+    except ConfigError as error:
         raise BadInput(str(error)) from None
 
 

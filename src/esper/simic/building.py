@@ -11,6 +11,7 @@ from esper.simic.env import GrowthVectorEnv, make_world
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.making import Setting
 from esper.simic.env.pool import CasePool
+from esper.simic.progress import Preparing
 from esper.simic.rewards import RewardConfig
 from esper.simic.training_config import TrainingConfig
 from esper.tamiyo import GrowthPolicy
@@ -29,14 +30,6 @@ class Training:
     agent: PPOAgent
     pool: CasePool
     setting: Setting
-
-
-@dataclass(frozen=True, slots=True)
-class Preparing:
-    """How far the control curves are that have to be trained before the first round."""
-
-    done: int
-    total: int
 
 
 def build(config: TrainingConfig, *, failure_checkpoint: Path | None = None) -> Training:

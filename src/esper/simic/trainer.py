@@ -1,7 +1,6 @@
 """Training a controller: observe, mask, act, step, store; at the end of a rollout learn, tell, remember."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,10 @@ from numpy.typing import NDArray
 
 from esper import __version__
 from esper.leyline import (
-    AnomalyRaised,
     CheckpointReason,
     CheckpointSaved,
-    EpisodeFinished,
+    DecisionTaken,
     EvaluationFinished,
-    RoundFinished,
     RunEvent,
     RunFinished,
     RunSink,
@@ -26,7 +23,6 @@ from esper.leyline import (
 )
 from esper.simic.agent.checkpoint import CheckpointError
 from esper.simic.building import (
-    Preparing,
     Training,
     build,
     evaluation_episodes,
@@ -37,11 +33,11 @@ from esper.simic.decisions import DecisionLog
 from esper.simic.env import EpisodeSummary
 from esper.simic.evaluation import LearnedPlayer, play_cases
 from esper.simic.interrupts import StopRequest, stop_on_signals
+from esper.simic.progress import Progress
 from esper.simic.reports import anomalies_raised, episode_finished, mean_of_known, round_finished
 from esper.simic.rounds import BatchSummary
 from esper.simic.training_config import TrainingConfig
 
-Progress = Callable[[RunEvent | Preparing], None]
 CHECKPOINTS = "checkpoints"
 FAILED = "failed.pt"
 """The agent as it gave up; for looking into, not for going on."""
@@ -51,6 +47,8 @@ FAILED = "failed.pt"
 class TrainingResult:
     """How a run ended."""
 
+    directory: Path | None
+    """The run's folder; None if none was asked for."""
     rounds: int
     env_steps: int
     seconds: float
@@ -66,7 +64,7 @@ class VectorizedPPOTrainer:
 
     directory  where checkpoints go (`checkpoints/last.pt`, `best.pt`, `round-<n>.pt`); None keeps none
     sink       where events go; nothing that happens there can change the training
-    progress   is shown what is prepared, then every round, episode, anomaly and evaluation
+    progress   is shown what is prepared and every event but single decisions
     """
 
     def __init__(
@@ -101,6 +99,7 @@ class VectorizedPPOTrainer:
         status: RunStatus = "finished" if stopped is None else "interrupted"
         self._tell(RunFinished(status, stopped, self.round, self.agent.env_steps, seconds))
         return TrainingResult(
+            directory=self.directory,
             rounds=self.round,
             env_steps=self.agent.env_steps,
             seconds=seconds,
@@ -198,12 +197,14 @@ class VectorizedPPOTrainer:
 
     # What is told
 
+    def start(self, *, resumed_from: int | None) -> None:
+        """The first word of a run."""
+        self._tell(RunStarted(self.config.run_name or self.config.suite, __version__, resumed_from))
+
     def _tell(self, event: RunEvent) -> None:
         if self._sink is not None:
             self._sink.emit(event)
-        if self._progress is not None and isinstance(
-            event, RoundFinished | EpisodeFinished | AnomalyRaised | EvaluationFinished | RunFinished
-        ):
+        if self._progress is not None and not isinstance(event, DecisionTaken):  # there are too many to show
             self._progress(event)
 
     # What is remembered
@@ -306,9 +307,7 @@ def train_ppo_vectorized(
         trainer = VectorizedPPOTrainer(config, training, directory=directory, sink=sink, progress=progress)
         if resume is not None:
             trainer.resume(resume)
-        if sink is not None:
-            name = config.run_name or config.suite
-            sink.emit(RunStarted(name, __version__, None if resume is None else trainer.round))
+        trainer.start(resumed_from=None if resume is None else trainer.round)
         prepare_controls(training, config, (lambda _: None) if progress is None else progress)
         if resume is None:
             trainer.begin()
