@@ -44,9 +44,11 @@ PRESETS: Mapping[str, Preset] = {
             **WHAT_AND_WHERE,
             **EXPLORING,
             "suite": "toy",
+            "pool_cases": 10_000,  # controls cost nothing here, so that no case need be met twice
+            "pool_host_seeds": 1000,
             "num_envs": 64,
             "num_minibatches": 8,
-            "rounds": 360,
+            "rounds": 160,
             "eval_every": 40,
             "eval_episodes": 128,
         },
