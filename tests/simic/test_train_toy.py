@@ -47,7 +47,7 @@ def test_the_toy_preset_comes_near_the_oracle(seed: int, tmp_path: Path) -> None
 
 
 def test_a_few_seconds_teach_it_to_harm_less(tmp_path: Path) -> None:
-    """A policy that has learned nothing loses 0.02 to 0.035; what is learned first is not to. Wrong signs lose more."""
+    """An untrained policy loses 0.02 to 0.035; what is learned first is not to. A wrong sign loses more."""
     gains: list[float] = []
 
     def listen(news: News) -> None:
