@@ -79,7 +79,7 @@ class VectorizedPPOTrainer:
         self.config, self.training = config, training
         self.agent, self.envs = training.agent, training.envs
         self.directory, self._sink, self._progress = directory, sink, progress
-        self.round = 0
+        self.round, self._began = 0, time.perf_counter()
         self.best_score: float | None = None
         self._episode_counts = [0] * config.num_envs
         self._epochs = [0] * config.num_envs
@@ -90,12 +90,11 @@ class VectorizedPPOTrainer:
 
     def train(self) -> TrainingResult:
         """Round after round, until the config's rounds are done or somebody asks to stop."""
-        began, stopped = time.perf_counter(), None
         with stop_on_signals() as stop:
             while self.round < self.config.rounds and not stop:
                 self._run_round(stop)
             stopped = stop.reason
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - self._began
         status: RunStatus = "finished" if stopped is None else "interrupted"
         self._tell(RunFinished(status, stopped, self.round, self.agent.env_steps, seconds))
         return TrainingResult(

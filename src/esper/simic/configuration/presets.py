@@ -59,6 +59,8 @@ PRESETS: Mapping[str, Preset] = {
             **WHAT_AND_WHERE,
             **EXPLORING,
             "suite": "cpu",
+            "pool_cases": 16,  # few, so that their controls are soon trained
+            "pool_host_seeds": 1,
             "num_envs": 8,
             "workers": 2,
             "rounds": 20,
