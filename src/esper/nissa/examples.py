@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from esper.leyline import (
+    HEAD_NAMES,
     NOWHERE,
     AnomalyRaised,
     CheckpointSaved,
@@ -115,14 +116,11 @@ _EVENTS: tuple[Event, ...] = (
         value_loss=0.125,
         entropy=2.25,
         entropy_by_head={
+            **dict.fromkeys(HEAD_NAMES),
             "op": 1.25,
             "slot": 0.75,
             "blueprint": 2.0,
-            "style": None,
-            "tempo": None,
-            "alpha_target": None,
             "alpha_speed": 1.25,
-            "alpha_curve": None,
         },
         approx_kl=0.0078125,
         clip_fraction=0.0625,
