@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import cast
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from esper.karn.sql import QueryError, connect, query
@@ -160,7 +161,6 @@ def test_hostile_content_is_only_content(tmp_path: Path, text: str) -> None:
         "select * from read_blob('{secret}')",
         "select * from glob('{folder}/*')",
         "select * from '{secret}'",
-        "select * from secret_variable",
         "copy rounds to '{folder}/out.csv'",
         "copy (select 1) to '{folder}/out.parquet'",
         "export database '{folder}/out'",
@@ -180,25 +180,27 @@ def test_hostile_content_is_only_content(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_sql_can_only_read_the_tables(full: Path, tmp_path: Path, sql: str) -> None:
-    secret_variable = [("hidden",)]
     (tmp_path / "secret.json").write_text('{"a": 1}')
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(QueryError):
         query(full, sql.format(secret=tmp_path / "secret.json", folder=tmp_path))
-    assert secret_variable
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_connection_is_sealed_too(full: Path, tmp_path: Path) -> None:
     (tmp_path / "secret.json").write_text('{"a": 1}')
+    secret_variable = pa.table({"a": [1]})  # without the seal, SQL sees the caller's variables
     with connect([full]) as database:
         for sql in (
             f"select * from read_text('{tmp_path / 'secret.json'}')",
             f"copy rounds to '{tmp_path / 'out.csv'}'",
+            "select * from secret_variable",
             "set enable_external_access = true",
+            "set python_enable_replacements = true",
         ):
             with pytest.raises(duckdb.Error):
                 database.execute(sql)
+    assert secret_variable.num_rows == 1
 
 
 @pytest.mark.parametrize(

@@ -45,11 +45,8 @@ KINDS_OF: Mapping[str, tuple[str, ...]] = {
 }
 """Table -> the kinds of event that it is made from; `runs` has its own reader."""
 TABLES = tuple(KINDS_OF)
-_SEALED = (
-    "SET enable_external_access = false",
-    "SET python_enable_replacements = false",
-    "SET lock_configuration = true",
-)
+_SEALED = ("SET enable_external_access = false", "SET lock_configuration = true")
+"""No files, no network, no variables of the Python that calls; and no way back."""
 _READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 
 

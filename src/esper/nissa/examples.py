@@ -37,13 +37,6 @@ _OPERATIONS = {
     "FOSSILIZE": 39,
     "ADVANCE": 50,
 }
-_ENTROPIES: dict[str, float | None] = {
-    **dict.fromkeys(HEAD_NAMES),
-    "op": 1.25,
-    "slot": 0.75,
-    "blueprint": 2.0,
-    "alpha_speed": 1.25,
-}
 _REWARD = {
     "final_score": 0.0,
     "final_rent": 0.0,
@@ -122,7 +115,13 @@ _EVENTS: tuple[Event, ...] = (
         policy_loss=-0.0125,
         value_loss=0.125,
         entropy=2.25,
-        entropy_by_head=_ENTROPIES,
+        entropy_by_head={
+            **dict.fromkeys(HEAD_NAMES),
+            "op": 1.25,
+            "slot": 0.75,
+            "blueprint": 2.0,
+            "alpha_speed": 1.25,
+        },
         approx_kl=0.0078125,
         clip_fraction=0.0625,
         ratio_max=1.75,
