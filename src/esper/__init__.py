@@ -11,6 +11,8 @@ from esper.registration import register_when_gymnasium_comes
 if TYPE_CHECKING:
     from esper.kasmina import GrowingModel, GrowthRules, blueprint, wrap
     from esper.leyline import Curve, Layout, LifecycleOp, Stage, Style
+    from esper.recorded import train
+    from esper.simic import TrainingConfig
     from esper.simic.env import make_env
 
 __version__ = "0.1.0"
@@ -25,7 +27,9 @@ _HOMES = {
     "LifecycleOp": "esper.leyline",
     "Stage": "esper.leyline",
     "Style": "esper.leyline",
+    "TrainingConfig": "esper.simic.training_config",
     "make_env": "esper.simic.env",
+    "train": "esper.recorded",
 }
 
 __all__ = [
@@ -36,8 +40,10 @@ __all__ = [
     "LifecycleOp",
     "Stage",
     "Style",
+    "TrainingConfig",
     "blueprint",
     "make_env",
+    "train",
     "wrap",
 ]
 

@@ -103,6 +103,16 @@ def test_several_processes_give_the_same_curves(tmp_path: Path) -> None:
         assert many.run(case, seed) == one.run(case, seed)
 
 
+def test_preparing_tells_how_far_it_is(directory: Path) -> None:
+    curves, told = ControlCurves(2, directory), list[tuple[int, int]]()
+    curves.run("tiny", 1)  # is there already
+    wanted = [("tiny", seed) for seed in (0, 1, 2, 0)]
+    curves.prepare(wanted, tell=lambda done, total: told.append((done, total)))
+    assert told == [(0, 2), (1, 2), (2, 2)]
+    curves.prepare(wanted, tell=lambda done, total: told.append((done, total)))
+    assert len(told) == 3
+
+
 def test_a_curve_without_epochs_is_refused() -> None:
     with pytest.raises(ValueError, match="epochs must be at least 1, not 0"):
         ControlCurves(0)

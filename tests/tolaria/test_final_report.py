@@ -89,3 +89,8 @@ def test_nobody_else_can_open_a_test_split() -> None:
     assert found == {defines, uses}
     assert len(re.findall(r"ReportKey\(\)", uses.read_text())) == 1
     assert "ReportKey()" not in defines.read_text()
+
+
+def test_only_the_held_out_report_asks_for_test_scores() -> None:
+    asks = {path for path in SOURCE.rglob("*.py") if re.search(r"\btest_score\(", path.read_text())}
+    assert asks == {SOURCE / "tolaria/final_report.py", SOURCE / "simic/held_out.py"}

@@ -1,9 +1,41 @@
 """Simic: selection. Rewards, environments, PPO, rollouts and the trainer.
 
 What people look for here but lives beneath: the gradient collector (tolaria) and the heads' typed dicts (leyline).
+Names are loaded on first use, so that settings can be read and checked before torch is imported.
 """
 
-from esper.leyline import ActionDict, HeadEntropies, HeadLogProbs
-from esper.tolaria.gradients import SeedGradientCollector, materialize_grad_stats
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__all__ = ["ActionDict", "HeadEntropies", "HeadLogProbs", "SeedGradientCollector", "materialize_grad_stats"]
+if TYPE_CHECKING:
+    from esper.leyline import ActionDict, HeadEntropies, HeadLogProbs
+    from esper.simic.training_config import TrainingConfig
+    from esper.tolaria.gradients import SeedGradientCollector, materialize_grad_stats
+
+_HOMES = {
+    "ActionDict": "esper.leyline",
+    "HeadEntropies": "esper.leyline",
+    "HeadLogProbs": "esper.leyline",
+    "SeedGradientCollector": "esper.tolaria.gradients",
+    "TrainingConfig": "esper.simic.training_config",
+    "materialize_grad_stats": "esper.tolaria.gradients",
+}
+
+__all__ = [
+    "ActionDict",
+    "HeadEntropies",
+    "HeadLogProbs",
+    "SeedGradientCollector",
+    "TrainingConfig",
+    "materialize_grad_stats",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'esper.simic' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

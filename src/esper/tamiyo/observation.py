@@ -17,7 +17,7 @@ from esper.tamiyo.masks import GrowthMasks
 from esper.tamiyo.observation_layout import observation_parts, observation_size
 from esper.tamiyo.slot_features import FIELD, PADDING, write_slot_features
 from esper.tamiyo.space import GrowthSpace
-from esper.tamiyo.tracker import HISTORY, TRACKED, SignalTracker
+from esper.tamiyo.tracker import HISTORY, PLATEAU_THRESHOLD, TRACKED, SignalTracker
 from esper.tamiyo.trends import trend
 
 Array = NDArray[np.float64]
@@ -67,6 +67,7 @@ class Observer:
     What `observe` and `masks` return is the same memory each time: copy what must last.
 
     frozen_heads  head -> the only choice the masks leave it, wherever that choice is legal
+    plateau_threshold  how much validation must improve to end a plateau, see `SignalTracker`
     out           memory for the flat observation (env, feature) float32, such as a pinned or shared tensor
     """
 
@@ -78,6 +79,7 @@ class Observer:
         "_offered",
         "_parts",
         "_places",
+        "_plateau_threshold",
         "_readings",
         "flat",
         "space",
@@ -89,6 +91,7 @@ class Observer:
         num_envs: int,
         *,
         frozen_heads: Mapping[str, int] | None = None,
+        plateau_threshold: float = PLATEAU_THRESHOLD,
         out: Tensor | None = None,
     ) -> None:
         if num_envs < 1:
@@ -98,6 +101,7 @@ class Observer:
         """(env, feature) float32: host | slots | blueprints, what `observe` writes into."""
         self._parts = _views(self.flat, space)
         self._masks = GrowthMasks(space, num_envs, frozen_heads)
+        self._plateau_threshold = plateau_threshold
         self._envs: list[_Env | None] = [None] * num_envs
         slots, blueprints = space.slot_count, len(space.blueprints)
         self._offered = np.zeros((num_envs, slots, blueprints), dtype=np.bool_)
@@ -106,6 +110,7 @@ class Observer:
         self._places = np.zeros((num_envs, slots, 2))  # relative width and depth
         self._each_slot = np.ogrid[:num_envs, :slots]
         self._readings: Array | None = None
+        self._plateau_threshold = plateau_threshold
 
     @property
     def num_envs(self) -> int:
@@ -115,9 +120,8 @@ class Observer:
         self, env_idx: int, host: HostProtocol, *, horizon: int, parameter_budget: int | None = None
     ) -> None:
         """Forget what was there and watch a new host, whose report is that of epoch 0."""
-        self._watch(
-            env_idx, _Env(host, SignalTracker(horizon), parameter_budget, LifecycleOp.WAIT), new_epoch=True
-        )
+        tracker = SignalTracker(horizon, plateau_threshold=self._plateau_threshold)
+        self._watch(env_idx, _Env(host, tracker, parameter_budget, LifecycleOp.WAIT), new_epoch=True)
 
     def record(self, env_idx: int, host: HostProtocol, operation: LifecycleOp) -> None:
         """Take in the epoch that followed an operation."""

@@ -15,6 +15,8 @@ TRACKED = ("train_loss", "train_accuracy", "validation_loss", "validation_accura
 HISTORY = 4
 """Epochs that histories and slopes look back over."""
 
+PLATEAU_THRESHOLD = 0.005
+
 
 class SignalTracker:
     """Fed one report an epoch, the untrained host's first.
@@ -27,7 +29,9 @@ class SignalTracker:
 
     __slots__ = ("_best", "_plateau", "_row", "_window", "history", "horizon", "plateau_threshold")
 
-    def __init__(self, horizon: int, *, plateau_threshold: float = 0.005, history: int = HISTORY) -> None:
+    def __init__(
+        self, horizon: int, *, plateau_threshold: float = PLATEAU_THRESHOLD, history: int = HISTORY
+    ) -> None:
         if horizon < 1:
             raise ValueError(f"horizon is {horizon}; expected >= 1 epoch")
         if history < 2:

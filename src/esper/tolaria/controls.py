@@ -6,7 +6,7 @@ import logging
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -86,19 +86,30 @@ class ControlCurves:
             self._keep(found)
         return found
 
-    def prepare(self, wanted: Iterable[tuple[str, int]], *, processes: int = 1) -> None:
-        """Compute what is missing, over several processes."""
+    def prepare(
+        self,
+        wanted: Iterable[tuple[str, int]],
+        *,
+        processes: int = 1,
+        tell: Callable[[int, int], None] = lambda done, total: None,  # noqa: ARG005
+    ) -> None:
+        """Compute what is missing, over several processes; `tell` hears how many of how many are done, 0 first."""
         cases = dict.fromkeys((str(Instance.parse(case)), seed) for case, seed in wanted)
         missing = [(case, seed) for case, seed in cases if self._find(case, seed) is None]
-        if processes <= 1 or len(missing) <= 1:
-            for case, seed in missing:
+        if not missing:
+            return
+        tell(0, len(missing))
+        if processes <= 1 or len(missing) == 1:
+            for done, (case, seed) in enumerate(missing, start=1):
                 self.run(case, seed)
+                tell(done, len(missing))
             return
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(processes, spawn, initializer=_one_thread) as pool:
             jobs = [pool.submit(compute, case, seed, self.epochs, self.device) for case, seed in missing]
-            for job in jobs:
+            for done, job in enumerate(jobs, start=1):
                 self._keep(job.result())
+                tell(done, len(missing))
 
     def _find(self, case: str, seed: int) -> ControlRun | None:
         """On disk, and long enough."""

@@ -217,6 +217,11 @@ class EngineWorld:
         self.population.forget_step(host_idx)
 
 
+def worker_world(size: int, device: str, governor: Mapping[str, Any]) -> EngineWorld:
+    """For worker processes, to whom only plain data travel; `governor` has the fields of its rules."""
+    return EngineWorld(size, device, governor=GovernorRules(**governor))
+
+
 def _written(model: GrowingModel) -> dict[str, object]:
     record, tensors = describe(model)
     return {

@@ -1,7 +1,9 @@
 """Watching the learner for the ways PPO goes wrong."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
 STATE_KEYS = ("updates_seen", "counts")
 
@@ -13,11 +15,30 @@ class AnomalyKind(StrEnum):
     NUMERICAL_INSTABILITY = "numerical_instability"
 
 
+ADVICE: Mapping[AnomalyKind, str] = MappingProxyType(
+    {
+        AnomalyKind.RATIO_EXPLOSION: "Lower the learning rate, the epochs per update or target_kl.",
+        AnomalyKind.RATIO_COLLAPSE: "Raise entropy_coef or anneal it later; lower the learning rate.",
+        AnomalyKind.VALUE_COLLAPSE: "Look at the rewards' scale; raise value_coef or the steps per rollout.",
+        AnomalyKind.NUMERICAL_INSTABILITY: "Lower the learning rate; in bf16 try fp32; look for NaN in the input.",
+    }
+)
+"""What to do about each, the likeliest first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Anomaly:
     kind: AnomalyKind
     detail: str
     """The value, the threshold and what it means."""
+    value: float | None = None
+    """What was measured; None where there is no one number."""
+    threshold: float | None = None
+    """What it was held against."""
+
+    @property
+    def advice(self) -> str:
+        return ADVICE[self.kind]
 
 
 @dataclass(slots=True)
@@ -68,13 +89,13 @@ class AnomalyDetector:
         if ratio_max is None or ratio_max <= self.max_ratio_threshold:
             return None
         detail = f"largest ratio {ratio_max:.3g} > {self.max_ratio_threshold:g}: the policy moved too far"
-        return Anomaly(AnomalyKind.RATIO_EXPLOSION, detail)
+        return Anomaly(AnomalyKind.RATIO_EXPLOSION, detail, ratio_max, self.max_ratio_threshold)
 
     def _ratio_collapse(self, ratio_min: float | None) -> Anomaly | None:
         if ratio_min is None or ratio_min >= self.min_ratio_threshold:
             return None
         detail = f"smallest ratio {ratio_min:.3g} < {self.min_ratio_threshold:g}: choices are being abandoned"
-        return Anomaly(AnomalyKind.RATIO_COLLAPSE, detail)
+        return Anomaly(AnomalyKind.RATIO_COLLAPSE, detail, ratio_min, self.min_ratio_threshold)
 
     def _value_collapse(self, explained_variance: float | None) -> Anomaly | None:
         if explained_variance is None or self.updates_seen <= self.warmup_updates:
@@ -85,7 +106,7 @@ class AnomalyDetector:
             f"explained variance {explained_variance:.3g} < {self.min_explained_variance:g}: "
             "the critic does not predict returns"
         )
-        return Anomaly(AnomalyKind.VALUE_COLLAPSE, detail)
+        return Anomaly(AnomalyKind.VALUE_COLLAPSE, detail, explained_variance, self.min_explained_variance)
 
     def _numerical_instability(self, has_issue: bool) -> Anomaly | None:
         if not has_issue:

@@ -41,6 +41,7 @@ from esper.tamiyo.actions import CHOICES, decode, encode, illegal_choice
 from esper.tamiyo.layout import ActionLayout
 from esper.tamiyo.observation import Observer
 from esper.tamiyo.space import GrowthSpace
+from esper.tamiyo.tracker import PLATEAU_THRESHOLD
 
 OnIllegal = Literal["raise", "noop"]
 Settle = Literal["worth", "committed"]
@@ -50,6 +51,8 @@ Observation = dict[str, NDArray[np.float32]]
 WAIT = ActionSpec()
 WAITED = ActionOutcome(WAIT, WAIT)
 STATE_VERSION = 2
+ANY_HOST_SEED = 2**31
+"""Host seeds are drawn below this, unless a pool of them is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,11 @@ class Episodes:
         on_illegal: OnIllegal,
         settle: Settle = "worth",
         frozen_heads: Mapping[str, int] | None = None,
+        host_seeds: int = ANY_HOST_SEED,
+        plateau_threshold: float = PLATEAU_THRESHOLD,
     ) -> None:
+        if host_seeds < 1:
+            raise ValueError(f"host_seeds is {host_seeds}; expected >= 1")
         if horizon < 1:
             raise ValueError(f"horizon is {horizon}; expected >= 1")
         if on_illegal not in get_args(OnIllegal):
@@ -101,7 +108,10 @@ class Episodes:
         self.telemetry = RewardTelemetry()
         self.choices = LegalChoices(space.action_layout)
         self._controls = controls if reward.control_variate else None
-        self._observer = Observer(space, num_envs, frozen_heads=frozen_heads)
+        self._host_seeds = host_seeds
+        self._observer = Observer(
+            space, num_envs, frozen_heads=frozen_heads, plateau_threshold=plateau_threshold
+        )
         # Frozen heads that say how, not what or where: an action in words need not know them.
         self.frozen_ways = {
             head: choice for head, choice in (frozen_heads or {}).items() if head in CHOICES and head != "op"
@@ -123,7 +133,7 @@ class Episodes:
         rng = self._generators[env_idx]
         if rng is None:
             raise RuntimeError(f"env {env_idx} was never seeded: call reset(seed=...) first")
-        drawn_case, drawn_seed = self.cases.draw(rng), int(rng.integers(2**31))
+        drawn_case, drawn_seed = self.cases.draw(rng), int(rng.integers(self._host_seeds))
         case = drawn_case if case is None else case
         host_seed = drawn_seed if host_seed is None else host_seed
         control = None if self._controls is None else self._controls.curve(case, host_seed)
@@ -237,14 +247,14 @@ class Episodes:
         episode, host = self.episode(env_idx), self.world.host(env_idx)
         report = host.report
         kept = not lost and report.rolled_back is None
-        utility = gain = None
+        utility = gain = control_accuracy = None
         if kept:
             utility = self._score(report.validation_accuracy, report.validation_loss, env_idx)
             utility -= self.reward.rent * host.added_parameters / host.host_parameters
         if utility is not None and episode.control is not None:
             epoch = episode.epoch
             control = self._score(episode.control.accuracies[epoch], episode.control.losses[epoch], env_idx)
-            gain = utility - control
+            gain, control_accuracy = utility - control, episode.control.accuracies[epoch]
         return EpisodeSummary(
             case=episode.case,
             host_seed=episode.host_seed,
@@ -252,6 +262,7 @@ class Episodes:
             utility=utility,
             gain=gain,
             validation_accuracy=report.validation_accuracy if kept else None,
+            control_accuracy=control_accuracy,
             validation_loss=report.validation_loss if kept else None,
             added_parameters=host.added_parameters if kept else None,
             episode_return=episode.episode_return,

@@ -1,7 +1,7 @@
 """Environments by the name of a suite or a task instance: the one place that knows which world runs what."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from esper.simic.toy.world import ToyControls, ToyWorld
 from esper.simic.workers import ProcessWorld
 from esper.tamiyo.space import GrowthSpace
 from esper.tolaria.controls import ControlCurves
+from esper.tolaria.governor import GovernorRules
 from esper.tolaria.population import Population
 from esper.tolaria.tasks import Instance, all_tasks, suite, suite_names, task
 from esper.tolaria.world import EngineWorld
@@ -48,13 +49,37 @@ class SuiteCases:
         return str(suite(self.name).draw(rng))
 
 
-def make_world(name: str, num_hosts: int, *, device: str = "cpu", workers: int = 0) -> Setting:
-    """The world that runs a suite or a task instance, with `num_hosts` hosts, here or over worker processes."""
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What of a world is not the suite's own."""
+
+    num_hosts: int
+    device: str
+    workers: int
+    horizon: int | None
+    governor: GovernorRules
+
+
+def make_world(
+    name: str,
+    num_hosts: int,
+    *,
+    device: str = "cpu",
+    workers: int = 0,
+    horizon: int | None = None,
+    governor: GovernorRules = GovernorRules(),  # noqa: B008  frozen
+) -> Setting:
+    """The world that runs a suite or a task instance, with `num_hosts` hosts, here or over worker processes.
+
+    horizon   epochs of an episode; None is the task's own
+    governor  what counts as broken; the toy's hosts do not break
+    """
+    asked = _Asked(num_hosts, device, workers, horizon, governor)
     if name in _SETTINGS:
-        return _SETTINGS[name](num_hosts, device, workers)
+        return _SETTINGS[name](asked)
     if name.partition(":")[0] in {row.name for row in all_tasks()}:
         case = str(Instance.parse(name))
-        return _engine(CaseList((case,), name=case), (case,), num_hosts, device, workers)
+        return _engine(CaseList((case,), name=case), (case,), asked)
     rows = ", ".join(row.name for row in all_tasks())
     raise ValueError(f"no suite is named {name!r}; there are {', '.join(_SETTINGS)}. Tasks are {rows}")
 
@@ -65,16 +90,20 @@ def make_env(
     *,
     device: str = "cpu",
     workers: int = 0,
+    horizon: int | None = None,
+    governor: GovernorRules = GovernorRules(),  # noqa: B008  frozen
     reward: RewardConfig | None = None,
     **options: Any,
 ) -> GrowthVectorEnv:
     """A vector environment over a suite ("cpu") or a task instance ("mnist1d:noise=0.2").
 
     workers  processes to spread the hosts over; 0 runs them here
+    horizon  epochs of an episode; None is the task's own
+    governor  what counts as a broken host
     reward   what a step pays; by default shaped, with the task's rent, against the wait-only control
     options  those of `GrowthVectorEnv`
     """
-    setting = make_world(suite, num_envs, device=device, workers=workers)
+    setting = make_world(suite, num_envs, device=device, workers=workers, horizon=horizon, governor=governor)
     return GrowthVectorEnv(
         setting.world,
         setting.space,
@@ -116,9 +145,7 @@ def _reward(setting: Setting, reward: RewardConfig | None) -> RewardConfig:
 # The engine
 
 
-def _engine(
-    source: CaseSource, examples: tuple[str, ...], num_hosts: int, device: str, workers: int
-) -> Setting:
+def _engine(source: CaseSource, examples: tuple[str, ...], asked: _Asked) -> Setting:
     """`examples` has a case of every task that the source draws."""
     rows = {row.name: row for row in (task(Instance.parse(case).task) for case in examples)}.values()
     horizons, rents = {row.epochs for row in rows}, {row.rent for row in rows}
@@ -126,18 +153,22 @@ def _engine(
         raise ValueError(
             f"the tasks of {source.name} differ in epochs {sorted(horizons)} or rent {sorted(rents)}"
         )
-    horizon = horizons.pop()
-    space = _engine_space(examples)
-    controls = ControlCurves(horizon, device=device)
-    if workers:
-        factory = "esper.tolaria.world:EngineWorld"
-        spread = ProcessWorld(factory, num_hosts=num_hosts, workers=workers, options={"device": device})
+    horizon = horizons.pop() if asked.horizon is None else asked.horizon
+    space, controls = _engine_space(examples), ControlCurves(horizon, device=asked.device)
+    if asked.workers:
+        spread = ProcessWorld(
+            "esper.tolaria.world:worker_world",
+            num_hosts=asked.num_hosts,
+            workers=asked.workers,
+            options={"device": asked.device, "governor": asdict(asked.governor)},
+        )
         return Setting(spread, controls, source, space, horizon, rents.pop(), spread.close)
-    return Setting(EngineWorld(num_hosts, device), controls, source, space, horizon, rents.pop())
+    world = EngineWorld(asked.num_hosts, asked.device, governor=asked.governor)
+    return Setting(world, controls, source, space, horizon, rents.pop())
 
 
-def _engine_suite(name: str, num_hosts: int, device: str, workers: int) -> Setting:
-    return _engine(SuiteCases(name), _examples(name), num_hosts, device, workers)
+def _engine_suite(name: str, asked: _Asked) -> Setting:
+    return _engine(SuiteCases(name), _examples(name), asked)
 
 
 @cache
@@ -156,15 +187,17 @@ def _engine_space(cases: tuple[str, ...]) -> GrowthSpace:
 # The toy
 
 
-def _toy(name: str, num_hosts: int, device: str, workers: int) -> Setting:
-    if device != "cpu":
-        raise ValueError(f"device is {device!r}; the toy has nothing to compute there, expected 'cpu'")
+def _toy(name: str, asked: _Asked) -> Setting:
+    if asked.device != "cpu":
+        raise ValueError(f"device is {asked.device!r}; the toy has nothing to compute there, expected 'cpu'")
     source = TOY_SUITES[name]
-    controls, space = ToyControls(TOY_HORIZON), _toy_space(max(source.slots))
-    if workers:
-        spread = ProcessWorld("esper.simic.toy.world:ToyWorld", num_hosts=num_hosts, workers=workers)
-        return Setting(spread, controls, source, space, TOY_HORIZON, 0.01, spread.close)
-    return Setting(ToyWorld(num_hosts), controls, source, space, TOY_HORIZON, 0.01)
+    horizon = TOY_HORIZON if asked.horizon is None else asked.horizon
+    controls, space = ToyControls(horizon), _toy_space(max(source.slots))
+    if asked.workers:
+        factory = "esper.simic.toy.world:ToyWorld"
+        spread = ProcessWorld(factory, num_hosts=asked.num_hosts, workers=asked.workers)
+        return Setting(spread, controls, source, space, horizon, 0.01, spread.close)
+    return Setting(ToyWorld(asked.num_hosts), controls, source, space, horizon, 0.01)
 
 
 def _toy_space(slots: int) -> GrowthSpace:
@@ -173,7 +206,7 @@ def _toy_space(slots: int) -> GrowthSpace:
     return GrowthSpace.covering([world.host(0)])
 
 
-_SETTINGS: Mapping[str, Callable[[int, str, int], Setting]] = {
+_SETTINGS: Mapping[str, Callable[[_Asked], Setting]] = {
     **{name: partial(_toy, name) for name in TOY_SUITES},
     **{name: partial(_engine_suite, name) for name in suite_names()},
 }

@@ -17,6 +17,7 @@ from esper.simic.env.spaces import action_space, observation_space
 from esper.simic.rewards import RewardConfig
 from esper.tamiyo.layout import ActionLayout
 from esper.tamiyo.space import GrowthSpace
+from esper.tamiyo.tracker import PLATEAU_THRESHOLD
 
 Info = dict[str, Any]  # Gymnasium's own type for it
 
@@ -42,6 +43,7 @@ class GrowthEnv(gym.Env[Observation, Actions]):
         on_illegal: OnIllegal = "noop",
         settle: Settle = "worth",
         frozen_heads: Mapping[str, int] | None = None,
+        plateau_threshold: float = PLATEAU_THRESHOLD,
         render_mode: str | None = None,
     ) -> None:
         self.render_mode = require_render_mode(render_mode)
@@ -56,6 +58,7 @@ class GrowthEnv(gym.Env[Observation, Actions]):
             on_illegal=on_illegal,
             settle=settle,
             frozen_heads=frozen_heads,
+            plateau_threshold=plateau_threshold,
         )
         self.observation_space: gym.spaces.Dict = observation_space(space)  # type: ignore[assignment]
         self.action_space = action_space(space)

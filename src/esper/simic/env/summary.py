@@ -15,6 +15,8 @@ class EpisodeSummary:
     gain: float | None
     """Utility minus that of the wait-only control; None without one."""
     validation_accuracy: float | None
+    control_accuracy: float | None
+    """Of the wait-only control at the same epoch; None without one."""
     validation_loss: float | None
     added_parameters: int | None
     episode_return: float

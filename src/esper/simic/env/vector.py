@@ -12,12 +12,21 @@ from torch import Tensor
 from esper.leyline import ActionSpec, Controls, Situation, World
 from esper.simic.env.cases import CaseSource, as_source
 from esper.simic.env.choices import Actions
-from esper.simic.env.episodes import Episodes, Flags, Observation, OnIllegal, Settle
+from esper.simic.env.episodes import (
+    ANY_HOST_SEED,
+    Episodes,
+    Flags,
+    Observation,
+    OnIllegal,
+    Settle,
+    StepResult,
+)
 from esper.simic.env.rendering import RENDER_MODES, Frame, render_host, require_render_mode
 from esper.simic.env.spaces import action_space, observation_space
 from esper.simic.rewards import RewardConfig, RewardTelemetry
 from esper.tamiyo.layout import ActionLayout
 from esper.tamiyo.space import GrowthSpace
+from esper.tamiyo.tracker import PLATEAU_THRESHOLD
 
 Info = dict[str, Any]  # Gymnasium's own type for it
 
@@ -39,6 +48,8 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
     on_illegal  "raise", or "noop": WAIT is executed, and `info["illegal"]` says what was wrong
     frozen_heads  head -> its only choice
     on_close    what `close` is to do besides, such as stopping workers that nobody else uses
+    host_seeds  host seeds are drawn below this number; few of them, with few cases, make controls cheap
+    plateau_threshold  how much validation must improve to end a plateau
     """
 
     metadata = {"render_modes": list(RENDER_MODES), "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
@@ -56,6 +67,8 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
         on_illegal: OnIllegal = "raise",
         settle: Settle = "worth",
         frozen_heads: Mapping[str, int] | None = None,
+        host_seeds: int = ANY_HOST_SEED,
+        plateau_threshold: float = PLATEAU_THRESHOLD,
         render_mode: str | None = None,
         on_close: Callable[[], None] | None = None,
     ) -> None:
@@ -73,11 +86,15 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
             on_illegal=on_illegal,
             settle=settle,
             frozen_heads=frozen_heads,
+            host_seeds=host_seeds,
+            plateau_threshold=plateau_threshold,
         )
         self.single_observation_space = observation_space(space)
         self.single_action_space = action_space(space)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
+
+        self._last_step: StepResult | None = None
 
     # Gymnasium
 
@@ -97,7 +114,7 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
         return self._observation(), self._info()
 
     def step(self, actions: Actions) -> tuple[Observation, NDArray[np.float64], Flags, Flags, Info]:
-        result = self.episodes.step(np.asarray(actions, dtype=np.int64))
+        result = self._last_step = self.episodes.step(np.asarray(actions, dtype=np.int64))
         ended = result.ended
         info: Info = {}
         if ended.any():
@@ -135,6 +152,13 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
     @property
     def action_layout(self) -> ActionLayout:
         return self.episodes.space.action_layout
+
+    @property
+    def last_step(self) -> StepResult:
+        """What came of the last step in every env, before any of them began anew."""
+        if self._last_step is None:
+            raise RuntimeError("no step has been taken yet")
+        return self._last_step
 
     @property
     def telemetry(self) -> RewardTelemetry:

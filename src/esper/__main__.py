@@ -1,0 +1,7 @@
+"""`python -m esper` is `esper`."""
+
+import sys
+
+from esper.cli import main
+
+sys.exit(main())

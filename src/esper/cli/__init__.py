@@ -1,0 +1,67 @@
+"""The `esper` command: one module per verb, imported when that verb is asked for."""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from esper.cli.errors import BAD_INPUT, INTERRUPTED, BadInput, did_you_mean
+
+VERBS = {
+    "train": "train a controller",
+    "resume": "go on with a run that stopped",
+    "evaluate": "judge a run's controller on tasks it was not trained on",
+    "runs": "list the runs and how they stand",
+    "sql": "ask a run's record a question",
+    "tasks": "list the tasks and suites",
+    "doctor": "see what this machine has, and what is wrong with it",
+}
+"""verb -> what it does; each is a module of this package with a function `run`."""
+
+_HELP = """usage: esper VERB ...
+
+Neural networks that grow while they train, under a controller that learns when, where and what.
+
+{verbs}
+
+  esper train --preset demo            see it at work (minutes)
+  esper train --preset cpu --rounds 200 --lr 3e-4
+  esper VERB --help                    the options of a verb, with an example
+  esper --version
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a verb; returns the exit code. Bad input is told in one line."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _dispatch(given)
+    except BadInput as error:
+        print(f"esper: {' '.join(str(error).split())}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; nothing more may be written when Python closes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except SystemExit as request:  # a parser that printed its help
+        return request.code if isinstance(request.code, int) else int(request.code is not None)
+
+
+def _dispatch(given: list[str]) -> int:
+    if not given or given[0] in ("-h", "--help"):
+        width = max(map(len, VERBS))
+        print(_HELP.format(verbs="\n".join(f"  {verb:{width}}  {does}" for verb, does in VERBS.items())))
+        return 0
+    if given[0] == "--version":
+        from esper import __version__
+
+        print(f"esper {__version__}")
+        return 0
+    if given[0] not in VERBS:
+        hint = did_you_mean(given[0], VERBS, f"there are {', '.join(VERBS)}")
+        raise BadInput(f"there is no verb {given[0]!r}; {hint}")
+    code = import_module(f"esper.cli.{given[0]}").run(given[1:])
+    sys.stdout.flush()  # a reader that is gone is noticed here, where it is handled
+    return int(code)

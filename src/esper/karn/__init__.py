@@ -1,0 +1,1 @@
+"""Karn: showing what runs recorded."""

@@ -1,0 +1,149 @@
+"""The directory of a run: everything about it in one place, written by one process at a time.
+
+runs/<name>/config.json  provenance.json  events.jsonl  checkpoints/  tensorboard/
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from pydantic import JsonValue
+
+from esper.nissa.checkpoints import Checkpoints
+from esper.nissa.errors import RunError
+from esper.nissa.files import write_json
+from esper.nissa.lock import WriterLock
+from esper.nissa.provenance import Provenance
+
+EVENTS_FILE, CONFIG_FILE, PROVENANCE_FILE = "events.jsonl", "config.json", "provenance.json"
+LONGEST_NAME = 100
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def require_run_name(name: str) -> None:
+    """Raise RunError unless `name` can be the name of a run and of its directory."""
+    if not name:
+        raise RunError("the run's name is empty; expected something like digits-1")
+    if len(name) > LONGEST_NAME:
+        raise RunError(f"the run's name has {len(name)} characters; expected at most {LONGEST_NAME}")
+    if "/" in name or "\\" in name:
+        raise RunError(f"the run's name {name!r} is a path; expected a name, the folder is given apart")
+    if name in (".", ".."):
+        raise RunError(f"the run's name {name!r} means another folder; expected a name")
+    if _NAME.fullmatch(name) is None:
+        raise RunError(
+            f"the run's name {name!r} has other characters than letters, digits, '.', '_' and '-', "
+            "or does not begin with a letter or digit"
+        )
+
+
+class RunDirectory:
+    """A run that this process writes. Make it with `create` or `resume`; close it when done.
+
+    >>> with RunDirectory.create(Path("runs"), "digits-1", config, provenance) as run:
+    ...     with open_recorder(run) as recorder:
+    ...         train(config, events=recorder)
+    """
+
+    __slots__ = ("_lock", "checkpoints", "name", "path")
+
+    def __init__(self, path: Path, lock: WriterLock) -> None:
+        self.path, self.name, self._lock = path, path.name, lock
+        self.checkpoints = Checkpoints(path / "checkpoints")
+
+    @staticmethod
+    def create(
+        root: Path, name: str, config: Mapping[str, JsonValue], provenance: Provenance
+    ) -> "RunDirectory":
+        """A new run. A name that is taken is refused; nothing is ever overwritten."""
+        require_run_name(name)
+        path = root / name
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            path.mkdir()
+        except FileExistsError as error:
+            if path.exists():
+                raise RunError(f"run {path} exists; resume it or choose another name") from error
+            raise RunError(f"{root} is not a folder; runs cannot be kept there") from error
+        except OSError as error:
+            raise RunError(f"run {path} cannot be made ({error.strerror}); choose another folder") from error
+        lock = WriterLock(path)
+        try:
+            write_json(path / CONFIG_FILE, dict(config))
+            write_json(path / PROVENANCE_FILE, provenance.model_dump(mode="json"))
+        except BaseException as error:
+            shutil.rmtree(path, ignore_errors=True)  # the name is not taken by a run that never was
+            lock.release()
+            if isinstance(error, OSError):
+                raise RunError(f"run {path} cannot be written ({error.strerror})") from error
+            raise
+        return RunDirectory(path, lock)
+
+    @staticmethod
+    def resume(root: Path, name: str, provenance: Provenance) -> "RunDirectory":
+        """A run that is there and that nobody is writing; its second start is kept as provenance.2.json."""
+        require_run_name(name)
+        path = root / name
+        if not (path / CONFIG_FILE).is_file():
+            raise RunError(f"{path} is not a run that can be resumed: it has no {CONFIG_FILE}")
+        lock = WriterLock(path)
+        start = 2
+        while (path / f"provenance.{start}.json").exists():
+            start += 1
+        try:
+            write_json(path / f"provenance.{start}.json", provenance.model_dump(mode="json"))
+        except OSError as error:
+            lock.release()
+            raise RunError(f"run {path} cannot be written ({error.strerror})") from error
+        run = RunDirectory(path, lock)
+        run.checkpoints.remove_partial()
+        return run
+
+    @property
+    def events_path(self) -> Path:
+        return self.path / EVENTS_FILE
+
+    @property
+    def tensorboard_path(self) -> Path:
+        return self.path / "tensorboard"
+
+    def close(self) -> None:
+        """Let another process write. Harmless when repeated."""
+        self._lock.release()
+
+    def __enter__(self) -> "RunDirectory":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_config(run: Path) -> dict[str, JsonValue]:
+    """What a run was asked to do."""
+    content = _read_json(run / CONFIG_FILE)
+    if not isinstance(content, dict):
+        raise RunError(f"{run / CONFIG_FILE} is a {type(content).__name__}; expected an object")
+    return content
+
+
+def read_provenance(run: Path) -> Provenance:
+    """Of a run's first start."""
+    try:
+        return Provenance.model_validate(_read_json(run / PROVENANCE_FILE))
+    except ValueError as error:
+        raise RunError(f"{run / PROVENANCE_FILE} is damaged: {error}") from error
+
+
+def _read_json(path: Path) -> JsonValue:
+    try:
+        content: JsonValue = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunError(f"{path} cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise RunError(f"{path} is not JSON: {error}") from error
+    return content

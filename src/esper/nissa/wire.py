@@ -1,0 +1,146 @@
+"""One record as one line of strict JSON, and back.
+
+    {"kind": "seed_germinated", "time": 1700000000.5, "env": 3, "episode": 7, "epoch": 2, "slot": "blocks.0", ...}
+
+Enumerations are written by name. NaN and Inf have no place in JSON: null is written, and `non_finite` says what it
+was, by field (`loss`) or field and key (`entropy_by_head.op`). Fields that a reader does not know are ignored.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from enum import Enum, IntEnum
+from typing import get_args, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, create_model
+from pydantic_core import from_json
+
+from esper.leyline import Event, Place
+from esper.nissa.records import KINDS, PLACE_FIELDS, Record, place_of
+
+NON_FINITE = "non_finite"
+
+
+class BrokenLine(ValueError):
+    """A line that is not a record; the message says why."""
+
+
+class UnknownKind(ValueError):
+    """A record of a kind that this version does not know."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        super().__init__(f"kind is {kind!r}; this version knows {', '.join(KINDS)}")
+
+
+def encode(record: Record) -> bytes:
+    """The line of a record, with its end. ASCII only, so that a cut never falls inside a character."""
+    event = record.event
+    line: dict[str, JsonValue] = {"kind": event.kind, "time": record.time}
+    for name in PLACE_FIELDS:
+        value = getattr(record.place, name)
+        if value is not None:
+            line[name] = value
+    non_finite: dict[str, JsonValue] = {}
+    for field in _FIELDS[type(event)]:
+        line[field] = _plain(getattr(event, field), field, non_finite)
+    if non_finite:
+        line[NON_FINITE] = non_finite
+    return json.dumps(line, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def decode(line: bytes) -> Record:
+    """The record of a line. Raises BrokenLine or UnknownKind."""
+    try:
+        data = from_json(line, allow_inf_nan=False)
+    except ValueError as error:
+        raise BrokenLine(f"not JSON: {error}") from error
+    if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
+        raise BrokenLine("not a JSON object with a kind")
+    kind, time = data["kind"], data.get("time")
+    if kind not in KINDS:
+        raise UnknownKind(kind)
+    if isinstance(time, bool) or not isinstance(time, int | float):
+        raise BrokenLine(f"time is {time!r}; expected a number")
+    try:
+        event = _event(KINDS[kind], data)
+        place = _PLACE.model_validate({name: data[name] for name in PLACE_FIELDS if name in data})
+        return Record(float(time), place_of(event, Place(**place.__dict__)), event)
+    except (ValidationError, OverflowError) as error:
+        raise BrokenLine(f"not a {kind}: {error}") from error
+
+
+def _event(cls: type[Event], data: dict[str, JsonValue]) -> Event:
+    values: dict[str, object] = {name: data[name] for name in _FIELDS[cls] if name in data}
+    for name, members in _ENUMS[cls].items():
+        written = values.get(name)
+        if isinstance(written, str):  # what is no member goes on, to be refused
+            values[name] = members.get(written, written)
+    marks = data.get(NON_FINITE)
+    if isinstance(marks, dict):
+        for path, mark in marks.items():
+            _put_back(values, path, mark)
+    return cls(**_CHECKS[cls].model_validate(values).__dict__)
+
+
+def _plain(value: object, path: str, non_finite: dict[str, JsonValue]) -> JsonValue:
+    if isinstance(value, Enum):
+        return value.name if isinstance(value, IntEnum) else str(value.value)
+    if isinstance(value, str):
+        return whole_text(value)
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return float(value)
+        non_finite[path] = str(float(value))
+        return None
+    if isinstance(value, Mapping):
+        return {
+            whole_text(str(key)): _plain(entry, f"{path}.{key}", non_finite) for key, entry in value.items()
+        }
+    raise TypeError(f"{path} is a {type(value).__name__}; expected plain data")
+
+
+def whole_text(text: str) -> str:
+    """Half a character (a lone surrogate, as odd file names have) is no text anywhere else: ? stands for it."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _put_back(values: dict[str, object], path: str, mark: JsonValue) -> None:
+    if not isinstance(mark, str) or mark not in ("nan", "inf", "-inf"):
+        return
+    number = float(mark)
+    name, _, key = path.partition(".")
+    entry = values.get(name)
+    if key and isinstance(entry, dict) and key in entry:
+        values[name] = {**entry, key: number}
+    elif not key and name in values:
+        values[name] = number
+
+
+def _enum_fields(cls: type[Event]) -> dict[str, dict[str, Enum]]:
+    """Field -> member by the text that is written for it, for fields that hold a member or None."""
+    return {
+        name: {str(_plain(member, name, {})): member for member in option}
+        for name, hint in get_type_hints(cls).items()
+        for option in get_args(hint) or (hint,)
+        if isinstance(option, type) and issubclass(option, Enum)
+    }
+
+
+def _check(cls: type[Event] | type[Place]) -> type[BaseModel]:
+    """A model of the dataclass's own fields that converts nothing: "3" is not 3."""
+    hints = get_type_hints(cls)
+    definitions = {
+        field.name: (hints[field.name], ... if field.default is MISSING else field.default)
+        for field in fields(cls)
+    }
+    return create_model(cls.__name__, __config__=ConfigDict(strict=True), **definitions)  # type: ignore[call-overload, no-any-return]
+
+
+_PLACE = _check(Place)
+_FIELDS = {cls: tuple(field.name for field in fields(cls)) for cls in KINDS.values()}
+_ENUMS = {cls: _enum_fields(cls) for cls in KINDS.values()}
+_CHECKS = {cls: _check(cls) for cls in KINDS.values()}

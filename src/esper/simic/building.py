@@ -1,0 +1,128 @@
+"""From a `TrainingConfig` to what it describes: environments, agent, the cases to select by."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from esper.simic.agent import AnomalyDetector, PPOAgent, PPOConfig
+from esper.simic.env import GrowthVectorEnv, make_world
+from esper.simic.env.episodes import Episodes
+from esper.simic.env.making import Setting
+from esper.simic.env.pool import CasePool
+from esper.simic.progress import Preparing
+from esper.simic.rewards import RewardConfig
+from esper.simic.training_config import TrainingConfig
+from esper.tamiyo import GrowthPolicy
+from esper.tolaria.controls import ControlCurves
+from esper.tolaria.governor import GovernorRules
+
+_SELECTION_HOSTS = 1_000_000
+"""Host seeds from here on are not trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Everything a trainer moves."""
+
+    envs: GrowthVectorEnv
+    agent: PPOAgent
+    pool: CasePool
+    setting: Setting
+
+
+def build(config: TrainingConfig, *, failure_checkpoint: Path | None = None) -> Training:
+    """`failure_checkpoint` is where the agent saves itself before it gives up."""
+    setting = _setting(config, config.suite, config.num_envs, workers=config.workers)
+    pool = CasePool.drawn(
+        setting.cases, size=config.pool_cases, host_seeds=config.pool_host_seeds, seed=config.seed
+    )
+    envs = GrowthVectorEnv(
+        setting.world,
+        setting.space,
+        pool,
+        num_envs=config.num_envs,
+        horizon=setting.horizon,
+        reward=_reward(config, setting),
+        controls=setting.controls,
+        host_seeds=pool.host_seeds,
+        on_close=setting.close,
+        **config.to_tracker_kwargs(),
+        **config.to_env_kwargs(),
+    )
+    return Training(envs, build_agent(config, envs, failure_checkpoint), pool, setting)
+
+
+def build_agent(
+    config: TrainingConfig, envs: GrowthVectorEnv, failure_checkpoint: Path | None = None
+) -> PPOAgent:
+    policy = GrowthPolicy(
+        envs.space,
+        hidden_size=config.hidden_size,
+        generator=torch.Generator().manual_seed(config.seed),
+    ).to(config.device)
+    policy.exploration_floor = config.exploration_floor
+    return PPOAgent(
+        policy,
+        PPOConfig(**config.to_ppo_kwargs()),
+        num_envs=config.num_envs,
+        num_steps=config.rollout_steps or envs.episodes.horizon,
+        seed=config.seed,
+        slot_config=envs.space.slot_config,
+        detector=AnomalyDetector(**config.to_anomaly_kwargs()),
+        failure_checkpoint=failure_checkpoint,
+    )
+
+
+def prepare_controls(
+    training: Training, config: TrainingConfig, tell: Callable[[Preparing], None] = lambda _: None
+) -> None:
+    """Compute the control curves that will be needed and are not on disk yet."""
+    controls = training.setting.controls
+    if not config.reward_control_variate or not isinstance(controls, ControlCurves):
+        return
+    wanted = list(training.pool.pairs())
+    if config.eval_every:
+        wanted += selection_cases(training, config.eval_episodes)
+    controls.prepare(
+        wanted,
+        processes=max(config.workers, 1),
+        tell=lambda done, total: tell(Preparing(done, total)),
+    )
+
+
+def selection_cases(training: Training, episodes: int) -> list[tuple[str, int]]:
+    """(case, host seed) that the best checkpoint is chosen by: cases of the pool, hosts that are not trained on."""
+    cases = training.pool.cases
+    return [(cases[index % len(cases)], _SELECTION_HOSTS + index) for index in range(episodes)]
+
+
+def evaluation_episodes(
+    training: Training, config: TrainingConfig, num_envs: int, *, suite: str | None = None
+) -> Episodes:
+    """Episodes to judge in, as they are trained in; of another suite with its own horizon and rent."""
+    setting = _setting(config, suite or config.suite, num_envs)
+    return Episodes(
+        setting.world,
+        training.envs.space,
+        training.pool,
+        num_envs=num_envs,
+        horizon=setting.horizon,
+        reward=_reward(config, setting),
+        controls=setting.controls,
+        on_illegal="noop",
+        **config.to_tracker_kwargs(),
+        **config.to_env_kwargs(),
+    )
+
+
+def _setting(config: TrainingConfig, suite: str, num_envs: int, *, workers: int = 0) -> Setting:
+    governor = GovernorRules(**config.to_governor_kwargs())
+    return make_world(
+        suite, num_envs, device=config.device, workers=workers, horizon=config.horizon, governor=governor
+    )
+
+
+def _reward(config: TrainingConfig, setting: Setting) -> RewardConfig:
+    return RewardConfig(**config.to_reward_kwargs(task_rent=setting.rent))

@@ -1,0 +1,91 @@
+"""Known configurations: what each is for, and the settings in which it differs from the defaults."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from esper.simic.configuration.errors import ConfigError, nearest
+
+Settings = Mapping[str, object]
+
+WHAT_AND_WHERE: Settings = {
+    "freeze_style": "linear_add",
+    "freeze_tempo": 3,
+    "freeze_alpha_target": 1.0,
+    "freeze_alpha_speed": 0,
+    "freeze_alpha_curve": "linear",
+}
+"""What to grow and where was measured to matter, how it is blended in was not: less to learn."""
+
+EXPLORING: Settings = {
+    "gamma": 1.0,
+    "gae_lambda": 0.8,
+    "lr": 1e-3,
+    "lr_anneal_steps": None,
+    # Most seeds harm, so a policy that explores little learns to wait before it learns what helps.
+    "entropy_coef": 0.1,
+    "entropy_coef_min": 0.005,
+    "normalize_rewards": True,
+    "target_kl": 0.03,
+    "hidden_size": 64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    purpose: str
+    """One line."""
+    settings: Settings
+
+
+PRESETS: Mapping[str, Preset] = {
+    "toy": Preset(
+        "a world without training, to try the learner in (a minute or two on one core)",
+        {
+            **WHAT_AND_WHERE,
+            **EXPLORING,
+            "suite": "toy",
+            "pool_cases": 10_000,  # controls cost nothing here, so that no case need be met twice
+            "pool_host_seeds": 1000,
+            "num_envs": 64,
+            "num_minibatches": 8,
+            "rounds": 160,
+            "eval_every": 40,
+            "eval_episodes": 128,
+        },
+    ),
+    "demo": Preset(
+        "see a controller at work on MNIST-1D within minutes; too short to learn much",
+        {
+            **WHAT_AND_WHERE,
+            **EXPLORING,
+            "suite": "cpu",
+            "pool_cases": 16,  # few, so that their controls are soon trained
+            "pool_host_seeds": 1,
+            "num_envs": 8,
+            "workers": 2,
+            "rounds": 20,
+            "run_checkpoint_every": 5,
+            "eval_every": 0,
+        },
+    ),
+    "cpu": Preset(
+        "learn to grow on draws of MNIST-1D and digits, on the cores of one machine",
+        {**WHAT_AND_WHERE, **EXPLORING, "suite": "cpu", "num_envs": 32, "workers": 4, "num_minibatches": 8},
+    ),
+    "shift": Preset(
+        "learn to answer data that change while a host trains on them",
+        {**WHAT_AND_WHERE, **EXPLORING, "suite": "shift", "num_envs": 32, "workers": 4, "num_minibatches": 8},
+    ),
+    "cifar10": Preset(
+        "learn to grow small hosts on CIFAR-10, on a GPU, with every head (the data must be in ESPER_DATA)",
+        {"suite": "cifar10", "device": "cuda", "num_envs": 32, "normalize_rewards": True},
+    ),
+}
+
+
+def preset_settings(name: str) -> Settings:
+    if name not in PRESETS:
+        raise ConfigError(
+            f"no preset is named {name!r}; there are {', '.join(PRESETS)}{nearest(name, PRESETS)}"
+        )
+    return PRESETS[name].settings

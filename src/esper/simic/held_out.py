@@ -1,0 +1,148 @@
+"""The final score: policies on cases, permutations and host seeds that nothing was trained or selected on.
+
+Every policy plays the same (case, host seed) pairs, so differences are paired. Only here the test split is opened, on
+the settled model of each episode.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from esper.leyline import HostProtocol
+from esper.simic.building import build, evaluation_episodes
+from esper.simic.env import make_world
+from esper.simic.env.episodes import Episodes
+from esper.simic.evaluation import Judged, LearnedPlayer, Player, RulePlayer, play_cases
+from esper.simic.toy.suites import TOY_SUITES
+from esper.simic.training_config import TrainingConfig
+from esper.tamiyo.rules import RulePolicy, rule_policy
+from esper.tamiyo.space import GrowthSpace
+from esper.tolaria import final_report
+from esper.tolaria.host import TrainedHost
+from esper.tolaria.tasks import suite, suite_names
+
+LEARNED = "learned"
+CONTROLS = ("wait", "random", "probe_and_keep")
+_HOST_SEEDS = 2_000_000
+"""Host seeds from here on are neither trained nor selected on."""
+_DRAWS = 2000
+ARENA = 8
+"""Episodes that are played side by side."""
+
+
+class UnfitCaseError(ValueError):
+    """A controller cannot be judged on cases whose hosts it has no eyes or hands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutScore:
+    """One policy over the held-out episodes; intervals are 95 %, drawing episodes anew."""
+
+    policy: str
+    episodes: int
+    utility: float
+    """Validation accuracy minus rent of the settled models; of a condemned host 0."""
+    gain: float
+    """Mean utility over that of waiting, paired."""
+    gain_low: float
+    gain_high: float
+    test_accuracy: float | None
+    """None where there is no test split (the toy), or a host was condemned."""
+    added_parameters: float | None
+
+
+def held_out_cases(name: str, episodes: int, seed: int) -> list[tuple[str, int]]:
+    """(case, host seed): the suite's frozen list, over and over with new host seeds."""
+    if name in TOY_SUITES:
+        cases = TOY_SUITES[name].held_out(episodes)
+    elif name in suite_names():
+        cases = tuple(str(case) for case in suite(name).held_out)
+    else:
+        cases = (name,)
+    first = _HOST_SEEDS + 10_000 * seed
+    return [(cases[index % len(cases)], first + index) for index in range(episodes)]
+
+
+def evaluate_checkpoint(
+    config: TrainingConfig,
+    checkpoint: Path,
+    *,
+    name: str | None = None,
+    episodes: int = 24,
+    seed: int = 0,
+    policies: Sequence[str] = CONTROLS,
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[HeldOutScore]:
+    """The controller of a checkpoint, and rules that need no learning, on what was held out of `name`."""
+    training = build(replace(config, workers=0))
+    training.agent.load(checkpoint)
+    if name is not None:
+        _require_fit(training.envs.space, config, name)
+    wanted = held_out_cases(name or config.suite, episodes, seed)
+    arena = evaluation_episodes(training, config, min(len(wanted), ARENA), suite=name)
+    players: dict[str, Player] = {"wait": RulePlayer(lambda _: rule_policy("wait"))}
+    players[LEARNED] = LearnedPlayer(training.agent.actor)
+    players |= {rule: RulePlayer(_maker(rule, seed)) for rule in policies if rule != "wait"}
+    judged = {}
+    for policy, player in players.items():
+        tell(policy)
+        judged[policy] = _play(player, arena, wanted)
+    return [_score(policy, rows, judged["wait"]) for policy, rows in judged.items()]
+
+
+def _require_fit(space: GrowthSpace, config: TrainingConfig, name: str) -> None:
+    """Raise unless every host of the other suite has a place in the controller's space."""
+    theirs = make_world(name, 1, device=config.device).space
+    unknown = sorted(set(theirs.blueprints) - set(space.blueprints))
+    refusal = f"a controller trained on {config.suite} cannot be judged on {name}"
+    if theirs.slot_count > space.slot_count:
+        raise UnfitCaseError(
+            f"{refusal}: hosts have up to {theirs.slot_count} slots there, {space.slot_count} here"
+        )
+    if unknown:
+        raise UnfitCaseError(f"{refusal}: its hosts are offered {', '.join(unknown)} too")
+    if theirs.slot_count == space.slot_count and theirs.slot_config != space.slot_config:
+        raise UnfitCaseError(
+            f"{refusal}: slots are {', '.join(theirs.slot_config.slot_ids)} there, "
+            f"{', '.join(space.slot_config.slot_ids)} here"
+        )
+
+
+def _maker(rule: str, seed: int) -> Callable[[int], RulePolicy]:
+    if rule == "random":
+        rng = np.random.default_rng(seed)  # one for all, so that no two episodes repeat each other
+        return lambda _: rule_policy("random", rng=rng)
+    return lambda _: rule_policy(rule)
+
+
+def _play(player: Player, arena: Episodes, wanted: Sequence[tuple[str, int]]) -> list[Judged]:
+    return play_cases(player, arena, wanted, look=_test_accuracy)
+
+
+def _test_accuracy(host: HostProtocol, case: str) -> float | None:
+    del case
+    if not isinstance(host, TrainedHost):
+        return None
+    return final_report.test_score(host.model, host.data.source).accuracy
+
+
+def _score(policy: str, rows: list[Judged], waited: list[Judged]) -> HeldOutScore:
+    utilities, baseline = (np.array([row.summary.utility or 0.0 for row in of]) for of in (rows, waited))
+    differences = utilities - baseline
+    rng = np.random.default_rng(0)
+    drawn = differences[rng.integers(len(differences), size=(_DRAWS, len(differences)))].mean(axis=1)
+    low, high = np.quantile(drawn, (0.025, 0.975)).tolist()
+    tested = [row.seen for row in rows]
+    added = [row.summary.added_parameters for row in rows if row.summary.added_parameters is not None]
+    return HeldOutScore(
+        policy=policy,
+        episodes=len(rows),
+        utility=float(utilities.mean()),
+        gain=float(differences.mean()),
+        gain_low=low,
+        gain_high=high,
+        test_accuracy=None if None in tested else float(np.mean([one for one in tested if one is not None])),
+        added_parameters=float(np.mean(added)) if added else None,
+    )

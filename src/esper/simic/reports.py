@@ -1,0 +1,164 @@
+"""What the trainer has in hand, as the events it emits. Pure functions; who listens is not known here."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+from esper.leyline import (
+    CAUSAL_TABLE,
+    ActionOutcome,
+    AnomalyRaised,
+    DecisionTaken,
+    EpisodeFinished,
+    LifecycleOp,
+    RoundFinished,
+)
+from esper.simic.agent import Anomaly, PPOUpdateMetrics
+from esper.simic.env import EpisodeSummary
+from esper.simic.rewards import RewardComponents
+from esper.simic.rewards.components import COMPONENT_NAMES
+
+
+def round_finished(
+    round_number: int,
+    metrics: PPOUpdateMetrics,
+    episodes: Sequence[EpisodeSummary],
+    *,
+    env_steps: int,
+    seconds: float,
+    learning_rate: float,
+    operations: Sequence[int],
+    reward_components: Mapping[str, float] | None,
+) -> RoundFinished:
+    """One round in numbers.
+
+    episodes    those that ended in the round
+    operations  how often each LifecycleOp was executed in it
+    reward_components  what `RewardTelemetry.take` gave at its end
+    """
+    whole = [episode for episode in episodes if not episode.lost]
+    return RoundFinished(
+        round=round_number,
+        env_steps=env_steps,
+        seconds=seconds,
+        env_epochs_per_second=metrics.valid_steps / seconds if seconds > 0.0 else None,
+        episodes=len(whole),
+        lost_episodes=len(episodes) - len(whole),
+        mean_return=mean_of_known(episode.episode_return for episode in whole),
+        mean_gain=mean_of_known(episode.gain for episode in whole),
+        mean_accuracy=mean_of_known(episode.validation_accuracy for episode in whole),
+        mean_control_accuracy=mean_of_known(episode.control_accuracy for episode in whole),
+        policy_loss=metrics.policy_loss,
+        value_loss=metrics.value_loss,
+        entropy=metrics.entropy,
+        entropy_by_head=dict(cast(Mapping[str, float | None], metrics.head_entropies)),
+        approx_kl=metrics.approx_kl,
+        clip_fraction=metrics.clip_fraction,
+        ratio_max=metrics.ratio_max,
+        ratio_min=metrics.ratio_min,
+        explained_variance=metrics.value.explained_variance,
+        grad_norm=None if metrics.gradient is None else metrics.gradient.grad_norm,
+        learning_rate=learning_rate,
+        entropy_coef=metrics.entropy_coef,
+        minibatches_applied=metrics.minibatches_applied,
+        minibatches_skipped=metrics.minibatches_skipped,
+        had_non_finite=metrics.ratio_has_numerical_issue or metrics.minibatches_skipped > 0,
+        kl_stopped=metrics.kl_stopped,
+        operations=by_operation(operations),
+        reward_components={
+            name.removeprefix("reward/"): mean for name, mean in (reward_components or {}).items()
+        },
+    )
+
+
+def episode_finished(
+    summary: EpisodeSummary, *, round_number: int, env: int, episode: int
+) -> EpisodeFinished:
+    return EpisodeFinished(
+        round=round_number,
+        env=env,
+        episode=episode,
+        case=summary.case,
+        host_seed=summary.host_seed,
+        epochs=summary.epochs,
+        utility=summary.utility,
+        gain=summary.gain,
+        validation_accuracy=summary.validation_accuracy,
+        control_accuracy=summary.control_accuracy,
+        validation_loss=summary.validation_loss,
+        added_parameters=summary.added_parameters,
+        episode_return=summary.episode_return,
+        operations=by_operation(summary.operations),
+        illegal_actions=summary.illegal_actions,
+        rolled_back=summary.rolled_back,
+        lost=summary.lost,
+    )
+
+
+def decision_taken(
+    outcome: ActionOutcome,
+    reward: RewardComponents,
+    *,
+    round_number: int,
+    env: int,
+    episode: int,
+    epoch: int,
+    contribution: float | None,
+    value: float | None,
+    log_prob: float | None,
+    validation_accuracy: float | None,
+) -> DecisionTaken:
+    """What was executed, with only the choices that its operation uses."""
+    action, illegal = outcome.executed, outcome.illegal
+    used = CAUSAL_TABLE[action.op]
+    return DecisionTaken(
+        round=round_number,
+        env=env,
+        episode=episode,
+        epoch=epoch,
+        op=action.op,
+        slot=action.slot if "slot" in used else None,
+        blueprint=action.blueprint if "blueprint" in used else None,
+        style=action.style if "style" in used else None,
+        tempo=action.tempo if "tempo" in used else None,
+        alpha_target=action.alpha_target if "alpha_target" in used else None,
+        alpha_speed=action.alpha_speed if "alpha_speed" in used else None,
+        alpha_curve=action.alpha_curve if "alpha_curve" in used else None,
+        illegal=None
+        if illegal is None
+        else f"{illegal.head} {illegal.value}; legal: {', '.join(illegal.legal)}",
+        contribution=contribution,
+        value=value,
+        log_prob=log_prob,
+        reward=reward.total,
+        reward_components={name: getattr(reward, name) for name in COMPONENT_NAMES},
+        validation_accuracy=validation_accuracy,
+    )
+
+
+def anomalies_raised(anomalies: Iterable[Anomaly], *, round_number: int) -> tuple[AnomalyRaised, ...]:
+    return tuple(
+        AnomalyRaised(
+            round=round_number,
+            name=anomaly.kind.value,
+            value=anomaly.value,
+            threshold=anomaly.threshold,
+            detail=anomaly.detail,
+            advice=anomaly.advice,
+        )
+        for anomaly in anomalies
+    )
+
+
+def by_operation(counts: Sequence[int]) -> dict[str, int]:
+    """Counts in the order of LifecycleOp, by its names."""
+    if len(counts) != len(LifecycleOp):
+        raise ValueError(
+            f"counts has {len(counts)} entries; expected {len(LifecycleOp)}, one per LifecycleOp"
+        )
+    return {op.name: int(count) for op, count in zip(LifecycleOp, counts, strict=True)}
+
+
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """Mean of those that are not None; None when there are none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

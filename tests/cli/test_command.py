@@ -1,0 +1,121 @@
+"""The command itself: quick help, one line for a mistake, and exit codes that programs can read."""
+
+import subprocess
+import sys
+import time
+from importlib import import_module
+from types import ModuleType
+
+import pytest
+
+from esper.cli import VERBS, main
+from esper.cli.errors import BadInput
+
+
+def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["-h"], ["--help"]):
+        assert main(arguments) == 0
+        told = capsys.readouterr()
+        assert all(f"  {verb} " in told.out for verb in VERBS)
+        assert told.err == ""
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_with_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--help"]) == 0
+    told = capsys.readouterr().out
+    assert f"usage: esper {verb}" in told
+    assert "example" in told
+    assert f"  esper {verb}" in told
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == "esper 0.1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "there is no verb 'trian'; did you mean train?"),
+        (["xyzzy"], "there is no verb 'xyzzy'; there are train, "),
+        (["runs", "--jsn"], "unrecognized arguments: --jsn; see `esper runs --help`"),
+        (["runs", "--js"], "unrecognized arguments: --js"),
+        (["sql"], "the following arguments are required: RUN, SQL"),
+        (["evaluate", "x", "--episodes", "many"], "argument --episodes: invalid int value: 'many'"),
+        (["evaluate", "x", "--episodes", "0"], "episodes is 0; expected a whole number >= 1"),
+        (["resume", "no-such-run"], "there is no run 'no-such-run' in runs; `esper runs` lists"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(f"esper: {message}")
+    assert told.err.count("\n") == 1
+
+
+def verb_that(raises: BaseException) -> ModuleType:
+    module = ModuleType("esper.cli.runs")
+
+    def run(_: list[str]) -> int:
+        raise raises
+
+    module.__dict__["run"] = run
+    return module
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (BadInput("a\nb"), 2)])
+def test_exit_codes(
+    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "esper.cli.runs", verb_that(error))
+    assert main(["runs"]) == code
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "esper.cli.runs", verb_that(ValueError("a bug")))
+    with pytest.raises(ValueError, match="a bug"):
+        main(["runs"])
+
+
+def test_help_is_quick_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from esper.cli import main; main(['--help']); "
+        "sys.exit(bool({'torch', 'numpy', 'pydantic', 'tyro'} & set(sys.modules)))"
+    )
+    took = []
+    for _ in range(3):
+        began = time.perf_counter()
+        assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+        took.append(time.perf_counter() - began)
+    assert min(took) < 0.5
+
+
+def test_options_of_train_are_parsed_without_torch() -> None:
+    """A mistake in them is told before anything heavy is waited for."""
+    code = (
+        "import sys; from esper.cli import main; code = main(['train', '--gamma', '2']); "
+        "sys.exit(code != 2 or 'torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+
+
+def test_python_m_esper(capfd: pytest.CaptureFixture[str]) -> None:
+    assert subprocess.run([sys.executable, "-m", "esper", "trian"], check=False).returncode == 2
+    assert "did you mean train?" in capfd.readouterr().err
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    script = f"{sys.executable} -m esper tasks --json | true; exit ${{PIPESTATUS[0]}}"
+    ended = subprocess.run(["bash", "-c", script], check=False, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr == ""
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_is_a_module(verb: str) -> None:
+    assert callable(import_module(f"esper.cli.{verb}").run)

@@ -1,0 +1,153 @@
+"""The verbs with the real trainer behind them, in the toy."""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import esper
+from esper.cli import main
+
+pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
+
+SMALL = shlex.split(
+    "--suite toy --num-envs 4 --num-minibatches 1 --hidden-size 16 --gamma 1 --pool-cases 8 --eval-every 3 "
+    "--eval-episodes 4 --run-checkpoint-every 2 --no-run-tensorboard"
+)
+
+
+def train(name: str, rounds: int, *more: str) -> list[str]:
+    return ["train", *SMALL, "--rounds", str(rounds), "--run-name", name, *more]
+
+
+def weights(run: str) -> dict[str, Tensor]:
+    checkpoint = torch.load(Path("runs") / run / "checkpoints" / "last.pt", weights_only=True)
+    policy: dict[str, Tensor] = checkpoint["policy"]
+    return policy
+
+
+def require_equal_weights(one: str, other: str) -> None:
+    mine, theirs = weights(one), weights(other)
+    assert mine.keys() == theirs.keys()
+    for name in mine:
+        assert torch.equal(mine[name], theirs[name]), name
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    assert main([*arguments, "--json"]) == 0
+    answer: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+def test_train_then_ask_then_evaluate(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(train("mine", 6)) == 0
+    told = capsys.readouterr().out
+    assert [f"round {number:4}  " in told for number in (1, 6, 7)] == [True, True, False]
+    assert "judged on 4 hosts it does not train on" in told
+
+    (listing,) = ask(capsys, "runs")
+    assert (listing["name"], listing["standing"], listing["last_round"]) == ("mine", "finished", 6)
+
+    counts = (
+        "select (select count(*) from rounds) as rounds, (select count(*) from episodes) as episodes, "
+        "(select count(*) from decisions) as decisions, (select count(*) from evaluations) as evaluations"
+    )
+    assert ask(capsys, "sql", "mine", counts) == [
+        {"rounds": 6, "episodes": 24, "decisions": 480, "evaluations": 2}
+    ]
+    germinated = "select count(*) as n from decisions where op = 'GERMINATE'"
+    (from_decisions,) = ask(capsys, "sql", "mine", germinated)
+    (from_rounds,) = ask(capsys, "sql", "mine", "select sum(operations['GERMINATE'])::int as n from rounds")
+    assert from_decisions == from_rounds
+    assert from_decisions["n"] > 0
+
+    scores = ask(capsys, "evaluate", "mine", "--episodes", "5")
+    by_policy = {score["policy"]: score for score in scores}
+    assert set(by_policy) == {"wait", "learned", "random", "probe_and_keep"}
+    assert (by_policy["wait"]["gain"], by_policy["wait"]["gain_high"]) == (0.0, 0.0)
+    assert all(score["episodes"] == 5 for score in by_policy.values())
+
+
+def test_a_stopped_run_goes_on_to_the_same_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    command = [sys.executable, "-m", "esper", *train("stopped", 8)]
+    child = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONWARNINGS": "ignore", "PYTHONPATH": str(Path(esper.__file__).parents[1])},
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        for line in child.stdout:
+            if line.startswith("round    3"):
+                break
+        child.send_signal(signal.SIGTERM)
+        child.stdout.read()
+        told = child.stderr.read()
+    assert child.returncode == 130
+    assert told == "esper: stopped by SIGTERM; `esper resume runs/stopped` goes on\n"
+    (listing,) = ask(capsys, "runs")
+    assert listing["standing"] == "interrupted"
+    assert listing["last_round"] < 8
+
+    assert main(["resume", "stopped", "--quiet"]) == 0
+    assert main(train("whole", 8, "--quiet")) == 0
+    require_equal_weights("stopped", "whole")
+    rounds = "select round, mean_return, approx_kl from rounds order by round"
+    recorded = [ask(capsys, "sql", run, rounds) for run in ("stopped", "whole")]
+    assert recorded[0] == recorded[1]
+    counted = [ask(capsys, "sql", run, "select count(*) as n from episodes") for run in ("stopped", "whole")]
+    assert counted == [[{"n": 32}]] * 2
+
+
+def test_a_run_that_has_no_checkpoint_yet_begins_anew(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(train("mine", 2, "--quiet")) == 0
+    assert main(train("same", 2, "--quiet")) == 0
+    shutil.rmtree("runs/mine/checkpoints")
+    assert main(["resume", "mine"]) == 0
+    assert "round    1" in capsys.readouterr().out
+    require_equal_weights("mine", "same")
+    assert ask(capsys, "sql", "mine", "select count(*) as n from episodes") == [{"n": 8}]
+
+
+def test_a_name_that_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(train("mine", 1, "--quiet")) == 0
+    before = Path("runs/mine/events.jsonl").read_bytes()
+    assert main(train("mine", 1)) == 2
+    told = capsys.readouterr()
+    assert told.err == "esper: run runs/mine exists; resume it or choose another name\n"
+    assert Path("runs/mine/events.jsonl").read_bytes() == before
+
+
+def test_a_checkpoint_of_another_layout_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(train("three", 1, "--quiet")) == 0
+    assert main(train("four", 1, "--suite", "toy_slots", "--quiet")) == 0
+    shutil.copy("runs/four/checkpoints/last.pt", "runs/three/checkpoints/last.pt")
+    Path("runs/three/checkpoints/best.pt").unlink()
+    for verb in ("resume", "evaluate"):
+        assert main([verb, "three"]) == 2
+        told = capsys.readouterr().err
+        assert "the checkpoint's slot_ids is" in told
+        assert told.count("\n") == 1
+
+
+def test_a_task_of_another_world_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(train("mine", 1, "--quiet")) == 0
+    assert main(["evaluate", "mine", "--task", "mnist1d"]) == 2
+    assert "mnist1d" in capsys.readouterr().err

@@ -1,0 +1,92 @@
+"""Every setting is a flag; flags win over a file, a file over a preset."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from esper.cli.errors import BadInput
+from esper.cli.train_options import parse
+from esper.leyline import Style
+from esper.simic.training_config import TrainingConfig
+
+
+def test_nothing_is_the_defaults() -> None:
+    assert parse([]).settings == TrainingConfig()
+
+
+def test_flags_file_and_preset_win_in_this_order(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("lr = 0.5\ngae_lambda = 0.5\n")
+    options = parse(["--preset", "demo", "--config", str(path), "--lr", "0.25"])
+    assert options.settings == TrainingConfig.preset("demo", gae_lambda=0.5, lr=0.25)
+    assert parse(["--preset=demo"]).settings == TrainingConfig.preset("demo")
+
+
+def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    told = capsys.readouterr().out
+    for each in fields(TrainingConfig):
+        assert f"--{each.name.replace('_', '-')}" in told, each.name
+    assert "noqa" not in told
+
+
+def test_flags_of_each_kind() -> None:
+    given = (
+        "--gamma .99 --anomaly-max-ratio-threshold 4 --clip-value --no-run-tensorboard --freeze-style gate"
+    )
+    more = (
+        "--freeze-tempo None --target-kl None --entropy-coef-per-head op .1 slot 0 --run-directory over/there"
+    )
+    settings = parse(["--preset", "demo", *given.split(), *more.split()]).settings
+    assert settings == TrainingConfig.preset(
+        "demo",
+        gamma=0.99,
+        anomaly_max_ratio_threshold=4.0,
+        clip_value=True,
+        run_tensorboard=False,
+        freeze_style=Style.GATE,
+        freeze_tempo=None,
+        target_kl=None,
+        entropy_coef_per_head={"op": 0.1, "slot": 0.0},
+        run_directory=Path("over/there"),
+    )
+
+
+def test_how_much_is_said_is_no_setting() -> None:
+    options = parse(["--quiet", "--json"])
+    assert options.quiet
+    assert options.json
+    assert options.settings == TrainingConfig()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--gama 1", "there is no option --gama; did you mean --gamma\\?"),
+        ("--no-lr", "Unrecognized options: --no-lr"),
+        ("--xyzzy=1", "there is no option --xyzzy; see `esper train --help`"),
+        ("--gamma 2", r"gamma is 2.0; expected a number in \(0, 1\]"),
+        ("--lr x", "--lr: could not convert string to float: 'x'"),
+        ("--run-telemetry z", "invalid choice 'z' for argument '--run-telemetry'"),
+        ("--entropy-coef-per-head opp 1", "entropy_coef_per_head is {'opp': 1.0}; expected head -> "),
+        ("--preset dmo", "no preset is named 'dmo'; .*did you mean 'demo'"),
+        ("--preset", "argument --preset: expected one argument"),
+        ("--config no.json", "no.json: cannot be read: No such file"),
+        ("--preset demo --workers 9", "workers is 9; expected <= num_envs, which is 8"),
+        ("extra", "Unrecognized options: extra"),
+    ],
+)
+def test_mistakes(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(BadInput, match=message) as caught:
+        parse(arguments.split())
+    assert "│" not in str(caught.value)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_mistake_in_a_file_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text('{"gama": 1}')
+    with pytest.raises(BadInput, match=r"mine\.json: there is no setting 'gama'; did you mean 'gamma'"):
+        parse(["--config", str(path)])

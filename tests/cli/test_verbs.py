@@ -1,0 +1,290 @@
+"""Each verb against what it stands on; the trainer is played by a stand-in."""
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from esper.cli import main
+from esper.leyline import RoundFinished, RunFinished, RunSink, RunStarted, RunStatus
+from esper.recorded import new_name
+from esper.simic.agent import NonFiniteUpdateError
+from esper.simic.held_out import HeldOutScore
+from esper.simic.progress import Progress
+from esper.simic.trainer import TrainingResult
+from esper.simic.training_config import TrainingConfig
+from run_examples import example
+
+RESULT = TrainingResult(
+    directory=None,
+    rounds=3,
+    env_steps=9,
+    seconds=1.0,
+    interrupted=None,
+    best_score=None,
+    last_checkpoint=Path("last.pt"),
+)
+SCORE = HeldOutScore(
+    policy="learned",
+    episodes=4,
+    utility=0.75,
+    gain=0.25,
+    gain_low=0.125,
+    gain_high=0.375,
+    test_accuracy=None,
+    added_parameters=1234.0,
+)
+
+
+@dataclass(slots=True)
+class Trainer:
+    """Stands in for esper.simic.trainer."""
+
+    error: BaseException | None = None
+    stopped_by: str | None = None
+    configs: list[TrainingConfig] = field(default_factory=list)
+    resumed: list[Path | None] = field(default_factory=list)
+    sinks: list[RunSink] = field(default_factory=list)
+
+    def train_ppo_vectorized(
+        self,
+        config: TrainingConfig,
+        *,
+        directory: Path | None = None,
+        resume: Path | None = None,
+        sink: RunSink | None = None,
+        progress: Progress | None = None,
+    ) -> TrainingResult:
+        assert sink is not None
+        assert progress is not None
+        assert config.run_name is not None
+        assert directory == config.run_directory / config.run_name
+        self.configs.append(config)
+        self.resumed.append(resume)
+        self.sinks.append(sink)
+        sink.emit(RunStarted(name=config.run_name, esper="0"))
+        progress(example(RoundFinished))
+        folder = directory / "checkpoints"
+        folder.mkdir(exist_ok=True)
+        (folder / "last.pt").touch()
+        if self.error is not None:
+            raise self.error
+        status: RunStatus = "finished" if self.stopped_by is None else "interrupted"
+        sink.emit(RunFinished(status=status, reason=self.stopped_by, rounds=3, env_steps=9, seconds=1.0))
+        return replace(RESULT, interrupted=self.stopped_by)
+
+
+@pytest.fixture
+def trainer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trainer:
+    stand_in = Trainer()
+    monkeypatch.setattr("esper.simic.trainer.train_ppo_vectorized", stand_in.train_ppo_vectorized)
+    monkeypatch.chdir(tmp_path)
+    return stand_in
+
+
+TRAIN = ["train", "--preset", "toy", "--run-name", "mine", "--no-run-tensorboard"]
+
+
+def test_train_records_a_run(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TRAIN, "--rounds", "3"]) == 0
+    told = capsys.readouterr()
+    lines = told.out.splitlines()
+    assert lines[0] == "run runs/mine"
+    assert lines[1].startswith("round    4      2,560 steps  return +0.0938  gain +0.0625  accuracy 0.828")
+    assert "rounds           3" in lines
+    assert "best_score       -" in lines
+    config = TrainingConfig.load(Path("runs/mine/config.json"))
+    assert trainer.configs == [config]
+    assert trainer.resumed == [None]
+    assert config == TrainingConfig.preset("toy", run_name="mine", run_tensorboard=False, rounds=3)
+    assert main(["runs", "--json"]) == 0
+    (listing,) = json.loads(capsys.readouterr().out)
+    assert (listing["name"], listing["standing"]) == ("mine", "finished")
+
+
+def test_train_says_nothing_or_only_json(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TRAIN, "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    assert main([*TRAIN, "--json", "--run-name", "other"]) == 0
+    assert json.loads(capsys.readouterr().out) == {**asdict(RESULT), "last_checkpoint": "last.pt"}
+    assert len(trainer.configs) == 2
+
+
+def test_a_run_gets_a_name_of_its_own(trainer: Trainer) -> None:
+    assert main(["train", "--preset", "toy", "--no-run-tensorboard"]) == 0
+    (config,) = trainer.configs
+    assert config.run_name is not None
+    assert config.run_name.startswith("toy-20")
+    assert new_name("mnist1d:noise=0.2", datetime(2024, 5, 6, 7, 8, 9)) == "mnist1d-20240506-070809"
+
+
+def test_without_telemetry_nothing_is_recorded(trainer: Trainer) -> None:
+    assert main([*TRAIN, "--run-telemetry", "off"]) == 0
+    assert trainer.sinks
+    assert not Path("runs/mine/events.jsonl").exists()
+
+
+def test_a_name_that_is_taken_is_refused(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(TRAIN) == 0
+    capsys.readouterr()
+    assert main(TRAIN) == 2
+    assert "run runs/mine exists; resume it or choose another name" in capsys.readouterr().err
+    assert len(trainer.configs) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--suite", "nope"], "suite is 'nope'; expected a suite (cpu, shift, "),
+        (["--suite", "mnist1d:nois=1"], "task 'mnist1d' has no parameter 'nois'"),
+        (["--suite", "cifar10"], "the data set cifar10 is not in "),
+        (["--device", "cuda"], "device is 'cuda'; the toy has nothing to compute there"),
+    ],
+)
+def test_what_cannot_be_trained_begins_no_run(
+    trainer: Trainer,
+    arguments: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("ESPER_DATA", "nowhere")
+    assert main([*TRAIN, *arguments]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"esper: {message}")
+    assert told.count("\n") == 1
+    assert not Path("runs").exists()
+    assert trainer.configs == []
+
+
+def test_wandb_that_is_missing_begins_no_run(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("esper.recorded.find_spec", lambda _: None)
+    assert main([*TRAIN, "--run-wandb"]) == 2
+    assert "the package wandb is not installed" in capsys.readouterr().err
+    assert trainer.configs == []
+
+
+def test_an_interrupted_run_can_be_resumed(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer.error = KeyboardInterrupt()
+    assert main(TRAIN) == 130
+    assert capsys.readouterr().err == "esper: interrupted; `esper resume runs/mine` goes on\n"
+    trainer.error = None
+    for given in ("mine", "runs/mine"):
+        assert main(["resume", given, "--quiet"]) == 0
+        assert trainer.resumed[-1] == Path("runs/mine/checkpoints/last.pt").resolve()
+        assert trainer.configs[-1].suite == "toy"
+
+
+def test_a_signal_ends_a_run_in_order(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer.stopped_by = "SIGTERM"
+    assert main([*TRAIN, "--quiet"]) == 130
+    assert capsys.readouterr().err == "esper: stopped by SIGTERM; `esper resume runs/mine` goes on\n"
+
+
+def test_a_learner_that_gave_up_is_told_in_one_line(
+    trainer: Trainer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer.error = NonFiniteUpdateError("three updates in a row were not finite")
+    assert main(TRAIN) == 1
+    assert capsys.readouterr().err == "esper: three updates in a row were not finite\n"
+
+
+def test_a_run_that_is_misspelled(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TRAIN, "--quiet"]) == 0
+    assert main(["resume", "mime"]) == 2
+    assert capsys.readouterr().err == "esper: there is no run 'mime' in runs; did you mean mine?\n"
+    assert len(trainer.configs) == 1
+
+
+def test_evaluate(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked_for: list[tuple[object, ...]] = []
+
+    def evaluate_checkpoint(
+        config: TrainingConfig, checkpoint: Path, *, name: str | None, episodes: int, seed: int
+    ) -> list[HeldOutScore]:
+        asked_for.append((config.run_name, checkpoint, name, episodes, seed))
+        return [SCORE]
+
+    monkeypatch.setattr("esper.simic.held_out.evaluate_checkpoint", evaluate_checkpoint)
+    assert main([*TRAIN, "--quiet"]) == 0
+    asked = ["evaluate", "mine", "--task", "toy", "--episodes", "4", "--seed", "7"]
+    assert main(asked) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "last checkpoint of mine on toy, held out",
+        "policy   utility  gain over waiting        test accuracy  added parameters  episodes",
+        "learned    0.750  +0.250 [+0.125, +0.375]              -  1,234                    4",
+    ]
+    last, best = (Path(f"runs/mine/checkpoints/{name}.pt") for name in ("last", "best"))
+    best.touch()
+    assert main(["evaluate", "mine", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [asdict(SCORE)]
+    assert asked_for == [("mine", last, "toy", 4, 7), ("mine", best, None, 128, 0)]
+    assert main(["evaluate", "mine", "--task", "nope"]) == 2
+    assert trainer.configs
+
+
+def test_nothing_to_evaluate(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TRAIN, "--quiet"]) == 0
+    Path("runs/mine/checkpoints/last.pt").unlink()
+    assert main(["evaluate", "mine"]) == 2
+    assert "run runs/mine has no checkpoint to judge" in capsys.readouterr().err
+    assert trainer.configs
+
+
+def test_sql(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TRAIN, "--quiet"]) == 0
+    assert main(["sql", "mine", "select run, standing from runs"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["run   standing", "mine  finished"]
+    assert main(["sql", "mine", "select 1 as one, null as no", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"one": 1, "no": None}]
+    assert main(["sql", "mine", "select nonsense from rounds"]) == 2
+    told = capsys.readouterr().err
+    assert "nonsense" in told
+    assert told.count("\n") == 1
+    assert trainer.configs
+
+
+def test_runs_of_an_empty_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["runs", "--directory", str(tmp_path)]) == 0
+    assert "`esper train --preset demo` makes one" in capsys.readouterr().out
+
+
+def test_tasks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tasks"]) == 0
+    told = capsys.readouterr().out
+    assert "mnist1d" in told
+    assert "toy_shift" in told
+    assert main(["tasks", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert {"task", "epochs", "rent", "parameters", "what it is"} == set(content["tasks"][0])
+    assert "noise" in next(row for row in content["tasks"] if row["task"] == "mnist1d")["parameters"]
+    assert [row["suite"] for row in content["suites"]][:2] == ["cpu", "shift"]
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESPER_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("ESPER_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "data" / "cifar10").mkdir(parents=True)
+    (tmp_path / "data" / "cifar10" / "cifar-10-binary.tar.gz").write_bytes(b"not an archive")
+    assert main(["doctor", "--json"]) == 0
+    found = {each["what"]: each["found"] for each in json.loads(capsys.readouterr().out)}
+    assert found["esper"] == "0.1.0"
+    assert found["torch threads"] == "1"
+    assert found["data: mnist"] == f"not in {tmp_path / 'data' / 'mnist'}"
+    assert found["data: cifar10"].startswith("damaged: ")
+    assert found["cache"].endswith("can be written")
+
+
+def test_doctor_finds_a_cache_that_cannot_be_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ESPER_CACHE", str(tmp_path / "file"))
+    assert main(["doctor"]) == 1
+    assert "set ESPER_CACHE to a folder that can be written" in capsys.readouterr().out

@@ -1,0 +1,112 @@
+"""However a run ends, its last word says how; SPEC B1."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esper.leyline import NOWHERE, AnomalyRaised, Event, Place, RoundFinished, RunFinished
+from esper.simic.agent import NonFiniteUpdateError, PPOAgent
+from esper.simic.env import GrowthVectorEnv
+from esper.simic.trainer import train_ppo_vectorized
+from esper.simic.training_config import TrainingConfig
+
+pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
+CONFIG = TrainingConfig(
+    suite="toy", num_envs=2, num_minibatches=1, hidden_size=16, rounds=6, eval_every=0, pool_cases=3
+)
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def emit(self, event: Event, place: Place = NOWHERE) -> None:
+        del place
+        self.events.append(event)
+
+    @property
+    def ends(self) -> list[RunFinished]:
+        return [event for event in self.events if isinstance(event, RunFinished)]
+
+
+def poison(monkeypatch: pytest.MonkeyPatch, *rounds: int) -> None:
+    """NaN for a reward in these rounds, from 1."""
+    observe = PPOAgent.observe
+
+    def poisoned(agent: PPOAgent, reward: Tensor, *ends: NDArray[np.bool_], **more: object) -> None:
+        if agent.updates + 1 in rounds:
+            reward = torch.full_like(reward, math.nan)
+        observe(agent, reward, *ends, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PPOAgent, "observe", poisoned)
+
+
+def test_three_updates_that_are_not_finite_stop_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison(monkeypatch, 2, 3, 4)
+    listener = Listener()
+    with pytest.raises(NonFiniteUpdateError, match="3 updates in a row"):
+        train_ppo_vectorized(CONFIG, directory=tmp_path, sink=listener)
+    (end,) = listener.ends
+    assert listener.events[-1] is end
+    assert (end.status, end.rounds) == ("failed", 3)
+    assert end.reason is not None
+    assert end.reason.startswith("NonFiniteUpdateError: 3 updates in a row")
+    anomalies = [event for event in listener.events if isinstance(event, AnomalyRaised)]
+    assert [(event.round, event.name) for event in anomalies] == [
+        (2, "numerical_instability"),
+        (3, "numerical_instability"),
+    ]
+    saved = torch.load(tmp_path / "checkpoints" / "failed.pt", weights_only=True)
+    assert all(weight.isfinite().all() for weight in saved["policy"].values())
+
+
+def test_two_are_skipped_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    poison(monkeypatch, 2, 3, 5, 6)
+    listener = Listener()
+    result = train_ppo_vectorized(CONFIG, directory=tmp_path, sink=listener)
+    assert result.rounds == 6
+    (end,) = listener.ends
+    assert end.status == "finished"
+    rounds = [event for event in listener.events if isinstance(event, RoundFinished)]
+    assert [event.had_non_finite for event in rounds] == [False, True, True, False, True, True]
+    assert not (tmp_path / "checkpoints" / "failed.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(RuntimeError("broken"), "failed"), (KeyboardInterrupt(), "interrupted")]
+)
+def test_any_exception_is_the_last_word(
+    error: BaseException, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[GrowthVectorEnv] = []
+
+    def step(_: GrowthVectorEnv, __: object) -> None:
+        raise error
+
+    monkeypatch.setattr(GrowthVectorEnv, "step", step)
+    monkeypatch.setattr(GrowthVectorEnv, "close", lambda envs: closed.append(envs))
+    listener = Listener()
+    with pytest.raises(type(error)):
+        train_ppo_vectorized(CONFIG, sink=listener)
+    (end,) = listener.ends
+    assert (end.status, end.rounds, end.env_steps) == (status, 0, 0)
+    assert end.reason in ("RuntimeError: broken", "KeyboardInterrupt")
+    assert len(closed) == 1
+
+
+def test_even_one_before_anything_was_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(*_: object, **__: object) -> None:
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr("esper.simic.trainer.build", build)
+    listener = Listener()
+    with pytest.raises(ValueError, match="no such thing"):
+        train_ppo_vectorized(CONFIG, sink=listener)
+    assert [end.reason for end in listener.ends] == ["ValueError: no such thing"]

@@ -1,0 +1,194 @@
+"""The training loop: it learns, tells, remembers, stops when asked to, and goes on as if it never had."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from esper.leyline import (
+    CheckpointSaved,
+    DecisionTaken,
+    EpisodeFinished,
+    EvaluationFinished,
+    Event,
+    LifecycleOp,
+    Place,
+    RoundFinished,
+    RunFinished,
+)
+from esper.leyline.events import NOWHERE
+from esper.simic.building import build
+from esper.simic.trainer import TrainingResult, VectorizedPPOTrainer, train_ppo_vectorized
+from esper.simic.training_config import TrainingConfig
+
+pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def emit(self, event: Event, place: Place = NOWHERE) -> None:
+        del place
+        self.events.append(event)
+
+    def of(self, kind: type) -> list[Event]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def _config(**changes: object) -> TrainingConfig:
+    settings: dict[str, object] = {
+        "suite": "toy_slots",
+        "num_envs": 6,
+        "num_minibatches": 2,
+        "rounds": 5,
+        "gamma": 1.0,
+        "hidden_size": 16,
+        "eval_every": 2,
+        "eval_episodes": 4,
+        "run_checkpoint_every": 2,
+        "pool_cases": 40,
+        "run_telemetry": "debug",  # which also asserts that ratios begin at 1
+    }
+    return TrainingConfig.of(settings | changes)
+
+
+def _weights(directory: Path, name: str = "last") -> dict[str, Tensor]:
+    checkpoint = torch.load(directory / "checkpoints" / f"{name}.pt", weights_only=True)
+    weights: dict[str, Tensor] = checkpoint["policy"]
+    return weights
+
+
+def _same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_run_tells_what_it_did(tmp_path: Path) -> None:
+    listener = Listener()
+    result = train_ppo_vectorized(_config(), directory=tmp_path, sink=listener)
+    assert (result.rounds, result.env_steps, result.interrupted) == (5, 5 * 6 * 20, None)
+    rounds = [event for event in listener.events if isinstance(event, RoundFinished)]
+    assert [event.round for event in rounds] == [1, 2, 3, 4, 5]
+    assert all(sum(event.operations.values()) == 6 * 20 for event in rounds)
+    assert all(event.episodes == 6 and event.mean_gain is not None for event in rounds)
+    assert len(listener.of(EpisodeFinished)) == 5 * 6
+    decisions = [event for event in listener.events if isinstance(event, DecisionTaken)]
+    assert len(decisions) == 5 * 6 * 20
+    for env in range(6):
+        mine = [event for event in decisions if event.env == env]
+        assert [(event.episode, event.epoch) for event in mine] == [
+            (e, t + 1) for e in range(5) for t in range(20)
+        ]
+        earned = sum(event.reward for event in mine if event.episode == 0)
+        (episode,) = (e for e in listener.of(EpisodeFinished) if e.env == env and e.episode == 0)  # type: ignore[union-attr]
+        assert earned == pytest.approx(episode.episode_return)  # type: ignore[union-attr]
+    germinated = [event for event in decisions if event.op is LifecycleOp.GERMINATE]
+    assert germinated
+    assert all(event.blueprint and event.slot and event.alpha_speed is None for event in germinated)
+    assert [event.round for event in listener.events if isinstance(event, EvaluationFinished)] == [2, 4, 5]
+    reasons = [event.reason for event in listener.events if isinstance(event, CheckpointSaved)]
+    assert reasons.count("periodic") == 2
+    assert "best" in reasons
+    last = listener.events[-1]
+    assert isinstance(last, RunFinished)
+    assert last.status == "finished"
+    for name in ("last", "best", "round-000002", "round-000004"):
+        assert (tmp_path / "checkpoints" / f"{name}.pt").exists()
+
+
+def test_telemetry_and_checkpoints_change_nothing(tmp_path: Path) -> None:
+    train_ppo_vectorized(_config(), directory=tmp_path, sink=Listener())
+    quiet = build(_config(run_telemetry="off", eval_every=0))
+    trainer = VectorizedPPOTrainer(_config(run_telemetry="off", eval_every=0), quiet)
+    trainer.begin()
+    trainer.train()
+    assert _same(_weights(tmp_path), dict(quiet.agent.policy.state_dict()))
+
+
+@pytest.mark.parametrize("saved", ["round-000002", "round-000004"])
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, saved: str) -> None:
+    whole, rest = tmp_path / "whole", tmp_path / "rest"
+    uninterrupted = train_ppo_vectorized(_config(), directory=whole)
+    resumed = train_ppo_vectorized(_config(), directory=rest, resume=whole / "checkpoints" / f"{saved}.pt")
+    assert _same(_weights(whole), _weights(rest))
+    assert (resumed.env_steps, resumed.best_score) == (uninterrupted.env_steps, uninterrupted.best_score)
+
+
+def test_workers_change_nothing(tmp_path: Path) -> None:
+    config = _config(rounds=2, eval_every=0)
+    train_ppo_vectorized(config, directory=tmp_path / "none")
+    train_ppo_vectorized(_config(rounds=2, eval_every=0, workers=2), directory=tmp_path / "two")
+    assert _same(_weights(tmp_path / "none"), _weights(tmp_path / "two"))
+
+
+def test_a_lost_worker_costs_its_episodes_and_nothing_else(tmp_path: Path) -> None:
+    config = _config(rounds=3, eval_every=0, workers=2)
+    training, listener = build(config), Listener()
+    trainer = VectorizedPPOTrainer(config, training, directory=tmp_path, sink=listener)
+    trainer.begin()
+    victim = training.envs.episodes.world.process_ids[0]  # type: ignore[attr-defined]
+    os.kill(victim, signal.SIGKILL)
+    trainer.train()
+    training.envs.close()
+    lost = [event for event in listener.events if isinstance(event, EpisodeFinished) and event.lost]
+    assert len(lost) == 3
+    rounds = [event for event in listener.events if isinstance(event, RoundFinished)]
+    assert [event.lost_episodes for event in rounds] == [3, 0, 0]
+    assert all(torch.isfinite(weight).all() for weight in _weights(tmp_path).values())
+
+
+_SCRIPT = """
+import sys, warnings
+warnings.simplefilter("ignore")
+from pathlib import Path
+from esper.simic.trainer import train_ppo_vectorized
+from esper.simic.training_config import TrainingConfig
+config = TrainingConfig.load(sys.argv[1])
+resume = Path(sys.argv[3]) if len(sys.argv) > 3 else None
+tell = lambda event: print(type(event).__name__, flush=True)
+result = train_ppo_vectorized(config, directory=Path(sys.argv[2]), resume=resume, progress=tell)
+print("stopped by", result.interrupted, flush=True)
+"""
+
+
+def _start(config: Path, directory: Path) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", _SCRIPT, str(config), str(directory)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    seen = 0
+    for line in process.stdout:  # let it finish some rounds
+        seen += line.startswith("RoundFinished")
+        if seen == 3:
+            break
+    return process
+
+
+def _finish(config: TrainingConfig, directory: Path) -> TrainingResult:
+    return train_ppo_vectorized(config, directory=directory, resume=directory / "checkpoints" / "last.pt")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path: Path, number: signal.Signals) -> None:
+    config = _config(rounds=14, eval_every=0, num_envs=3, num_minibatches=1)
+    config.save(tmp_path / "config.json")
+    with _start(tmp_path / "config.json", tmp_path / "stopped") as process:
+        time.sleep(0.05)  # somewhere in a rollout
+        process.send_signal(number)
+        assert process.stdout is not None
+        told = process.stdout.read()
+        process.wait(timeout=60)
+    if number is signal.SIGKILL:
+        assert process.returncode == -signal.SIGKILL
+    else:
+        assert process.returncode == 0
+        assert f"stopped by {number.name}" in told
+    resumed = _finish(config, tmp_path / "stopped")
+    assert resumed.rounds == 14
+    train_ppo_vectorized(config, directory=tmp_path / "whole")
+    assert _same(_weights(tmp_path / "whole"), _weights(tmp_path / "stopped"))
