@@ -42,15 +42,19 @@ def test_the_governor_judges_by_the_rules_that_were_asked() -> None:
 def test_the_governor_of_a_worker_judges_by_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[EngineWorld] = []
 
-    def here(factory: str, *, num_hosts: int, workers: int, options: dict[str, Plain]) -> EngineWorld:
+    class Here:
         """What a worker does with what it is sent, without the process."""
-        assert workers == 1
-        world = load_factory(factory)(num_hosts, **json.loads(json.dumps(options)))
-        assert isinstance(world, EngineWorld)
-        made.append(world)
-        return world
 
-    monkeypatch.setattr("esper.simic.env.making.ProcessWorld", here)
+        def __init__(self, factory: str, *, num_hosts: int, workers: int, options: dict[str, Plain]) -> None:
+            assert workers == 1
+            world = load_factory(factory)(num_hosts, **json.loads(json.dumps(options)))
+            assert isinstance(world, EngineWorld)
+            made.append(world)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("esper.simic.env.making.ProcessWorld", Here)
     make_world("digits", 1, workers=1, governor=GovernorRules(collapse_share=0.7))
     made[0].begin(0, "digits", 0)
     governor = made[0].governor(0)
