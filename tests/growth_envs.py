@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from esper.kasmina import GrowthRules
 from esper.leyline import ActionSpec
-from esper.simic.env import GrowthVectorEnv
+from esper.simic.env import EpisodeSummary, GrowthVectorEnv
 from esper.simic.toy import ToyControls, ToyWorld
 from esper.tamiyo.actions import encode
 from esper.tamiyo.space import GrowthSpace
@@ -50,3 +50,26 @@ def encoded(envs: GrowthVectorEnv, *actions: ActionSpec) -> NDArray[np.int64]:
             for env_idx, action in enumerate(chosen)
         ]
     )
+
+
+def summaries(info: dict[str, Any]) -> list[EpisodeSummary]:
+    final = info["final_info"]
+    return [final["summary"][env_idx] for env_idx in np.flatnonzero(final["_summary"])]
+
+
+def random_run(envs: GrowthVectorEnv, steps: int, rng: np.random.Generator) -> list[NDArray[Any]]:
+    """Everything that came of random legal actions."""
+    seen: list[NDArray[Any]] = []
+    for _ in range(steps):
+        observation, reward, terminated, truncated, info = envs.step(envs.sample_legal(rng))
+        seen += [*observation.values(), reward, terminated, truncated, info["action_mask"]]
+        if "final_obs" in info:
+            for env_idx in np.flatnonzero(info["_final_obs"]):
+                seen += list(info["final_obs"][env_idx].values())
+            seen += [np.array([repr(summary) for summary in summaries(info)])]
+    return seen
+
+
+def same(ours: list[NDArray[Any]], theirs: list[NDArray[Any]]) -> bool:
+    pairs = zip(ours, theirs, strict=True)
+    return all(np.array_equal(one, other) for one, other in pairs)
