@@ -10,7 +10,8 @@ from esper.cli.errors import BAD_INPUT, INTERRUPTED, BadInput, did_you_mean
 VERBS = {
     "train": "train a controller",
     "resume": "go on with a run that stopped",
-    "evaluate": "judge a run's controller on tasks it was not trained on",
+    "evaluate": "judge a controller on tasks it was not trained on",
+    "controllers": "list the controllers that come with Esper, or make one of a run",
     "runs": "list the runs and how they stand",
     "sql": "ask a run's record a question",
     "tasks": "list the tasks and suites",

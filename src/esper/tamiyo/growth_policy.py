@@ -133,7 +133,7 @@ class GrowthPolicy(Policy):
         self.layout = layout = space.action_layout
         self.privileged_features = privileged_features
         self.observation_size = observation_size(space) + privileged_features
-        self.hidden_size = hidden_size
+        self.hidden_size, self.width, self.key_size = hidden_size, width, key_size
         self.uses_previous = True
         self._shapes = (*observation_parts(space).values(), (privileged_features,))
         self._sizes = [math.prod(shape) for shape in self._shapes]

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable, Mapping
 
+from esper.kasmina import GrowingModel
 from esper.leyline import Stage
-from esper.tolaria.host import TrainedHost
 
 Accuracies = Mapping[int, float]
 """Coalition bitmask -> validation accuracy."""
@@ -16,29 +16,30 @@ def utility(accuracy: float, added_parameters: int, host_parameters: int, rent: 
 
 
 def settle(
-    host: TrainedHost, rent: float, *, committed_only: bool, measure: Callable[[], Accuracies]
+    model: GrowingModel, rent: float, *, committed_only: bool, measure: Callable[[], Accuracies]
 ) -> bool:
     """Remove TRAINING and fading seeds, then greedily any live seed without which utility is higher now.
 
     No adaptation is left, so leave-one-out is the right question here. What stays, stays at its alpha. With
-    `committed_only` just the fossilised seeds stay. `measure` validates the host as it is, each live seed off in
+    `committed_only` just the fossilised seeds stay. `measure` validates the model as it is, each live seed off in
     turn. Returns whether anything was removed.
     """
     if not 0.0 <= rent < math.inf:
         raise ValueError(f"rent must be a finite number >= 0, not {rent!r}")
     removed = False
-    for slot in host.slots:
+    slots = tuple(model.slots.values())
+    for slot in slots:
         unfinished = slot.stage is Stage.TRAINING or slot.life.fading
         if slot.stage.is_live and (unfinished or committed_only):
-            host.model.remove(slot.name)
+            model.remove(slot.name)
             removed = True
-    while live := [index for index, slot in enumerate(host.slots) if slot.stage.is_live]:
+    while live := [index for index, slot in enumerate(slots) if slot.stage.is_live]:
         accuracies = measure()
         everything = sum(1 << index for index in live)
-        added, bare = host.added_parameters, host.host_parameters
+        added, bare = model.added_parameters, model.host_parameters
         gains = {
             index: utility(
-                accuracies[everything ^ (1 << index)], added - host.slots[index].parameter_count, bare, rent
+                accuracies[everything ^ (1 << index)], added - slots[index].parameter_count, bare, rent
             )
             - utility(accuracies[everything], added, bare, rent)
             for index in live
@@ -46,6 +47,6 @@ def settle(
         worst = max(gains, key=gains.__getitem__)
         if not gains[worst] > 0.0:
             break
-        host.model.remove(host.slots[worst].name)
+        model.remove(slots[worst].name)
         removed = True
     return removed

@@ -79,7 +79,7 @@ class EngineWorld:
             return {mask: accuracy for mask, (_, accuracy) in scores.items()}
 
         host = self.host(host_idx)
-        if settle(host, rent, committed_only=committed_only, measure=accuracies):
+        if settle(host.model, rent, committed_only=committed_only, measure=accuracies):
             numbers = read(None, self.population.validate([host_idx]))[0]
             host.report = replace(
                 host.report,
