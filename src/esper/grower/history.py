@@ -83,7 +83,7 @@ def reason_for(action: ActionSpec, situation: Situation, rent: float, probabilit
             facts.append(f"switching it on would change the score by {seed.probe:+.3f}")
         if seed.contribution is not None:
             owed = rent * seed.parameters / signals.host_parameters
-            facts.append(f"the score without it is {-seed.contribution:+.3f}, its rent {owed:.4f}")
+            facts.append(f"contribution {seed.contribution:+.3f} by leaving it out, rent {owed:.4f}")
         elif seed.probe is None:
             facts.append("its contribution is unknown")
         facts.append(f"{seed.age} epochs old")

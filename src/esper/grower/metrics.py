@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import SupportsFloat
 
+from torch import Tensor
+
 LOSSES, ACCURACIES = ("train_loss", "val_loss"), ("train_accuracy", "val_accuracy")
 _ROUNDING = 1e-6
 
@@ -50,6 +52,8 @@ def read_metrics(given: dict[str, SupportsFloat | None]) -> tuple[EpochMetrics, 
 def _number(name: str, value: SupportsFloat | None) -> float | None:
     if value is None:
         return None
+    if isinstance(value, Tensor):
+        value = value.detach()
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):  # a tensor of many numbers is a RuntimeError

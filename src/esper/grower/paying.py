@@ -14,13 +14,16 @@ DAMPING = 0.7
 """Of the trend, per epoch: learning curves flatten."""
 WINDOW = 4
 """Epochs that the trend is read from."""
+LEAST = 3
+"""Scores without which there is no trend."""
 
 
 @dataclass(slots=True)
 class Forecast:
     """The score without growth: as measured until the first birth, from then on a damped trend.
 
-    f(b + k) = s_b + m (d + d^2 + ... + d^k), with s_b the last score before the birth, m its mean change an epoch
+    f(b + k) = s_b + m (d + d^2 + ... + d^k), with s_b the last score before the birth and m its change an epoch: the
+    last one or the window's mean, whichever is smaller in size, 0 where they disagree in sign
     """
 
     scores: list[float] = field(default_factory=list)
@@ -28,7 +31,7 @@ class Forecast:
     epochs_since: int = 0
 
     def advance(self, score: float | None, *, grown: bool) -> float | None:
-        """One epoch on; None while nothing was ever scored."""
+        """One epoch on; None while nothing was scored, or the birth came too early for a trend."""
         if grown:
             self.epochs_since += 1
         elif score is not None:
@@ -37,14 +40,17 @@ class Forecast:
 
     @property
     def now(self) -> float | None:
-        if not self.scores:
+        if not self.epochs_since:
+            return self.scores[-1] if self.scores else None
+        if len(self.scores) < LEAST:
             return None
-        changes = len(self.scores) - 1
-        trend = (self.scores[-1] - self.scores[0]) / changes if changes else 0.0
+        first, before, last = self.scores[0], self.scores[-2], self.scores[-1]
+        mean, latest = (last - first) / (len(self.scores) - 1), last - before
+        trend = min(mean, latest, key=abs) if mean * latest > 0.0 else 0.0
         reach = sum(DAMPING**k for k in range(1, self.epochs_since + 1))
         # Accuracy ends at 1; a score without it is minus a loss, and ends at 0.
         ceiling = 0.0 if max(self.scores) <= 0.0 else 1.0
-        return min(self.scores[-1] + trend * reach, max(ceiling, self.scores[-1]))
+        return min(last + trend * reach, max(ceiling, last))
 
 
 @dataclass(slots=True)
