@@ -1,0 +1,118 @@
+"""`esper grow` on a task that trains in moments, and what it exports."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from esper.cli import main
+from esper.kasmina.export_files import require_writable
+from esper.simic.growing import grow_case
+from esper.tamiyo.deciders import decider
+from esper.tolaria.tasks import Instance, forget, register, task
+from tiny_controllers import tiny_controller
+from tiny_tasks import tiny_task
+
+
+@pytest.fixture(autouse=True)
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("ESPER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    register(tiny_task())
+    register(tiny_task("free", rent=0.0))  # where a seed is kept that does no harm
+    yield "tiny"
+    forget("tiny")
+    forget("free")
+
+
+GROW = ["grow", "tiny", "--epochs", "9", "--controller", "periodic"]
+
+
+def test_it_tells_of_every_epoch_and_of_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(GROW) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "epoch  accuracy  without growth    added  decision before it"
+    assert [line.split()[0] for line in lines[1:10]] == [str(epoch) for epoch in range(1, 10)]
+    assert "germinate" in lines[1]
+    assert any(line.startswith("test_accuracy") for line in lines)
+    assert main([*GROW, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["epochs"] == 9
+    assert result["gain"] == pytest.approx(
+        result["validation_accuracy"]
+        - result["without_growth"]
+        - task("tiny").rent * result["added_parameters"] / result["host_parameters"]
+    )
+    assert main([*GROW, "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_waiting_gains_exactly_nothing() -> None:
+    grown = grow_case("tiny", decider("wait"), epochs=5)
+    assert grown.summary.gain == 0.0
+    assert grown.summary.added_parameters == 0
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "pt2", "onnx"])
+def test_what_is_exported_computes_the_same(ending: str) -> None:
+    arguments = ["grow", "free", "--epochs", "6", "--controller", "periodic", "--quiet"]
+    assert main([*arguments, "--export", f"out.{ending}"]) == 0
+    again = grow_case("free", decider("periodic"), epochs=6)
+    assert again.host.model.added_parameters
+    model = again.host.model.eval()
+    inputs = again.host.validation.inputs[:7]  # another batch size than it was exported with
+    with torch.no_grad():
+        expected = model(inputs)
+        assert isinstance(expected, torch.Tensor)
+        if ending == "safetensors":
+            fresh = task("free").grow(Instance.parse("free").load(), seed=0)
+            fresh.load("out.safetensors")
+            found = fresh.eval()(inputs)
+        elif ending == "pt2":
+            found = torch.export.load("out.pt2").module()(inputs)
+        else:
+            runtime = pytest.importorskip("onnxruntime")
+            session = runtime.InferenceSession("out.onnx")
+            (answer,) = session.run(None, {session.get_inputs()[0].name: inputs.numpy()})
+            found = torch.from_numpy(answer)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_controller_from_a_folder_within_a_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    tiny_controller(1, scale=3.0).save("mine")
+    assert main([*GROW[:4], "--controller", "mine", "--sample", "--budget", "40", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["controller"] == "tiny"
+    assert result["added_parameters"] <= 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["grow", "nope"], "task is 'nope'; expected one of digits, "),
+        (["grow", "cpu"], "task is 'cpu'; expected one of digits, "),
+        (["grow", "tiny", "--controller", "plato"], "controller is 'plato'; expected one of"),
+        (["grow", "tiny", "--controller", "schedule"], "the rule schedule needs its text"),
+        (["grow", "tiny", "--export", "a.pkl"], "expected an ending among .safetensors, .onnx, .pt2"),
+        (["grow", "tiny", "--export", "no/a.pt2"], "there is no folder no"),
+        (["grow", "tiny", "--epochs", "0"], "epochs is 0; expected a whole number >= 1"),
+        (["grow", "tiny", "--seed", "-1"], "seed is -1; expected a whole number >= 0"),
+        (["grow", "tiny", "--device", "cuda"], "torch finds no CUDA device"),
+    ],
+)
+def test_what_cannot_be_grown(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(arguments) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+
+
+def test_onnx_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esper.kasmina.export_files.find_spec", lambda _: None)
+    with pytest.raises(ValueError, match=r"pip install 'esper\[onnx\]'"):
+        require_writable(Path("a.onnx"))
