@@ -61,7 +61,7 @@ def test_what_is_exported_is_the_settled_model(capsys: pytest.CaptureFixture[str
     fresh.load("out.safetensors")
     inputs = again.validation.inputs
     with torch.no_grad():
-        assert torch.equal(fresh.eval()(inputs), again.model.eval()(inputs))  # type: ignore[arg-type]
+        assert torch.equal(fresh.eval()(inputs), again.model.eval()(inputs))
 
 
 def test_a_controller_from_a_folder_within_a_budget(capsys: pytest.CaptureFixture[str]) -> None:
