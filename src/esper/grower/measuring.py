@@ -87,12 +87,12 @@ def seed_worths(
     worths = {}
     for name in live:
         other = scale.score(measure(model, validate, blended ^ {name}))
-        gain = None if here is None or other is None else here - other
-        isolated = model.slots[name].stage is Stage.TRAINING
-        worths[name] = SeedWorth(
-            contribution=None if isolated else gain,
-            probe=-gain if isolated and gain is not None else None,
-        )
+        if here is None or other is None:
+            worths[name] = SeedWorth(None, None)
+        elif model.slots[name].stage is Stage.TRAINING:
+            worths[name] = SeedWorth(contribution=None, probe=other - here)
+        else:
+            worths[name] = SeedWorth(contribution=here - other, probe=None)
     return worths
 
 

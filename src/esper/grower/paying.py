@@ -22,8 +22,8 @@ LEAST = 3
 class Forecast:
     """The score without growth: as measured until the first birth, from then on a damped trend.
 
-    f(b + k) = s_b + m (d + d^2 + ... + d^k), with s_b the last score before the birth and m its change an epoch: the
-    last one or the window's mean, whichever is smaller in size, 0 where they disagree in sign
+    f(b + k) = s_b + m (d + d^2 + ... + d^k), with s_b the last score before the birth and m its rise an epoch: the
+    last one or the window's mean, whichever is smaller. It never falls: growth gets no credit for the end of a dip
     """
 
     scores: list[float] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Forecast:
             return None
         first, before, last = self.scores[0], self.scores[-2], self.scores[-1]
         mean, latest = (last - first) / (len(self.scores) - 1), last - before
-        trend = min(mean, latest, key=abs) if mean * latest > 0.0 else 0.0
+        trend = max(min(mean, latest), 0.0)
         reach = sum(DAMPING**k for k in range(1, self.epochs_since + 1))
         # Accuracy ends at 1; a score without it is minus a loss, and ends at 0.
         ceiling = 0.0 if max(self.scores) <= 0.0 else 1.0
