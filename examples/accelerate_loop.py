@@ -2,8 +2,8 @@
 
 python examples/accelerate_loop.py [--epochs 12]
 
-Accelerate wraps optimiser and scheduler; the Grower cares for what is inside, so it is made before they are wrapped. One
-process and one device: several replicas cannot grow together yet.
+Accelerate wraps the optimiser; the Grower cares for what is inside, so it is made before that. One process and one
+device: several replicas cannot grow together yet.
 """
 
 import argparse

@@ -22,8 +22,9 @@ def test_a_damped_trend_from_before_the_birth() -> None:
     [
         ((), None),
         ((0.2, 0.4), None),
-        ((0.2, 0.4, 0.3), 0.3),  # up, then down: no trend
-        ((0.5, 0.4, 0.3), 0.3),  # it is not forecast to fall
+        ((0.2, 0.4, 0.38), 0.38),  # up, then down: no trend
+        ((0.34, 0.32, 0.3), 0.3),  # it is not forecast to fall
+        ((0.5, 0.6, 0.3), None),  # the data may have changed: it may recover by itself
         ((0.2, 0.6, 0.99), 1.0),  # accuracy has an end
         ((-1.0, -0.4, -0.01), 0.0),  # and so has minus a loss
     ],

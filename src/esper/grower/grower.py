@@ -49,11 +49,13 @@ _WAIT = ActionSpec()
 class Grower:
     """Lets a model grow while it trains, under a controller that is asked once an epoch.
 
-        grower = esper.Grower(model, slots=["layer*"], optimizer=optimizer, example_input=x, validate=val_loader)
+        grower = esper.Grower(
+            model, slots=["layer*"], optimizer=optimizer, example_input=x, validate=val_loader
+        )
         for epoch in range(epochs):
-            train_one_epoch(grower.model, optimizer)           # your loop, unchanged
-            decision = grower.step(train_loss=loss)            # once an epoch
-        plain = grower.finish()                                # settled, exported, an ordinary module
+            train_one_epoch(grower.model, optimizer)  # your loop, unchanged
+            decision = grower.step(train_loss=loss)   # once an epoch
+        plain = grower.finish()                       # settled, exported, an ordinary module
 
     model             any nn.Module, which is hooked and not copied; or a GrowingModel (then without slots)
     slots             submodule names or patterns where it may grow; `*` stays within a part of a dotted name
@@ -72,6 +74,7 @@ class Grower:
     accumulate        batches whose gradients you add up before a step
     governor          when to go back to the last good epoch; None never does, and keeps no second copy in memory
     generator         lets a controller sample instead of taking its first choice
+    seed_lr_multiplier   learning rate of a seed over that of the part it grows at
     layout, causal, blueprints, rules, seed, events, isolation_penalty   as `esper.wrap` takes them
     """
 

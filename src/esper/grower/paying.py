@@ -16,6 +16,8 @@ WINDOW = 4
 """Epochs that the trend is read from."""
 LEAST = 3
 """Scores without which there is no trend."""
+FALL = 0.05
+"""Of the score below its best in the window: the data may have changed."""
 
 
 @dataclass(slots=True)
@@ -23,7 +25,8 @@ class Forecast:
     """The score without growth: as measured until the first birth, from then on a damped trend.
 
     f(b + k) = s_b + m (d + d^2 + ... + d^k), with s_b the last score before the birth and m its rise an epoch: the
-    last one or the window's mean, whichever is smaller. It never falls: growth gets no credit for the end of a dip
+    last one or the window's mean, whichever is smaller, and never a fall. After a fall by `FALL` nothing is foreseen:
+    the model may recover by itself, and growth must not get the credit
     """
 
     scores: list[float] = field(default_factory=list)
@@ -31,7 +34,7 @@ class Forecast:
     epochs_since: int = 0
 
     def advance(self, score: float | None, *, grown: bool) -> float | None:
-        """One epoch on; None while nothing was scored, or the birth came too early for a trend."""
+        """One epoch on; None where nothing can be foreseen."""
         if grown:
             self.epochs_since += 1
         elif score is not None:
@@ -43,6 +46,8 @@ class Forecast:
         if not self.epochs_since:
             return self.scores[-1] if self.scores else None
         if len(self.scores) < LEAST:
+            return None
+        if max(self.scores) - self.scores[-1] > FALL:
             return None
         first, before, last = self.scores[0], self.scores[-2], self.scores[-1]
         mean, latest = (last - first) / (len(self.scores) - 1), last - before
