@@ -17,6 +17,8 @@ from esper.tamiyo.rules import RulePolicy
 
 Split = tuple[Tensor, Tensor]
 """Inputs, and classes of the same length."""
+FIRST_SEED = 10
+"""What each example tries was chosen on the seeds before it."""
 ALONE, GROWN, WIDER = "left alone", "grown", "widened"
 
 
@@ -135,9 +137,11 @@ def width_for(problem: Problem, trained: int) -> int:
     return width
 
 
-def compare(problem: Problem, seeds: int, epochs: int) -> dict[str, list[Outcome]]:
+def compare(
+    problem: Problem, seeds: int, epochs: int, first_seed: int = FIRST_SEED
+) -> dict[str, list[Outcome]]:
     outcomes: dict[str, list[Outcome]] = {ALONE: [], GROWN: [], WIDER: []}
-    for seed in range(seeds):
+    for seed in range(first_seed, first_seed + seeds):
         outcomes[ALONE].append(train(problem, seed, problem.width, epochs, grow=False))
         grown = train(problem, seed, problem.width, epochs, grow=True)
         outcomes[GROWN].append(grown)
