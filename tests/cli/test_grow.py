@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,11 @@ import torch
 
 from esper.cli import main
 from esper.kasmina.export_files import require_writable
-from esper.simic.growing import grow_case
-from esper.tamiyo.deciders import decider
+from esper.leyline import HostProtocol
+from esper.simic.growing import GrownEpoch, grow_case
+from esper.simic.rewards import RewardConfig
+from esper.tamiyo.deciders import Choice, decider
+from esper.tamiyo.observation import Observer
 from esper.tolaria.tasks import Instance, forget, register, task
 from tiny_controllers import tiny_controller
 from tiny_tasks import tiny_task
@@ -62,6 +66,28 @@ def test_what_is_exported_is_the_settled_model(capsys: pytest.CaptureFixture[str
     inputs = again.validation.inputs
     with torch.no_grad():
         assert torch.equal(fresh.eval()(inputs), again.model.eval()(inputs))
+
+
+def test_a_decider_is_paid_as_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    who, rewards, seen = decider("periodic"), list[float](), list[GrownEpoch]()
+    decide = who.decide
+
+    def listening(observer: Observer, host: HostProtocol, *, reward: float) -> Choice:
+        rewards.append(reward)
+        return decide(observer, host, reward=reward)
+
+    monkeypatch.setattr(who, "decide", listening)
+    grown = grow_case("tiny", who, epochs=6, tell=seen.append)
+    gamma, rent = RewardConfig().gamma, task("tiny").rent
+    worths = [
+        epoch.report.validation_accuracy
+        - epoch.control_accuracy
+        - rent * epoch.added_parameters / grown.host_parameters
+        for epoch in seen
+        if epoch.report.validation_accuracy is not None and epoch.control_accuracy is not None
+    ]
+    expected = [gamma * after - before for before, after in pairwise([0.0, *worths])]
+    assert rewards == pytest.approx([0.0, *expected[:5]])
 
 
 def test_a_controller_from_a_folder_within_a_budget(capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,10 +83,14 @@ def test_without_growth_training_is_the_same_bit_for_bit() -> None:
     for _ in range(4):
         loop.train(model, optimizer)
     drawn = torch.rand(1)
+
+    def validate(candidate: nn.Module) -> dict[str, float]:
+        torch.rand(1)  # as a loader that shuffles does
+        return loop.validate(candidate)
+
     torch.manual_seed(3)
-    grower, *_ = grown(
-        4, schedule="germinate norm@0 t=3"
-    )  # born after the third epoch, trained with in the fourth
+    # A seed that is born after the third epoch is trained behind the host in the fourth.
+    grower, *_ = grown(4, schedule="germinate norm@0 t=3", validate=validate)
     assert torch.equal(torch.rand(1), drawn)
     for ours, theirs in zip(grower.model.host.parameters(), model.parameters(), strict=True):
         assert torch.equal(ours, theirs)

@@ -8,6 +8,7 @@ import torch
 
 from esper.leyline import ActionSpec, LifecycleOp, Situation
 from esper.simic.toy.world import ToyWorld
+from esper.tamiyo.actions import encode
 from esper.tamiyo.controller import ControllerError
 from esper.tamiyo.deciders import Decider, LearnedDecider, RuleDecider, decider
 from esper.tamiyo.observation import Observer
@@ -192,3 +193,24 @@ def test_a_longer_episode_than_was_said() -> None:
 def test_deciding_needs_eyes_first() -> None:
     with pytest.raises(RuntimeError, match="has seen no host yet"):
         make("learned").state_dict()
+
+
+def test_a_learned_one_decides_as_its_actor_does() -> None:
+    """Memory, previous action and previous reward are carried alike."""
+    controller = tiny_controller(4, scale=2.0)
+    who, world = decider(controller), begun()
+    observer = who.observer(world.host(0), horizon=HORIZON, parameter_budget=None)
+    actor = controller.actor(observer.space)
+    for epoch in range(HORIZON - 1):
+        reward = 0.1 * epoch
+        observer.observe()
+        mask = torch.from_numpy(observer.masks().copy())
+        expected = actor.act(observer.flat.clone(), mask, reward=torch.tensor([reward]))
+        action = who.decide(observer, world.host(0), reward=reward).action
+        assert encode(action, observer.space, world.host(0).slot_config).tolist() == expected[0].tolist()
+        state, theirs = who.state_dict()["memory"], actor.state_dict()
+        assert isinstance(state, dict)
+        assert all(torch.equal(state[name], theirs[name]) for name in theirs)
+        world.apply(0, action)
+        world.epoch([0])
+        observer.record(0, world.host(0), action.op)
