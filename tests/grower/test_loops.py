@@ -182,6 +182,8 @@ def test_compiled_models_grow_and_that_is_told(in_place: bool) -> None:
     plain = grower.finish()
     torch.testing.assert_close(plain(loop.inputs), grower.model(loop.inputs))
     torch._dynamo.reset()
+    another, *_ = grown(3)  # what others compiled before is not its affair
+    assert not any(decision.notes for decision in another.history)
 
 
 @pytest.mark.parametrize("controller", ["schedule", "probe_and_keep", "learned"])

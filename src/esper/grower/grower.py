@@ -151,6 +151,7 @@ class Grower:
             self._host, horizon=epochs or USUAL_EPOCHS, parameter_budget=parameter_budget
         )
         self._last_operation = LifecycleOp.WAIT
+        self._graphs_before = _compiled_graphs()  # by others
         self._warned: set[str] = set()
         self._notes: list[str] = []
         self._undecided = False  # whether the last decision is still without an epoch of training behind it
@@ -276,7 +277,7 @@ class Grower:
         execute(self.model, action)
         self.model.tick()
         self._last_operation, self._undecided = action.op, True
-        if before != self._topology() and _has_compiled():
+        if before != self._topology() and _compiled_graphs() > self._graphs_before:
             self._notes.append("the model changed: torch.compile compiles it anew at its next forward")
 
     def _topology(self) -> tuple[object, ...]:
@@ -449,8 +450,8 @@ class Grower:
         restore_state(self, state)
 
 
-def _has_compiled() -> bool:
-    """Whether torch.compile has compiled anything in this process."""
-    if "torch._dynamo" not in sys.modules:
-        return False
-    return bool(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+def _compiled_graphs() -> int:
+    """How many graphs torch.compile has made in this process."""
+    if "torch._dynamo" not in sys.modules:  # a second's import, and without it nothing has been compiled
+        return 0
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])

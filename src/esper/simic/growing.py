@@ -3,15 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from esper.leyline import ActionSpec, EpochReport
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.making import make_world
 from esper.simic.env.summary import EpisodeSummary
+from esper.simic.held_out import accuracy_on_test
 from esper.simic.rewards import RewardConfig
 from esper.tamiyo.deciders import Decider, LearnedDecider
-from esper.tolaria import final_report
 from esper.tolaria.host import TrainedHost
 
 
@@ -78,8 +76,5 @@ def grow_case(
     host = episodes.host(0)
     assert isinstance(host, TrainedHost)
     summary = episodes.summary(0, lost=False)
-    tested = None
-    if summary.rolled_back is None:
-        with torch.no_grad():
-            tested = final_report.test_score(host.model, host.data.source).accuracy
+    tested = None if summary.rolled_back is not None else accuracy_on_test(host, case)
     return GrownTask(summary, host, tested, host.host_parameters)

@@ -165,10 +165,11 @@ def _maker(rule: str, seed: int) -> Callable[[int], RulePolicy]:
 
 
 def _play(player: Player, arena: Episodes, wanted: Sequence[tuple[str, int]]) -> list[Judged]:
-    return play_cases(player, arena, wanted, look=_test_accuracy)
+    return play_cases(player, arena, wanted, look=accuracy_on_test)
 
 
-def _test_accuracy(host: HostProtocol, case: str) -> float | None:
+def accuracy_on_test(host: HostProtocol, case: str) -> float | None:
+    """On the test split of a host that is finished; None where there is none (the toy)."""
     del case
     if not isinstance(host, TrainedHost):
         return None
