@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper.leyline import NOWHERE, AnomalyRaised, Event, Place, RoundFinished, RunFinished
+from esper.nissa import Checkpoints
 from esper.simic.agent import NonFiniteUpdateError, PPOAgent
 from esper.simic.env import GrowthVectorEnv
 from esper.simic.trainer import train_ppo_vectorized
@@ -52,7 +53,7 @@ def test_three_updates_that_are_not_finite_stop_the_run(
     poison(monkeypatch, 2, 3, 4)
     listener = Listener()
     with pytest.raises(NonFiniteUpdateError, match="3 updates in a row"):
-        train_ppo_vectorized(CONFIG, directory=tmp_path, sink=listener)
+        train_ppo_vectorized(CONFIG, checkpoints=Checkpoints(tmp_path / "checkpoints"), sink=listener)
     (end,) = listener.ends
     assert listener.events[-1] is end
     assert (end.status, end.rounds) == ("failed", 3)
@@ -70,7 +71,7 @@ def test_three_updates_that_are_not_finite_stop_the_run(
 def test_two_are_skipped_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     poison(monkeypatch, 2, 3, 5, 6)
     listener = Listener()
-    result = train_ppo_vectorized(CONFIG, directory=tmp_path, sink=listener)
+    result = train_ppo_vectorized(CONFIG, checkpoints=Checkpoints(tmp_path / "checkpoints"), sink=listener)
     assert result.rounds == 6
     (end,) = listener.ends
     assert end.status == "finished"
