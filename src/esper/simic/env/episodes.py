@@ -114,7 +114,7 @@ class Episodes:
         self.stopwatch = Stopwatch()
         """Of what is done here, and of what whoever steps these episodes adds."""
         self.choices = LegalChoices(space.action_layout)
-        self._controls = controls if reward.control_variate else None
+        self.controls = controls if reward.control_variate else None
         self._host_seeds = host_seeds
         self._observer = Observer(
             space, num_envs, frozen_heads=frozen_heads, plateau_threshold=plateau_threshold
@@ -152,9 +152,9 @@ class Episodes:
     def begin_many(self, beginnings: Sequence[Beginning]) -> None:
         """New episodes in several envs, whose controls and hosts are then made at once where that is possible."""
         controls: Sequence[ControlCurve | None] = [None] * len(beginnings)
-        if self._controls is not None:
+        if self.controls is not None:
             with self.stopwatch.part(CONTROLS):
-                controls = self._controls.curves([(case, host_seed) for _, case, host_seed in beginnings])
+                controls = self.controls.curves([(case, host_seed) for _, case, host_seed in beginnings])
         for (_, case, _), control in zip(beginnings, controls, strict=True):
             if control is not None and len(control.losses) <= self.horizon:
                 raise ValueError(
