@@ -233,7 +233,7 @@ class Episodes:
         outcomes = self._execute(actions)
         lost = np.zeros(self.num_envs, dtype=np.bool_)
         try:
-            with self.stopwatch.part(HOSTS):
+            with self.stopwatch.part(HOSTS), self.stopwatch.part("epoch"):
                 self.world.epoch(range(self.num_envs))
         except HostsLost as loss:
             lost[list(loss.host_idxs)] = True
@@ -355,7 +355,7 @@ class Episodes:
     # Helpers
 
     def _begin_hosts(self, beginnings: Sequence[Beginning]) -> None:
-        with self.stopwatch.part(HOSTS):
+        with self.stopwatch.part(HOSTS), self.stopwatch.part("begin"):
             self.world.begin_many(beginnings)
         for env_idx, _, _ in beginnings:
             self._observer.begin(env_idx, self.world.host(env_idx), horizon=self.horizon)
@@ -401,7 +401,7 @@ class Episodes:
         host_idxs = [int(env_idx) for env_idx in np.flatnonzero(ended)]
         if host_idxs:
             try:
-                with self.stopwatch.part(HOSTS):
+                with self.stopwatch.part(HOSTS), self.stopwatch.part("settle"):
                     self.world.settle_many(
                         host_idxs, self.reward.rent, committed_only=self.settle == "committed"
                     )
