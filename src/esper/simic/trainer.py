@@ -169,12 +169,14 @@ class VectorizedPPOTrainer:
             with self.stopwatch.part("act"):
                 mask = torch.from_numpy(self._info["action_mask"])
                 actions = self.agent.act(self.envs.flat_observation, mask).cpu().numpy()
-            log.before(actions)
+            with self.stopwatch.part("tell"):
+                log.before(actions)
             with self.stopwatch.part("step"):
                 _, reward, terminated, truncated, self._info = self.envs.step(actions)
             self._store(reward, terminated, truncated)
             batch.count(actions, self._info["lost"])
-            self._log(log, batch, terminated | truncated)
+            with self.stopwatch.part("tell"):
+                self._log(log, batch, terminated | truncated)
         return batch
 
     def _store(
