@@ -224,11 +224,10 @@ class VectorizedPPOTrainer:
     def _tell(self, event: Event, place: Place = NOWHERE) -> None:
         if self._sink is not None:
             self._sink.emit(event, place)
-        if self._progress is None or isinstance(
-            event, DecisionTaken | HostEvent
-        ):  # there are too many to show
+        if isinstance(event, DecisionTaken | HostEvent):  # there are too many to show
             return
-        self._progress(event)
+        if self._progress is not None:
+            self._progress(event)
 
     # What is remembered
 

@@ -17,6 +17,7 @@ from esper.simic.toy.suites import TOY_SUITES
 from esper.simic.toy.world import ToyControls, ToyWorld
 from esper.simic.workers import ProcessWorld
 from esper.simic.workers.controls import ControlsByWorkers
+from esper.simic.workers.link import PATIENCE_SECONDS
 from esper.tamiyo.space import GrowthSpace
 from esper.tolaria.controls import ControlCurves
 from esper.tolaria.governor import GovernorRules
@@ -83,7 +84,7 @@ def make_world(
     horizon: int | None = None,
     governor: GovernorRules = GovernorRules(),  # noqa: B008  frozen
     events: HostSinks | None = None,
-    worker_timeout: float | None = None,
+    worker_timeout: float | None = PATIENCE_SECONDS,
 ) -> Setting:
     """The world that runs a suite or a task instance, with `num_hosts` hosts, here or over worker processes.
 
@@ -111,6 +112,7 @@ def make_env(
     horizon: int | None = None,
     governor: GovernorRules = GovernorRules(),  # noqa: B008  frozen
     reward: RewardConfig | None = None,
+    worker_timeout: float | None = PATIENCE_SECONDS,
     **options: Any,
 ) -> GrowthVectorEnv:
     """A vector environment over a suite ("cpu") or a task instance ("mnist1d:noise=0.2").
@@ -119,9 +121,18 @@ def make_env(
     horizon  epochs of an episode; None is the task's own
     governor  what counts as a broken host
     reward   what a step pays; by default shaped, with the task's rent, against the wait-only control
+    worker_timeout  seconds that a worker may take for an answer; None waits for ever
     options  those of `GrowthVectorEnv`
     """
-    setting = make_world(suite, num_envs, device=device, workers=workers, horizon=horizon, governor=governor)
+    setting = make_world(
+        suite,
+        num_envs,
+        device=device,
+        workers=workers,
+        horizon=horizon,
+        governor=governor,
+        worker_timeout=worker_timeout,
+    )
     with setting.closed_on_failure():
         return GrowthVectorEnv(
             setting.world,

@@ -12,6 +12,8 @@ from esper.simic.workers.worker import serve
 
 STOP_SECONDS = 5.0
 """How long a worker may take to stop before it is killed."""
+PATIENCE_SECONDS = 1800.0
+"""How long an answer may take, by default: longer than an epoch of many large hosts on a slow machine."""
 
 
 class WorkerDied(RuntimeError):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import TracebackType
 
 from esper.leyline import ActionSpec, Beginning, HostRolledBack, HostSinks, HostsLost
-from esper.simic.workers.link import WorkerDied, WorkerLink, first_to_answer
+from esper.simic.workers.link import PATIENCE_SECONDS, WorkerDied, WorkerLink, first_to_answer
 from esper.simic.workers.messages import (
     Plain,
     action_to_plain,
@@ -46,7 +46,7 @@ class ProcessWorld:
         workers: int,
         options: Mapping[str, Plain] | None = None,
         events: HostSinks | None = None,
-        timeout: float | None = None,
+        timeout: float | None = PATIENCE_SECONDS,
     ) -> None:
         if not 1 <= workers <= num_hosts:
             raise ValueError(f"workers is {workers}; expected 1..{num_hosts}, the number of hosts")
