@@ -1,6 +1,7 @@
 """The end of a run in a user's loop: what of the grown seeds is part of the product."""
 
 import math
+from collections.abc import Sequence
 
 from esper.grower.measuring import Scale, ValidateCall, blended_slots, measure
 from esper.kasmina import GrowingModel
@@ -19,11 +20,11 @@ def settle_model(
                 model.remove(name)
         return
 
-    def scores() -> dict[int, float]:
+    def scores(_: Sequence[int]) -> list[dict[int, float]]:
         assert validate is not None  # with committed_only nothing is left to be measured
-        return _coalition_scores(model, validate, scale)
+        return [_coalition_scores(model, validate, scale)]
 
-    settle(model, rent, committed_only=committed_only, measure=scores)
+    settle([model], rent, committed_only=committed_only, measure=scores)
 
 
 def _coalition_scores(model: GrowingModel, validate: ValidateCall, scale: Scale) -> dict[int, float]:

@@ -23,6 +23,7 @@ from esper.tamiyo.controller import Controller
 from esper.tamiyo.rules import RulePolicy, rule_policy
 from esper.tamiyo.space import GrowthSpace
 from esper.tolaria import final_report
+from esper.tolaria.controls import ControlCurves
 from esper.tolaria.host import TrainedHost
 from esper.tolaria.tasks import suite, suite_names
 
@@ -85,6 +86,8 @@ def evaluate_checkpoint(
         _require_fit(training.envs.space, config, name)
     wanted = held_out_cases(name or config.suite, episodes, seed)
     arena = evaluation_episodes(training, config, min(len(wanted), ARENA), suite=name)
+    if isinstance(arena.controls, ControlCurves):
+        arena.controls.prepare(wanted, processes=max(config.workers, 1))
     learned = {LEARNED: LearnedPlayer(training.agent.actor)}
     return _compare(learned, arena, wanted, rules=policies, seed=seed, tell=tell)
 

@@ -1,9 +1,10 @@
 """The end of a run: what is not part of the product goes, and so does every seed whose removal pays now."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from esper.kasmina import GrowingModel
+from esper.kasmina.slot import Slot
 from esper.leyline import Stage
 
 Accuracies = Mapping[int, float]
@@ -16,37 +17,65 @@ def utility(accuracy: float, added_parameters: int, host_parameters: int, rent: 
 
 
 def settle(
-    model: GrowingModel, rent: float, *, committed_only: bool, measure: Callable[[], Accuracies]
-) -> bool:
+    models: Sequence[GrowingModel],
+    rent: float,
+    *,
+    committed_only: bool,
+    measure: Callable[[Sequence[int]], Sequence[Accuracies]],
+) -> list[int]:
     """Remove TRAINING and fading seeds, then greedily any live seed without which utility is higher now.
 
     No adaptation is left, so leave-one-out is the right question here. What stays, stays at its alpha. With
-    `committed_only` just the fossilised seeds stay. `measure` validates the model as it is, each live seed off in
-    turn. Returns whether anything was removed.
+    `committed_only` just the fossilised seeds stay. `measure` validates some of the models, by their place in
+    `models`, as they are and with each live seed off in turn. Returns the places of those that lost something.
     """
     if not 0.0 <= rent < math.inf:
         raise ValueError(f"rent must be a finite number >= 0, not {rent!r}")
-    removed = False
-    slots = tuple(model.slots.values())
-    for slot in slots:
-        unfinished = slot.stage is Stage.TRAINING or slot.life.fading
-        if slot.stage.is_live and (unfinished or committed_only):
-            model.remove(slot.name)
-            removed = True
-    while live := [index for index, slot in enumerate(slots) if slot.stage.is_live]:
-        accuracies = measure()
-        everything = sum(1 << index for index in live)
-        added, bare = model.added_parameters, model.host_parameters
-        gains = {
-            index: utility(
-                accuracies[everything ^ (1 << index)], added - slots[index].parameter_count, bare, rent
-            )
-            - utility(accuracies[everything], added, bare, rent)
-            for index in live
-        }
-        worst = max(gains, key=gains.__getitem__)
-        if not gains[worst] > 0.0:
-            break
-        model.remove(slots[worst].name)
-        removed = True
-    return removed
+    changed = {
+        row for row, model in enumerate(models) if _drop_unfinished(model, committed_only=committed_only)
+    }
+    unsettled = [row for row, model in enumerate(models) if _live(model)]
+    while unsettled:
+        measured = zip(unsettled, measure(unsettled), strict=True)
+        dropped = [row for row, accuracies in measured if _drop_worst(models[row], rent, accuracies)]
+        changed |= set(dropped)
+        unsettled = [row for row in dropped if _live(models[row])]
+    return sorted(changed)
+
+
+def _slots(model: GrowingModel) -> tuple[Slot, ...]:
+    return tuple(model.slots.values())
+
+
+def _live(model: GrowingModel) -> list[int]:
+    return [index for index, slot in enumerate(_slots(model)) if slot.stage.is_live]
+
+
+def _drop_unfinished(model: GrowingModel, *, committed_only: bool) -> bool:
+    unfinished = [
+        slot
+        for slot in _slots(model)
+        if slot.stage.is_live and (committed_only or slot.stage is Stage.TRAINING or slot.life.fading)
+    ]
+    for slot in unfinished:
+        model.remove(slot.name)
+    return bool(unfinished)
+
+
+def _drop_worst(model: GrowingModel, rent: float, accuracies: Accuracies) -> bool:
+    """Remove the live seed without which utility rises most, if there is one."""
+    live, slots = _live(model), _slots(model)
+    everything = sum(1 << index for index in live)
+    added, bare = model.added_parameters, model.host_parameters
+    gains = {
+        index: utility(
+            accuracies[everything ^ (1 << index)], added - slots[index].parameter_count, bare, rent
+        )
+        - utility(accuracies[everything], added, bare, rent)
+        for index in live
+    }
+    worst = max(gains, key=gains.__getitem__)
+    if not gains[worst] > 0.0:
+        return False
+    model.remove(slots[worst].name)
+    return True
