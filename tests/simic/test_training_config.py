@@ -115,6 +115,13 @@ def test_unknown_heads_are_refused() -> None:
     assert "entropy_coef_per_head['op'] is -1" in refusal(entropy_coef_per_head={"op": -1})
 
 
+def test_unknown_operations_are_refused() -> None:
+    assert TrainingConfig(initial_op_logits={"PRUNE": -3.0}).initial_op_logits == {"PRUNE": -3.0}
+    message = refusal(initial_op_logits={"CUT": -3.0})
+    assert "CUT" in message
+    assert all(op in message for op in LifecycleOp.__members__)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -204,7 +211,7 @@ CONSUMERS: dict[str, Callable[[TrainingConfig], Mapping[str, object]]] = {
 TRAINER = {
     *("suite", "horizon", "workers", "device", "seed", "rollout_steps", "hidden_size", "exploration_floor"),
     *("run_name", "run_directory", "run_checkpoint_every", "run_keep_checkpoints", "run_tensorboard"),
-    *("run_wandb", "worker_timeout"),
+    *("run_wandb", "worker_timeout", "initial_op_logits"),
     *("eval_every", "eval_episodes", "pool_cases", "pool_host_seeds"),
 }
 """What the trainer reads itself."""
@@ -230,6 +237,7 @@ def other_value(name: str) -> object:
         "suite": "toy",
         "device": "cuda",
         "entropy_coef_per_head": {"op": 0.3},
+        "initial_op_logits": {"PRUNE": -1.0},
         "freeze_style": Style.GATE,
         "freeze_tempo": 8,
         "freeze_alpha_target": 0.7,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from esper.leyline import ALPHA_SPEEDS, ALPHA_TARGETS, HEAD_NAMES, TEMPOS, Curve, Style
+from esper.leyline import ALPHA_SPEEDS, ALPHA_TARGETS, HEAD_NAMES, TEMPOS, Curve, LifecycleOp, Style
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,20 @@ HeadCoefficients = Annotated[
     dict[str, NotNegative],
     AfterValidator(_known_heads),
     Expected(f"head -> a number >= 0, with heads among {', '.join(HEAD_NAMES)}"),
+]
+
+
+def _known_ops(logits: dict[str, float]) -> dict[str, float]:
+    unknown = [op for op in logits if op not in LifecycleOp.__members__]
+    if unknown:
+        raise ValueError(unknown)
+    return logits
+
+
+OpLogits = Annotated[
+    dict[str, Annotated[float, Expected("a number")]],
+    AfterValidator(_known_ops),
+    Expected(f"operation -> a number, with operations among {', '.join(LifecycleOp.__members__)}"),
 ]
 
 
