@@ -31,7 +31,7 @@ from esper.simic.building import (
 )
 from esper.simic.decisions import DecisionLog
 from esper.simic.env import EpisodeSummary
-from esper.simic.evaluation import LearnedPlayer, play_cases
+from esper.simic.evaluation import Judged, LearnedPlayer, play_cases
 from esper.simic.interrupts import StopRequest, stop_on_signals
 from esper.simic.progress import Progress
 from esper.simic.reports import anomalies_raised, episode_finished, mean_of_known, round_finished
@@ -226,7 +226,7 @@ class VectorizedPPOTrainer:
         """The mean gain of the greedy policy on hosts it does not train on; by this the best checkpoint is chosen."""
         wanted = selection_cases(self.training, self.config.eval_episodes)
         episodes = evaluation_episodes(self.training, self.config, min(len(wanted), self.config.num_envs))
-        judged = play_cases(LearnedPlayer(self.agent.actor), episodes, wanted)
+        judged: list[Judged[None]] = play_cases(LearnedPlayer(self.agent.actor), episodes, wanted)
         summaries = [one.summary for one in judged]
         gain = mean_of_known(summary.gain for summary in summaries)
         self._tell(

@@ -82,7 +82,11 @@ def test_draws_without_an_answer_do_not_count() -> None:
 
 
 def test_signs() -> None:
-    assert [Estimate(0.0, low, high).sign for low, high in ((0.1, 0.2), (-0.1, 0.1), (-0.2, -0.1))] == [1, 0, -1]
+    assert [Estimate(0.0, low, high).sign for low, high in ((0.1, 0.2), (-0.1, 0.1), (-0.2, -0.1))] == [
+        1,
+        0,
+        -1,
+    ]
     assert str(Estimate(0.5, -0.25, 1.0)) == "+0.5000 [-0.2500, +1.0000]"
 
 

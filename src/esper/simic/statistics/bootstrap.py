@@ -5,7 +5,8 @@ one), `instance` a task instance, `seed` a host seed of it. Seeds are drawn anew
 whole, both with replacement: two levels where there are several members. One draw serves every arm, so that arms
 which met the same hosts stay paired.
 
-Of n, n - 1 are drawn: the variance of a drawn mean is then that of the mean, not (n - 1) / n of it. (Rao and Wu, 1988.)
+Of n, n - 1 are drawn: the variance of a drawn mean is then that of the mean, not (n - 1) / n of it (Rao and Wu,
+1988).
 """
 
 from collections.abc import Callable

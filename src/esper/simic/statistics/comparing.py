@@ -67,8 +67,6 @@ def power_of_pairs(difference: float, deviation: float, pairs: int, *, level: fl
     return _NORMAL.cdf(shift - critical) + _NORMAL.cdf(-shift - critical)
 
 
-def detectable_difference(
-    deviation: float, pairs: int, *, power: float = 0.8, level: float = 0.05
-) -> float:
+def detectable_difference(deviation: float, pairs: int, *, power: float = 0.8, level: float = 0.05) -> float:
     """The smallest mean difference that so many pairs find with this chance."""
     return (_NORMAL.inv_cdf(1 - level / 2) + _NORMAL.inv_cdf(power)) * deviation / sqrt(pairs)
