@@ -10,9 +10,9 @@ from esper.cli.output import as_json, table
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from esper.simic.bench import BenchPlan, BenchProgress, BenchTable
+    from esper.simic.bench import BenchPlan, BenchProgress, BenchResult, BenchTable
 
 _SUMMARY = """Play every arm on the same held-out hosts and compare them in pairs, on the test split.
 
@@ -73,7 +73,7 @@ def _play(chosen: "Namespace") -> int:
         raise BadInput(f"processes is {chosen.processes}; expected a whole number >= 1")
     plan = _plan(chosen)
     from esper.nissa import collect_provenance
-    from esper.simic.bench import BenchMismatch, RowsError, RowStore, run_bench
+    from esper.simic.bench import BenchMismatch, RowsError, RowStore, read_bench, run_bench
     from esper.simic.bench.record import merge_record, record_of
 
     provenance = collect_provenance(
@@ -92,7 +92,7 @@ def _play(chosen: "Namespace") -> int:
         print(f"esper: stopped by {stopped}; the same command goes on from {chosen.out}", flush=True)
         return INTERRUPTED if stopped.startswith("SIG") else 0
     if not chosen.quiet:
-        print(tables_text(tables(chosen.out)))
+        print(tables_text(read_bench(chosen.out).tables))
         print(f"\n`esper bench report {chosen.out}` makes a page of it")
     return 0
 
@@ -101,6 +101,7 @@ def _plan(chosen: "Namespace") -> "BenchPlan":
     from esper.cli.tasks import require_suite
 
     require_suite(chosen.suite)
+    _require_device(chosen.device)
     from esper.simic.bench import BenchRequest, ControllerError, PlanError, RowsError, plan_bench
 
     try:
@@ -118,6 +119,17 @@ def _plan(chosen: "Namespace") -> "BenchPlan":
         )
     except (PlanError, ControllerError, RowsError, ValueError) as error:
         raise BadInput(str(error)) from None
+
+
+def _require_device(device: str) -> None:
+    if device == "cpu":
+        return
+    import torch
+
+    if device.partition(":")[0] != "cuda":
+        raise BadInput(f"device is {device!r}; expected cpu, cuda or cuda:<number>")
+    if not torch.cuda.is_available():
+        raise BadInput(f"device is {device!r}, and torch finds no CUDA device; `esper doctor` tells")
 
 
 def _controllers(given: list[list[str]]) -> dict[str, list[Path]]:
@@ -165,7 +177,7 @@ def _table(arguments: list[str]) -> int:
     parser.add_argument("folder", type=Path, metavar="DIR", help="where `esper bench --out` put the rows")
     parser.add_json()
     chosen = parser.parse_args(arguments)
-    made = _read(lambda: tables(chosen.folder))
+    made = _read(chosen.folder).tables
     print(as_json(made) if chosen.json else tables_text(made))
     return 0
 
@@ -178,24 +190,12 @@ def _report(arguments: list[str]) -> int:
     from esper.karn.report import write_report
 
     path = chosen.out or chosen.folder / "report.html"
-    _read(lambda: write_report(chosen.folder, path))
+    write_report(_read(chosen.folder), path)
     print(path)
     return 0
 
 
-def tables(folder: Path) -> "list[BenchTable]":
-    """Of everything, and of the subsets that are reported on their own."""
-    from esper.simic.bench import bench_table, read_record, require_rows, subsets
-
-    record, rows = read_record(folder), require_rows(folder)
-    return [
-        bench_table(rows, record.treatments, instances=instances, subset=name, order=tuple(record.arms))
-        for name, instances in subsets(record.instances).items()
-        if any(row.instance in instances for row in rows)
-    ]
-
-
-def tables_text(made: "list[BenchTable]") -> str:
+def tables_text(made: "Sequence[BenchTable]") -> str:
     from esper.simic.bench import gate, verdict
 
     parts = [gate(made[0]), *verdict(made[0])]
@@ -236,11 +236,11 @@ def _lines(made: "BenchTable") -> str:
     return table(columns, rows)
 
 
-def _read(make: "Callable[[], list[BenchTable]]") -> "list[BenchTable]":
-    from esper.simic.bench import RowsError
+def _read(folder: Path) -> "BenchResult":
+    from esper.simic.bench import RowsError, read_bench
 
     try:
-        return make()
+        return read_bench(folder)
     except RowsError as error:
         raise BadInput(str(error)) from None
 

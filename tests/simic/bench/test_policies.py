@@ -43,8 +43,8 @@ def test_random_growth_is_matched_in_number_and_size() -> None:
             assert clause.epoch < situation.signals.horizon - 6
         drawn.add(str(schedule))
     assert len(drawn) > 15
-    again = RandomMatchedPolicy(sizes, 3), RandomMatchedPolicy(sizes, 3)
-    assert [policy.act(situation) for policy in again][0] == again[1].act(situation)
+    one, other = RandomMatchedPolicy(sizes, 3), RandomMatchedPolicy(sizes, 3)
+    assert one.act(situation) == other.act(situation)
 
 
 def test_nearest_in_size_is_by_ratio() -> None:

@@ -5,6 +5,7 @@ from esper.simic.bench.comparison import BenchTable, bench_table
 from esper.simic.bench.controllers import ControllerError, find_controller
 from esper.simic.bench.outcomes import Outcomes
 from esper.simic.bench.planning import BenchRequest, plan_bench
+from esper.simic.bench.reading import BenchResult, read_bench
 from esper.simic.bench.record import BenchMismatch, BenchRecord, read_record
 from esper.simic.bench.rows import BenchRow, RowsError, RowStore, SeedRow, require_rows
 from esper.simic.bench.runner import BenchPlan, BenchProgress, PlanError, run_bench
@@ -18,6 +19,7 @@ __all__ = [
     "BenchProgress",
     "BenchRecord",
     "BenchRequest",
+    "BenchResult",
     "BenchRow",
     "BenchSuite",
     "BenchTable",
@@ -38,6 +40,7 @@ __all__ = [
     "find_controller",
     "gate",
     "plan_bench",
+    "read_bench",
     "read_record",
     "require_rows",
     "run_bench",
