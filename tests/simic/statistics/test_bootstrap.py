@@ -44,16 +44,23 @@ def test_members_are_a_level_of_their_own() -> None:
 
 def test_arms_that_met_the_same_hosts_stay_paired() -> None:
     control = np.random.default_rng(1).normal(0.5, 0.2, (1, 6, 5))
-    difference = Resamples(6, 5).estimate(paired_difference, control + 0.01, control)
+    difference = Resamples(6, 5).estimate_of_means(paired_difference, control + 0.01, control)
     assert (difference.value, difference.low, difference.high) == pytest.approx((0.01, 0.01, 0.01))
     several = np.random.default_rng(2).normal(0.5, 0.2, (3, 6, 5))
-    copied = Resamples(6, 5).estimate(paired_difference, several + 0.01, several)
+    copied = Resamples(6, 5).estimate_of_means(paired_difference, several + 0.01, several)
     assert (copied.low, copied.high) == pytest.approx((0.01, 0.01))
+
+
+@pytest.mark.parametrize("new_instances", [False, True])
+def test_counting_draws_gives_the_means_of_the_draws(new_instances: bool) -> None:
+    scores = np.random.default_rng(6).normal(size=(3, 5, 4))
+    resamples = Resamples(5, 4, draws=50, new_instances=new_instances)
+    assert resamples.means(scores) == pytest.approx(mean(resamples.of(scores)))
 
 
 def test_the_variance_of_drawn_means_is_that_of_the_mean() -> None:
     scores = np.random.default_rng(3).normal(size=(1, 4, 3))
-    drawn = Resamples(4, 3, draws=40_000).distribution(mean, scores)
+    drawn = Resamples(4, 3, draws=40_000).means(scores)
     expected = scores.var(axis=2, ddof=1).mean() / 3 / 4
     assert drawn.var() == pytest.approx(expected, rel=0.05)
 
@@ -65,7 +72,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(members: int) -> None:
         hosts = rng.normal(0.5, 0.1, (1, 6, 8)) + rng.normal(0.0, 0.3, (1, 6, 1))
         trained = rng.normal(0.0, 0.01 * (members > 1), (members, 1, 1))
         scores = hosts + rng.normal(0.0, 0.05, (members, 6, 8)) + trained
-        estimate = Resamples(6, 8, draws=600, seed=trial).estimate(paired_difference, scores, hosts)
+        estimate = Resamples(6, 8, draws=600, seed=trial).estimate_of_means(paired_difference, scores, hosts)
         held += estimate.low <= 0.0 <= estimate.high
     assert 0.88 <= held / trials <= 0.985  # five members are few: a percentile interval is a little short
 

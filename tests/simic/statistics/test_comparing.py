@@ -10,9 +10,9 @@ from esper.simic.statistics import (
     detectable_difference,
     holm,
     paired_difference,
-    paired_improvement,
     power_of_pairs,
     share_of_gap,
+    wins,
     within_deviation,
 )
 from esper.simic.statistics.summaries import Floats
@@ -30,18 +30,20 @@ def test_holm_known_answer() -> None:
         holm([1.5])
 
 
-def test_paired_improvement_counts_ties_half() -> None:
+def test_ties_count_half() -> None:
     treatment = np.array([[[1.0, 2.0, 3.0, 4.0]]])
-    assert paired_improvement(treatment, np.array([[[0.0, 2.0, 4.0, 4.0]]])) == pytest.approx(0.5)
+    assert wins(treatment, np.array([[[0.0, 2.0, 4.0, 4.0]]])).tolist() == [[[1.0, 0.5, 0.0, 0.5]]]
     control = np.array([[[1.0, 1.0, 1.0, 1.0]], [[3.0, 3.0, 3.0, 3.0]]])  # a mean of 2
-    assert paired_improvement(treatment, control) == pytest.approx((0 + 0.5 + 1 + 1) / 4)
+    assert wins(treatment, control).tolist() == [[[0.0, 0.5, 1.0, 1.0]]]
+    assert wins(control, control + 1).tolist() == [[[0.0] * 4]] * 2
 
 
 def test_the_share_of_a_gap() -> None:
-    low, high = np.full((1, 2, 3), 0.5), np.full((1, 2, 3), 0.7)
-    assert share_of_gap(np.full((1, 2, 3), 0.6), low, high) == pytest.approx(0.5)
-    assert share_of_gap(low - 0.1, low, high) == pytest.approx(-0.5)
-    assert math.isnan(share_of_gap(high, low, low))
+    low, high = np.array([0.5, 0.5]), np.array([0.7, 0.5])
+    shares = share_of_gap(np.array([0.6, 0.6]), low, high)
+    assert shares[0] == pytest.approx(0.5)
+    assert math.isnan(shares[1])
+    assert share_of_gap(np.array(0.4), np.array(0.5), np.array(0.7)) == pytest.approx(-0.5)
 
 
 def test_the_deviation_is_within_instances() -> None:
@@ -67,7 +69,7 @@ def _planted(rng: np.random.Generator, difference: float) -> tuple[Floats, Float
 
 def test_a_copy_is_no_difference() -> None:
     static, _ = _planted(np.random.default_rng(0), 0.0)
-    estimate = Resamples(INSTANCES, SEEDS).estimate(paired_difference, static.copy(), static)
+    estimate = Resamples(INSTANCES, SEEDS).estimate_of_means(paired_difference, static.copy(), static)
     assert estimate.sign == 0
     assert (estimate.value, estimate.low, estimate.high) == (0.0, 0.0, 0.0)
 
@@ -77,7 +79,7 @@ def test_a_planted_point_is_found_as_often_as_the_power_says(difference: float) 
     rng, trials, found = np.random.default_rng(5), 400, 0
     for trial in range(trials):
         static, better = _planted(rng, difference)
-        estimate = Resamples(INSTANCES, SEEDS, draws=500, seed=trial).estimate(
+        estimate = Resamples(INSTANCES, SEEDS, draws=500, seed=trial).estimate_of_means(
             paired_difference, better, static
         )
         found += estimate.sign != 0

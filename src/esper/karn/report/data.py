@@ -61,7 +61,7 @@ def gain_band(table: ScoreTable, arm: str, *, draws: int = 400) -> Band:
     ours, waited = accuracy_curve(table, arm), accuracy_curve(table, WAIT)
     resamples = Resamples(len(table.instances), len(table.seeds), draws=draws)
     estimates = [
-        resamples.estimate(paired_difference, ours[..., epoch], waited[..., epoch])
+        resamples.estimate_of_means(paired_difference, ours[..., epoch], waited[..., epoch])
         for epoch in range(min(ours.shape[-1], waited.shape[-1]))
     ]
     values, lows, highs = zip(*((each.value, each.low, each.high) for each in estimates), strict=True)

@@ -14,7 +14,7 @@ from esper.karn.report.data import (
     gain_band,
     pareto_front,
 )
-from esper.karn.report.words import about_arm, big, short_instance
+from esper.karn.report.words import big, short_instance
 from esper.leyline import LifecycleOp
 from esper.simic.bench import BenchTable
 from esper.simic.bench.arms import WAIT
@@ -33,9 +33,9 @@ OPERATIONS = {
 LAYOUT = {
     "template": "plotly_white",
     "font": {"family": "system-ui, sans-serif", "size": 13, "color": INK},
-    "margin": {"l": 10, "r": 20, "t": 40, "b": 10},
+    "margin": {"l": 10, "r": 20, "t": 60, "b": 10},
     "hoverlabel": {"align": "left"},
-    "legend": {"orientation": "h", "y": -0.15},
+    "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
 }
 _INTERVAL_HOVER = (
     "<b>%{y}</b><br>%{x:+.2f} [%{customdata[0]:+.2f}, %{customdata[1]:+.2f}] points<extra></extra>"
@@ -78,8 +78,10 @@ def _intervals(
             hovertemplate=_INTERVAL_HOVER,
         )
     figure.add_vline(x=0, line={"color": INK, "width": 1})
-    figure.update_layout(**LAYOUT, showlegend=False, height=90 + 30 * len(names))
-    figure.update_xaxes(title=title, zeroline=False)
+    reach = [*lows, *highs, 0.0]
+    room = 0.04 * (max(reach) - min(reach)) or 1.0
+    figure.update_layout(**LAYOUT, showlegend=False, height=110 + 30 * len(names))
+    figure.update_xaxes(title=title, zeroline=False, range=[min(reach) - room, max(reach) + room])
     return figure
 
 
@@ -88,8 +90,9 @@ def curves(scores: ScoreTable, arms: Sequence[str]) -> go.Figure:
     figure = make_subplots(
         1, 2, subplot_titles=("validation accuracy", "over waiting on the same hosts, points")
     )
-    for place, arm in enumerate(arms):
-        colour = GREY if arm == WAIT else PALETTE[place % len(PALETTE)]
+    colours = _colours(arms)
+    for arm in arms:
+        colour = colours[arm]
         mean = np.nanmean(accuracy_curve(scores, arm), axis=(0, 1, 2))
         epochs = list(range(len(mean)))
         figure.add_scatter(
@@ -158,8 +161,8 @@ def leave_one_out(scores: ScoreTable) -> go.Figure | None:
     figure.add_hline(y=0, line={"color": GREY, "width": 1})
     told = correlation(points)
     title = f"{len(points)} seeds" + ("" if told is None else f", correlation {told:+.2f}")
-    figure.update_layout(**LAYOUT, height=480, title=title)
-    figure.update_xaxes(title="leave-one-out at the end, points of validation accuracy")
+    figure.update_layout(**LAYOUT, height=480)
+    figure.update_xaxes(title=f"leave-one-out at the end, points of validation accuracy ({title})")
     figure.update_yaxes(title="true gain over waiting, points")
     return figure
 
@@ -249,13 +252,13 @@ def profiles(scores: ScoreTable, arms: Sequence[str]) -> go.Figure:
     everything = np.concatenate([each.ravel() for each in gains.values()])
     low, high = np.quantile(everything, (0.005, 0.995)).tolist()
     thresholds = np.linspace(low, high, 121)
-    figure = go.Figure()
-    for place, (arm, each) in enumerate(gains.items()):
+    figure, colours = go.Figure(), _colours(arms)
+    for arm, each in gains.items():
         figure.add_scatter(
             x=thresholds,
             y=performance_profile(each, thresholds),
             name=arm,
-            line={"color": PALETTE[place % len(PALETTE)], "width": 2},
+            line={"color": colours[arm], "width": 2},
         )
     figure.add_vline(x=0, line={"color": GREY, "width": 1})
     figure.update_layout(**LAYOUT, height=380)
@@ -323,8 +326,9 @@ def contributions(scores: ScoreTable, arm: str) -> go.Figure | None:
     return figure
 
 
-def arm_tooltips(table: BenchTable) -> dict[str, str]:
-    return {arm.arm: about_arm(arm.arm) for arm in table.arms}
+def _colours(arms: Sequence[str]) -> dict[str, str]:
+    others = [arm for arm in arms if arm != WAIT]
+    return {WAIT: GREY, **{arm: PALETTE[place % len(PALETTE)] for place, arm in enumerate(others)}}
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

@@ -101,7 +101,7 @@ def _section(title: str, body: str, text: str = "") -> str:
 
 def _figure(figure: go.Figure) -> str:
     html: str = figure.to_html(
-        full_html=False, include_plotlyjs=False, config={"displaylogo": False, "responsive": True}
+        full_html=False, include_plotlyjs=False, config={"displayModeBar": False, "responsive": True}
     )
     return f'<div class="figure">{html}</div>'
 
@@ -229,12 +229,12 @@ def _pictures(table: BenchTable, scores: ScoreTable) -> Iterable[str]:
     loo = figures.leave_one_out(scores)
     if loo is not None:
         yield _section(
-            "Leave-one-out is dependence, not gain",
+            "What a host depends on, and what it gained",
             _figure(loo),
             "Each dot is an episode that ended with one seed. Across: how much accuracy falls when that seed is "
             "switched off at the end, the usual measure of what a part contributes. Up: what the episode gained over "
-            "the same host on which nothing was grown. Were they the same, dots would lie on the line; hosts come to "
-            "depend on seeds that gained nothing.",
+            "the same host on which nothing was grown. Were they the same, dots would lie on the line; below it are "
+            "hosts that came to depend on more than they gained.",
         )
 
 

@@ -16,9 +16,10 @@ from esper.simic.statistics import (
     holm,
     interquartile_means,
     paired_difference,
-    paired_improvement,
     share_of_gap,
+    the_mean,
     two_sided_p,
+    wins,
     within_deviation,
 )
 from esper.simic.statistics.bootstrap import interval
@@ -154,7 +155,7 @@ def _summary(table: ScoreTable, arm: str, resamples: Resamples) -> ArmSummary:
         members=len(scores),
         episodes=len(rows),
         score=resamples.estimate(_middle, scores),
-        over_wait=resamples.estimate(paired_difference, scores, table.arms[WAIT]),
+        over_wait=resamples.estimate_of_means(paired_difference, scores, table.arms[WAIT]),
         test_accuracy=_mean(table, arm, lambda row: row.test_accuracy),
         parameters=_mean(table, arm, lambda row: row.parameters),
         training_flops=_mean(table, arm, lambda row: row.training_flops),
@@ -199,9 +200,9 @@ def _comparisons(
             Comparison(
                 treatment=pair[0],
                 control=pair[1],
-                difference=interval(float(paired_difference(treatment, control)), drawn[pair]),
-                on_new_instances=anew.estimate(paired_difference, treatment, control),
-                improvement=resamples.estimate(paired_improvement, treatment, control),
+                difference=interval(float(treatment.mean() - control.mean()), drawn[pair]),
+                on_new_instances=anew.estimate_of_means(paired_difference, treatment, control),
+                improvement=resamples.estimate_of_means(the_mean, wins(treatment, control)),
                 p_value=p_value,
                 p_holm=adjusted,
                 detectable=_detectable(treatment.mean(axis=0) - control.mean(axis=0)),
@@ -222,9 +223,9 @@ def _headroom(table: ScoreTable, resamples: Resamples) -> Headroom | None:
         return None
     wait, sbs, vbs = (table.arms[arm] for arm in (WAIT, SBS, VBS))
     return Headroom(
-        sbs_over_wait=resamples.estimate(paired_difference, sbs, wait),
-        vbs_over_wait=resamples.estimate(paired_difference, vbs, wait),
-        gap=resamples.estimate(paired_difference, vbs, sbs),
+        sbs_over_wait=resamples.estimate_of_means(paired_difference, sbs, wait),
+        vbs_over_wait=resamples.estimate_of_means(paired_difference, vbs, wait),
+        gap=resamples.estimate_of_means(paired_difference, vbs, sbs),
     )
 
 
@@ -242,6 +243,6 @@ def _notes(
     harm = None
     if hurt:
         among = Resamples(len(hurt), len(table.seeds))
-        harm = among.estimate(paired_difference, scores[:, hurt], wait[:, hurt])
-    share = resamples.estimate(share_of_gap, scores, sbs, vbs) if headroom.open else None
+        harm = among.estimate_of_means(paired_difference, scores[:, hurt], wait[:, hurt])
+    share = resamples.estimate_of_means(share_of_gap, scores, sbs, vbs) if headroom.open else None
     return TreatmentNotes(treatment, share, harm, len(hurt))

@@ -54,11 +54,14 @@ class BenchRequest:
 
 def plan_bench(request: BenchRequest) -> BenchPlan:
     suite = bench_suite(request.suite).first(request.instances)
+    clash = [name for name in request.controllers if name in ALL_ARMS]
+    if clash:
+        raise PlanError(f"a controller is named {clash[0]!r}, which is another arm's name; choose another")
     learned = [_learned(name, paths, request.suite) for name, paths in request.controllers.items()]
     reference = request.match or (
         learned[0].name if learned else _BEST_RULE.get(suite.name, "probe_and_keep")
     )
-    names = _chosen(request, suite, [arm.name for arm in learned])
+    names = _chosen(request, suite)
     if any(name in (*MATCHED, BLIND) for name in names) and reference not in [
         *names,
         *(a.name for a in learned),
@@ -84,10 +87,7 @@ def plan_bench(request: BenchRequest) -> BenchPlan:
     )
 
 
-def _chosen(request: BenchRequest, suite: BenchSuite, learned: Sequence[str]) -> list[str]:
-    clash = [name for name in learned if name in ALL_ARMS]
-    if clash:
-        raise PlanError(f"a controller is named {clash[0]!r}, which is another arm's name; choose another")
+def _chosen(request: BenchRequest, suite: BenchSuite) -> list[str]:
     impossible = _impossible(request, suite)
     if request.arms is None:
         return [name for name in ALL_ARMS if name not in impossible]

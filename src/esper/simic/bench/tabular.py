@@ -96,9 +96,9 @@ class TabularBench:
         sbs, vbs = self.sbs(), self.vbs()
         resamples = Resamples(len(self.table.cases), len(self.table.seeds))
         return TabularComparison(
-            over_sbs=resamples.estimate(paired_difference, scores, sbs),
-            gap=resamples.estimate(paired_difference, vbs, sbs),
-            share=resamples.estimate(share_of_gap, scores, sbs, vbs),
+            over_sbs=resamples.estimate_of_means(paired_difference, scores, sbs),
+            gap=resamples.estimate_of_means(paired_difference, vbs, sbs),
+            share=resamples.estimate_of_means(share_of_gap, scores, sbs, vbs),
         )
 
     def _taken(self, places: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Scores:

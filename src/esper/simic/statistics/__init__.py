@@ -5,9 +5,10 @@ from esper.simic.statistics.comparing import (
     detectable_difference,
     holm,
     paired_difference,
-    paired_improvement,
     power_of_pairs,
     share_of_gap,
+    the_mean,
+    wins,
     within_deviation,
 )
 from esper.simic.statistics.summaries import (
@@ -26,11 +27,12 @@ __all__ = [
     "interquartile_mean",
     "interquartile_means",
     "paired_difference",
-    "paired_improvement",
     "performance_profile",
     "power_of_pairs",
     "probability_of_improvement",
     "share_of_gap",
+    "the_mean",
     "two_sided_p",
+    "wins",
     "within_deviation",
 ]

@@ -11,15 +11,17 @@ Of n, n - 1 are drawn: the variance of a drawn mean is then that of the mean, no
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from esper.simic.statistics.summaries import Floats
 
 Scores = Floats
 """(member, instance, seed)"""
 Statistic = Callable[..., Floats]
-"""Of scores (..., member, instance, seed), one array per arm, to (...)."""
+"""Of scores (..., member, instance, seed), or of means (...), one array per arm, to (...)."""
 DRAWS = 4000
 LEVEL = 0.95
 
@@ -64,27 +66,56 @@ class Resamples:
 
     def of(self, scores: Scores) -> Floats:
         """(draw, member, instance, seed) of one arm's scores."""
-        if scores.ndim != 3 or scores.shape[1:] != self.shape:
-            raise ValueError(
-                f"scores have shape {scores.shape}; expected (member, {self.shape[0]}, {self.shape[1]})"
-            )
-        members = len(scores)
-        # Arms with as many members draw the same ones: a copy of a controller stays beside it.
-        rng = np.random.default_rng((0x3E3B, self._seed, members))
-        member = rng.integers(members, size=(self.draws, fewer(members)))
+        member = self._members(self._checked(scores))
         drawn: Floats = scores[
             member[:, :, None, None], self._instance[:, None, :, None], self._picked[:, None, :, :]
         ]
         return drawn
 
-    def distribution(self, statistic: Statistic, *scores: Scores) -> Floats:
-        """(draw,)"""
-        return statistic(*(self.of(each) for each in scores))
-
     def estimate(self, statistic: Statistic, *scores: Scores) -> Estimate:
-        """What the statistic is, with the middle 95 % of what it is over the draws."""
-        value = float(statistic(*scores))
-        return interval(value, self.distribution(statistic, *scores))
+        """What a statistic of scores is, with the middle 95 % of what it is over the draws."""
+        return interval(float(statistic(*scores)), statistic(*(self.of(each) for each in scores)))
+
+    # Means are linear in the scores: counting how often each was drawn is enough, and much faster.
+
+    def means(self, scores: Scores) -> Floats:
+        """(draw,): the mean of one arm's scores."""
+        member = self._members(self._checked(scores))  # (draw, member)
+        counts = np.stack([(member == each).mean(axis=1) for each in range(len(scores))])  # (member, draw)
+        by_member = scores.reshape(len(scores), -1) @ self._weights.T  # (member, draw)
+        drawn: Floats = (counts * by_member).sum(axis=0)
+        return drawn
+
+    def distribution(self, combine: Statistic, *scores: Scores) -> Floats:
+        """(draw,): of a statistic of the arms' means."""
+        return combine(*(self.means(each) for each in scores))
+
+    def estimate_of_means(self, combine: Statistic, *scores: Scores) -> Estimate:
+        """What a statistic of the arms' means is, with the middle 95 % of what it is over the draws."""
+        value = float(combine(*(self._checked(each).mean() for each in scores)))
+        return interval(value, self.distribution(combine, *scores))
+
+    @cached_property
+    def _weights(self) -> Floats:
+        """(draw, instance x seed): the share of a draw that each host is."""
+        instances, seeds = self.shape
+        hosts = (self._instance[..., None] * seeds + self._picked).reshape(self.draws, -1)
+        hosts = hosts + np.arange(self.draws)[:, None] * instances * seeds
+        counts = np.bincount(hosts.ravel(), minlength=self.draws * instances * seeds)
+        weights: Floats = counts.reshape(self.draws, -1) / (hosts.shape[1])
+        return weights
+
+    def _members(self, scores: Scores) -> NDArray[np.int64]:
+        """(draw, member). Arms with as many members draw the same ones: a copy of a controller stays beside it."""
+        rng = np.random.default_rng((0x3E3B, self._seed, len(scores)))
+        return rng.integers(len(scores), size=(self.draws, fewer(len(scores))))
+
+    def _checked(self, scores: Scores) -> Scores:
+        if scores.ndim != 3 or scores.shape[1:] != self.shape:
+            raise ValueError(
+                f"scores have shape {scores.shape}; expected (member, {self.shape[0]}, {self.shape[1]})"
+            )
+        return scores
 
 
 def interval(value: float, drawn: Floats) -> Estimate:

@@ -8,33 +8,37 @@ import numpy as np
 
 from esper.simic.statistics.summaries import Floats
 
-_AXES = (-3, -2, -1)
 _NORMAL = NormalDist()
 
 
 def paired_difference(treatment: Floats, control: Floats) -> Floats:
-    """The mean of treatment minus control on the same hosts. Scores are (..., member, instance, seed)."""
-    difference: Floats = treatment.mean(axis=_AXES) - control.mean(axis=_AXES)
+    """Treatment minus control, of means over the same hosts (...)."""
+    difference: Floats = treatment - control
     return difference
 
 
-def paired_improvement(treatment: Floats, control: Floats) -> Floats:
-    """How often treatment beats control on the same host, ties counting half.
+def share_of_gap(treatment: Floats, low: Floats, high: Floats) -> Floats:
+    """(treatment - low) / (high - low), of means (...); NaN where there is no gap."""
+    gap = np.asarray(high - low)
+    share: Floats = np.full(gap.shape, np.nan)
+    np.divide(treatment - low, gap, out=share, where=gap > 0.0)
+    return share
+
+
+def wins(treatment: Floats, control: Floats) -> Floats:
+    """(member, instance, seed): 1 where treatment beats control on the same host, 0.5 where they tie, 0 elsewhere.
 
     With as many members each, member meets member; otherwise every member meets the mean of the others.
     """
-    if treatment.shape[-3] != control.shape[-3]:
-        control = control.mean(axis=-3, keepdims=True)
-    better: Floats = (0.5 + 0.5 * np.sign(treatment - control)).mean(axis=_AXES)
-    return better
+    if len(treatment) != len(control):
+        control = control.mean(axis=0, keepdims=True)
+    won: Floats = 0.5 + 0.5 * np.sign(treatment - control)
+    return won
 
 
-def share_of_gap(treatment: Floats, low: Floats, high: Floats) -> Floats:
-    """(treatment - low) / (high - low) of the means; NaN where there is no gap."""
-    gap = paired_difference(high, low)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share: Floats = np.where(gap > 0.0, paired_difference(treatment, low) / gap, np.nan)
-    return share
+def the_mean(mean: Floats) -> Floats:
+    """The statistic of means that leaves them as they are."""
+    return mean
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
