@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import esper
 from bench_rows import rows_of
 from esper.cli import main
-from esper.simic.bench import BenchProgress, RowStore
+from esper.simic.bench import BenchProgress, BenchRequest, RowStore, read_bench
 
 TOY = ["bench", "--suite", "toy", "--instances", "2", "--seeds", "2", "--processes", "1"]
 
@@ -42,6 +43,15 @@ def test_a_bench_is_played_tabled_and_shown(capsys: pytest.CaptureFixture[str]) 
     assert main([*TOY, "--arms", "probe_and_keep", "--seeds", "3", "--quiet"]) == 0
     assert capsys.readouterr().out == ""
     assert len(RowStore(Path("bench")).read()) == 16 + 4
+
+
+def test_the_same_from_python() -> None:
+    request = BenchRequest(suite="toy", arms=("plateau",), seeds=2, instances=2)
+    assert esper.bench("mine", request, minutes=0.0) is None
+    result = esper.bench("mine", request)
+    assert result is not None
+    assert [arm.arm for arm in result.tables[0].arms] == ["wait", "plateau"]
+    assert result == read_bench(Path("mine"))
 
 
 def test_a_planted_copy_and_a_planted_point(capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,22 +72,15 @@ def _play(chosen: "Namespace") -> int:
     if chosen.processes < 1:
         raise BadInput(f"processes is {chosen.processes}; expected a whole number >= 1")
     plan = _plan(chosen)
-    from esper.nissa import collect_provenance
-    from esper.simic.bench import BenchMismatch, RowsError, RowStore, read_bench, run_bench
-    from esper.simic.bench.record import merge_record, record_of
+    from esper.benched import play
+    from esper.simic.bench import BenchMismatch, RowsError, read_bench
 
-    provenance = collect_provenance(
-        seeds={"first": plan.first_seed, "hosts": plan.seeds}, device=chosen.device, precision="fp32"
-    )
-    try:
-        merge_record(chosen.out, record_of(plan, provenance.model_dump(mode="json")))
-        store = RowStore(chosen.out)
-        store.read()
-    except (BenchMismatch, RowsError) as error:
-        raise BadInput(str(error)) from None
     _use_one_thread()
     tell = (lambda _: None) if chosen.quiet else _teller()
-    stopped = run_bench(plan, store, processes=chosen.processes, minutes=chosen.minutes, tell=tell)
+    try:
+        stopped = play(plan, chosen.out, processes=chosen.processes, minutes=chosen.minutes, progress=tell)
+    except (BenchMismatch, RowsError) as error:
+        raise BadInput(str(error)) from None
     if stopped is not None:
         print(f"esper: stopped by {stopped}; the same command goes on from {chosen.out}", flush=True)
         return INTERRUPTED if stopped.startswith("SIG") else 0

@@ -29,6 +29,7 @@ from esper.simic.building import (
     prepare_controls,
     selection_cases,
 )
+from esper.simic.cloning import require_warm_start, warm_start
 from esper.simic.decisions import DecisionLog
 from esper.simic.env import EpisodeSummary
 from esper.simic.evaluation import Judged, LearnedPlayer, play_cases
@@ -302,6 +303,8 @@ def train_ppo_vectorized(
     began, trainer = time.perf_counter(), None
     failed = None if directory is None else directory / CHECKPOINTS / FAILED
     try:
+        if resume is None:
+            require_warm_start(config)
         training = build(config, failure_checkpoint=failed)
         trainer = VectorizedPPOTrainer(config, training, directory=directory, sink=sink, progress=progress)
         if resume is not None:
@@ -309,6 +312,7 @@ def train_ppo_vectorized(
         trainer.start(resumed_from=None if resume is None else trainer.round)
         prepare_controls(training, config, (lambda _: None) if progress is None else progress)
         if resume is None:
+            warm_start(training, config)
             trainer.begin()
         return trainer.train()
     except BaseException as error:

@@ -114,6 +114,8 @@ class TrainingConfig:
     """Of the critic only; above 0 the optimiser is AdamW."""
     hidden_size: ranges.Count = 128
     """Width of the policy's memory."""
+    warm_start: ranges.WarmStart = None
+    """A rule to imitate before the first round, or the file of a `PolicyNetwork`; None starts from nothing."""
 
     # Heads that are not learned
 

@@ -168,7 +168,7 @@ def test_a_network_is_drawn_with_its_seeds() -> None:
 def test_names_for_people() -> None:
     assert (
         short_instance("mnist1d:classes=8,data=1,noise=0.009,permutation=10,shuffled=0.75,size=3263")
-        == "3,263, 75 % shuffled, 1 % noise, 8 classes"
+        == "3,263 samples, 75 % shuffled, 1 % noise, 8 classes"
     )
     assert short_instance("shift:change=7,kind=noise,noise=0.2") == "noise at 7, 20 % noise"
     assert short_instance("digits") == "digits"

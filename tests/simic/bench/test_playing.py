@@ -12,6 +12,7 @@ from esper.simic.bench.playing import Chunk, KnownControls, play_chunk
 from esper.simic.bench.rows import BenchRow
 from esper.simic.bench.suites import host_seed
 from esper.simic.building import build, evaluation_episodes
+from esper.simic.cloning import PolicyNetwork, clone_rule
 from esper.simic.evaluation import LearnedPlayer, play_cases
 from esper.simic.trainer import train_ppo_vectorized
 from esper.simic.training_config import TrainingConfig
@@ -177,6 +178,22 @@ def test_a_controller_plays_as_it_was_trained(tiny: str, run: Path) -> None:
     judged = play_cases(LearnedPlayer(training.agent.actor), arena, wanted, look=lambda *_: 1)
     assert [row.utility for row in rows] == [one.summary.utility for one in judged]
     require_fit(file, tiny)
+
+
+def test_a_cloned_network_is_a_controller(tmp_path: Path) -> None:
+    config = TrainingConfig.preset("toy", num_envs=4, num_minibatches=1, hidden_size=16, pool_cases=8)
+    network, _ = clone_rule(config, "probe_and_keep", episodes=8, held_out=1)
+    network.save(tmp_path / "clone.safetensors")
+    file = find_controller(tmp_path / "clone.safetensors")
+    require_fit(file, "toy")
+    case = "toy:draw=3"
+    known = {("wait", 0, case): play_chunk(Chunk("toy", case, RuleArm("wait"), 0, (0, 1), {}))}
+    rows = play_chunk(Chunk("toy", case, LearnedArm("clone", (file,)), 0, (0, 1), known))
+    assert [row.arm for row in rows] == ["clone", "clone"]
+    assert all(row.utility is not None for row in rows)
+    PolicyNetwork(network.space).save(tmp_path / "bare.safetensors")
+    with pytest.raises(ControllerError, match="does not say what settings"):
+        open_controller(find_controller(tmp_path / "bare.safetensors"))
 
 
 def test_controllers_are_found_and_mistakes_are_told(run: Path, tmp_path: Path) -> None:

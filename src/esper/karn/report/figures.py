@@ -127,7 +127,8 @@ def curves(scores: ScoreTable, arms: Sequence[str]) -> go.Figure:
         )
     figure.add_hline(y=0, line={"color": GREY, "width": 1}, row=1, col=2)
     figure.update_xaxes(title="epoch")
-    figure.update_layout(**LAYOUT, height=420)
+    below = {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0}  # above are the titles
+    figure.update_layout(**{**LAYOUT, "legend": below}, height=440)
     return figure
 
 

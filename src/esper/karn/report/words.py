@@ -26,7 +26,7 @@ def about_arm(arm: str) -> str:
 
 
 def short_instance(case: str) -> str:
-    """`mnist1d:classes=8,data=1,noise=0.009,...` -> `8 classes, 3,263 samples, 75 % shuffled, 1 % noise`."""
+    """`mnist1d:classes=8,data=1,noise=0.009,...` -> `3,263 samples, 75 % shuffled, 1 % noise, 8 classes`."""
     if case.startswith("toy"):
         return case
     instance = Instance.parse(case)
@@ -35,7 +35,7 @@ def short_instance(case: str) -> str:
     if "kind" in values or instance.task == "shift":
         parts.append(f"{values.get('kind', 'classes')} at {values.get('change', 10)}")
     if "size" in values:
-        parts.append(f"{values['size']:,}")
+        parts.append(f"{values['size']:,} samples")
     if "shuffled" in values:
         parts.append(f"{100 * float(values['shuffled']):.0f} % shuffled")
     if "noise" in values:

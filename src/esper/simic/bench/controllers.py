@@ -8,6 +8,7 @@ from pathlib import Path
 
 from esper.simic.agent import CheckpointError
 from esper.simic.building import build
+from esper.simic.cloning import CloningError, PolicyNetwork
 from esper.simic.configuration.errors import ConfigError
 from esper.simic.env.making import make_world
 from esper.simic.training_config import TrainingConfig
@@ -15,6 +16,8 @@ from esper.tamiyo import Actor
 from esper.tamiyo.space import GrowthSpace
 
 _BEST, _LAST = "best.pt", "last.pt"
+CLONE = ".safetensors"
+"""A saved `PolicyNetwork`, its settings with it."""
 
 
 class ControllerError(ValueError):
@@ -41,7 +44,9 @@ class Controller:
 
 
 def find_controller(path: Path) -> ControllerFile:
-    """Of a run's folder (its best checkpoint, or else its last), or of one checkpoint in it."""
+    """Of a run's folder (its best checkpoint, or else its last), of one checkpoint in it, or of a cloned network."""
+    if path.suffix == CLONE and path.is_file():
+        return ControllerFile(path, path, _digest(path))
     run = path if path.is_dir() else path.parent.parent
     config = run / "config.json"
     if path.is_dir():
@@ -55,20 +60,34 @@ def find_controller(path: Path) -> ControllerFile:
         raise ControllerError(f"{path}: expected a run's config.json at {config}")
     else:
         checkpoint = path
-    digest = hashlib.blake2b(checkpoint.read_bytes(), digest_size=16).hexdigest()
-    return ControllerFile(checkpoint, config, digest)
+    return ControllerFile(checkpoint, config, _digest(checkpoint))
+
+
+def _digest(path: Path) -> str:
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
 
 
 @lru_cache(maxsize=8)
 def open_controller(file: ControllerFile) -> Controller:
     """Read from data alone; kept in this process."""
     try:
+        if file.checkpoint.suffix == CLONE:
+            return _open_clone(file.checkpoint)
         config = replace(TrainingConfig.load(file.config), workers=0, device="cpu")
         training = build(config)
         training.agent.load(file.checkpoint)
-    except (ConfigError, CheckpointError) as error:
+    except (ConfigError, CheckpointError, CloningError) as error:
         raise ControllerError(str(error)) from None
     return Controller(config, training.envs.space, training.agent.actor)
+
+
+def _open_clone(path: Path) -> Controller:
+    """With the settings that it was recorded under."""
+    network = PolicyNetwork.load(path)
+    settings = network.notes.get("config")
+    if not isinstance(settings, dict):
+        raise ControllerError(f"{path}: it does not say what settings it was recorded under")
+    return Controller(TrainingConfig.of(settings), network.space, network.actor)
 
 
 def require_fit(file: ControllerFile, suite: str) -> None:

@@ -19,7 +19,9 @@ class BenchResult:
 
 def read_bench(folder: Path) -> BenchResult:
     """From what is in the folder alone."""
-    record, rows = read_record(folder), tuple(require_rows(folder))
+    record = read_record(folder)
+    places = {instance: place for place, instance in enumerate(record.instances)}
+    rows = tuple(sorted(require_rows(folder), key=lambda row: places.get(row.instance, len(places))))
     whole = bench_table(rows, record.treatments, order=tuple(record.arms))
     parts = (
         bench_table(rows, record.treatments, instances=instances, subset=name, order=tuple(record.arms))
