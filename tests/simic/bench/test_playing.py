@@ -35,7 +35,7 @@ def without_seconds(rows: list[BenchRow]) -> list[BenchRow]:
 
 def test_waiting_is_the_control_curve(tiny: str) -> None:
     for row in play(RuleArm("wait"), tiny):
-        control = ControlCurves(9).curve(tiny, row.host_seed)
+        control = ControlCurves(7).curve(tiny, row.host_seed)
         assert row.host_seed == host_seed(tiny, row.seed)
         assert (row.validation_accuracies, row.validation_losses) == (control.accuracies, control.losses)
         assert row.utility == row.validation_accuracy == control.accuracies[-1]
@@ -43,7 +43,7 @@ def test_waiting_is_the_control_curve(tiny: str) -> None:
         assert row.train_accuracies[0] is None
         assert row.training_flops is not None
         assert row.training_flops > 0
-        assert KnownControls({(tiny, row.host_seed): row}, 11).curve(tiny, row.host_seed).losses == (
+        assert KnownControls({(tiny, row.host_seed): row}, 9).curve(tiny, row.host_seed).losses == (
             *control.losses,
             *[control.losses[-1]] * 2,
         )
@@ -118,11 +118,12 @@ def test_members_of_the_reference_take_turns() -> None:
 
 def test_a_blind_copy_takes_the_next_instance(tiny: str) -> None:
     arm = BlindArm("grown", 2)
-    assert arm.needs(1, "b", ("a", "b", "c")) == (("grown", 1, "c"),)
-    assert arm.needs(0, "c", ("a", "b", "c")) == (("grown", 0, "a"),)
+    assert arm.needs(0, "b", ("a", "b", "c")) == (("grown", 0, "c"), ("grown", 1, "c"))
+    assert arm.needs(0, "c", ("a", "b", "c")) == (("grown", 0, "a"), ("grown", 1, "a"))
     grown = play(ScheduleArm("grown", {tiny: GROW}), tiny)
-    (row, _) = play(arm, tiny, {("grown", 0, "other"): grown})
-    assert row.decisions == grown[0].decisions
+    idle = [replace(row, member=1, decisions="") for row in grown]
+    rows = play(arm, tiny, {("grown", 0, "other"): grown, ("grown", 1, "other"): idle})
+    assert [row.decisions for row in rows] == [grown[0].decisions, ""]
 
 
 def test_the_test_split_is_opened_once_an_episode(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:

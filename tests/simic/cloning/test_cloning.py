@@ -176,16 +176,28 @@ def test_ppo_starts_from_a_saved_clone(taught: PolicyNetwork, tmp_path: Path) ->
         warm_start(build(config(hidden_size=16)), replace(started, hidden_size=16))
 
 
-def test_ppo_starts_from_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.simic.cloning.starting.EPISODES", 16)
-    started = config(warm_start="probe_and_keep")
-    training = build(started)
-    report = warm_start(training, started)
+def test_ppo_starts_from_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esper.simic.cloning.starting.EPISODES", 8)
+    started = config(warm_start="plateau")
+    report = warm_start(build(started), started)
     assert report is not None
     assert report.training.joint > 0.9
+
+
+def test_a_run_starts_warm_once(
+    taught: PolicyNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it begins, and not when it goes on."""
+    calls: list[str | None] = []
+    monkeypatch.setattr("esper.simic.trainer.warm_start", lambda _, config: calls.append(config.warm_start))
+    path = tmp_path / "clone.safetensors"
+    taught.save(path)
+    started = config(warm_start=str(path))
     result = train_ppo_vectorized(started, directory=tmp_path)
-    assert result.rounds == 1
-    assert result.last_checkpoint is not None
+    assert calls == [str(path)]
+    path.unlink()
+    train_ppo_vectorized(replace(started, rounds=2), directory=tmp_path, resume=result.last_checkpoint)
+    assert calls == [str(path)]
 
 
 def test_a_rule_is_cloned_and_judged_on_other_episodes() -> None:

@@ -223,19 +223,24 @@ class MatchedArm:
 
 @dataclass(frozen=True, slots=True)
 class BlindArm:
-    """What the reference did on the next instance of the list, done here: decisions that did not look."""
+    """What the reference did on the next instance of the list, done here: decisions that did not look.
+
+    With several members in the reference, host seed s copies member s modulo their number.
+    """
 
     reference: str
-    members: int
+    reference_members: int
     name: str = BLIND
+    members: int = 1
 
     @property
     def identity(self) -> str:
-        return f"copies {self.reference} of {self.members}"
+        return f"copies {self.reference} of {self.reference_members}"
 
     def needs(self, member: int, instance: str, instances: Sequence[str]) -> tuple[Group, ...]:
-        place = instances.index(instance)
-        return ((self.reference, member, instances[(place + 1) % len(instances)]),)
+        del member
+        donor = instances[(instances.index(instance) + 1) % len(instances)]
+        return tuple((self.reference, each, donor) for each in range(self.reference_members))
 
     def copied(self, hosts: Hosts) -> dict[int, BenchRow]:
         del hosts
@@ -243,9 +248,8 @@ class BlindArm:
 
     def stage(self, hosts: Hosts, member: int, context: ExitStack) -> Staging:
         del member, context
-        (donors,) = hosts.known.values()
-        donated = _by_seed(donors)
-        decisions = [donated[seed].decisions for seed in hosts.seeds]
+        donated = {(row.member, row.seed): row for rows in hosts.known.values() for row in rows}
+        decisions = [donated[seed % self.reference_members, seed].decisions for seed in hosts.seeds]
         return Staging(
             RulePlayer(lambda env: BlindPolicy(decisions[env])), (hosts.instance,) * len(hosts.seeds)
         )

@@ -82,9 +82,16 @@ def plan_bench(request: BenchRequest) -> BenchPlan:
         arms=tuple(order),
         seeds=request.seeds,
         reference=reference if reference in [arm.name for arm in order] else WAIT,
-        treatments=tuple(arm.name for arm in learned) or ((reference,) if reference in names else ()),
+        treatments=_treatments([arm.name for arm in learned], reference, names),
         device=request.device,
     )
+
+
+def _treatments(learned: Sequence[str], reference: str, names: Sequence[str]) -> tuple[str, ...]:
+    """What the verdict is about: learned arms; or else the reference; or else everything that was asked for."""
+    if learned:
+        return tuple(learned)
+    return (reference,) if reference in names else tuple(name for name in names if name != WAIT)
 
 
 def _chosen(request: BenchRequest, suite: BenchSuite) -> list[str]:
