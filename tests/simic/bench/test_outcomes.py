@@ -114,10 +114,10 @@ def test_the_best_of_each_case_is_not_chosen_on_the_host_it_is_scored_on() -> No
         replace(row, validation_accuracy=0.99, test_accuracy=0.99)
         if row.held_out and (row.case, row.schedule, row.seed) == ("y", A, 501)
         else row
-        for row in table().rows
+        for row in table(seeds=2).rows
     ]
     bench = TabularBench(Outcomes(rows))
-    assert bench.vbs()[0, 1, 1] == pytest.approx(0.5)  # B, by the others
+    assert bench.vbs()[0, 1, 1] == pytest.approx(0.5)  # B, by the other one
     assert bench.oracle()[0, 1, 1] == pytest.approx(0.99)
 
 

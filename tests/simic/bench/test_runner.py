@@ -22,6 +22,7 @@ from esper.simic.bench import (
 )
 from esper.simic.bench.record import merge_record, record_of
 from esper.simic.bench.rows import BenchRow, RowsError
+from esper.simic.bench.runner import _Ledger, _next_ready
 from esper.simic.bench.suites import BenchSuite
 
 ARMS = (
@@ -91,6 +92,22 @@ def test_processes_play_the_same(tmp_path: Path) -> None:
     run_bench(plan, RowStore(tmp_path / "one"))
     run_bench(plan, RowStore(tmp_path / "two"), processes=2)
     assert timeless(RowStore(tmp_path / "two").read()) == timeless(RowStore(tmp_path / "one").read())
+
+
+def test_nothing_is_played_before_what_it_needs(tmp_path: Path) -> None:
+    plan, ledger = toy_plan(seeds=2), _Ledger()
+    case = plan.suite.instances[0]
+    queue = [(("from_birth", 0, case), ARMS[2], (0, 1)), (("wait", 0, case), ARMS[0], (0, 1))]
+    chunk = _next_ready(plan, ledger, queue)
+    assert chunk is not None
+    assert chunk.group == ("wait", 0, case)
+    assert _next_ready(plan, ledger, queue) is None
+    run_bench(plan, RowStore(tmp_path))
+    for row in RowStore(tmp_path).read():
+        ledger.add(row)
+    chunk = _next_ready(plan, ledger, queue)
+    assert chunk is not None
+    assert set(chunk.known) == {("wait", 0, case), ("probe_and_keep", 0, case)}
 
 
 def test_a_failure_leaves_what_was_finished(tmp_path: Path) -> None:

@@ -98,8 +98,13 @@ def test_step_by_step_it_decides_what_it_was_judged_to(taught: PolicyNetwork) ->
     envs = make_env("toy", 4, frozen_heads=config().frozen_heads).episodes
     wanted = [(case, 0) for case in toy_cases(4, 900)]
     recording, _ = record_episodes(LearnedPlayer(taught.actor), envs, wanted)
-    agreement = taught.agreement(recording)
-    assert agreement.joint == 1.0
+    assert taught.agreement(recording).joint == 1.0
+    untaught = PolicyNetwork(
+        taught.space, hidden_size=64, seed=3
+    )  # nothing but its inputs tells it what to do
+    recording, _ = record_episodes(LearnedPlayer(untaught.actor), envs, wanted)
+    assert len(set(recording.action[..., 0].flatten().tolist())) > 1
+    assert untaught.agreement(recording).joint == 1.0
 
 
 def test_recordings_are_padded_and_survive_the_disk(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def _row(
         wall_seconds=seconds,
         epochs=summary.epochs,
         decisions=log.decisions,
-        rolled_back=summary.rolled_back,
+        rolled_back=summary.rolled_back or ("lost" if summary.lost else None),
         seeds=() if product is None else product.seeds,
         validation_accuracies=tuple(log.validation_accuracies),
         validation_losses=tuple(log.validation_losses),
