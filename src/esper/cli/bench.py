@@ -74,6 +74,7 @@ def _play(chosen: "Namespace") -> int:
     plan = _plan(chosen)
     from esper.benched import play
     from esper.simic.bench import BenchMismatch, RowsError, read_bench
+    from esper.simic.bench.runner import LOST_PROCESS
 
     _use_one_thread()
     tell = (lambda _: None) if chosen.quiet else _teller()
@@ -83,7 +84,7 @@ def _play(chosen: "Namespace") -> int:
         raise BadInput(str(error)) from None
     if stopped is not None:
         print(f"esper: stopped by {stopped}; the same command goes on from {chosen.out}", flush=True)
-        return INTERRUPTED if stopped.startswith("SIG") else 0
+        return INTERRUPTED if stopped.startswith("SIG") else int(stopped == LOST_PROCESS)
     if not chosen.quiet:
         print(tables_text(read_bench(chosen.out).tables))
         print(f"\n`esper bench report {chosen.out}` makes a page of it")

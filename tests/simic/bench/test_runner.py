@@ -1,6 +1,7 @@
 """Running: resumable, the same over processes, stopped when asked, and refused when it cannot work."""
 
 from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,9 +21,10 @@ from esper.simic.bench import (
     read_record,
     run_bench,
 )
+from esper.simic.bench.playing import Chunk, play_chunk
 from esper.simic.bench.record import merge_record, record_of
 from esper.simic.bench.rows import BenchRow, RowsError
-from esper.simic.bench.runner import _Ledger, _next_ready
+from esper.simic.bench.runner import LOST_PROCESS, _Ledger, _next_ready
 from esper.simic.bench.suites import BenchSuite
 
 ARMS = (
@@ -108,6 +110,17 @@ def test_nothing_is_played_before_what_it_needs(tmp_path: Path) -> None:
     chunk = _next_ready(plan, ledger, queue)
     assert chunk is not None
     assert set(chunk.known) == {("wait", 0, case), ("probe_and_keep", 0, case)}
+
+
+def test_a_lost_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(chunk: Chunk) -> list[BenchRow]:
+        if chunk.arm.name != "wait":
+            raise BrokenProcessPool("killed")
+        return play_chunk(chunk)
+
+    monkeypatch.setattr("esper.simic.bench.runner.play_chunk", lost)
+    assert run_bench(toy_plan(seeds=2), RowStore(tmp_path)) == LOST_PROCESS
+    assert len(RowStore(tmp_path).read()) == 6
 
 
 def test_a_failure_leaves_what_was_finished(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from esper.simic.interrupts import StopRequest, stop_on_signals
 SIDE_BY_SIDE = 8
 """Hosts of one chunk: they share their data, and a chunk is what a kill can cost."""
 _LOOK_EVERY = 0.5
+LOST_PROCESS = "the loss of a process"
 
 
 class PlanError(ValueError):
@@ -108,7 +110,7 @@ def run_bench(
     minutes: float = math.inf,
     tell: Callable[[BenchProgress], None] = lambda _: None,
 ) -> str | None:
-    """Play what is not in the store yet; returns what stopped it, a signal or the clock, or None at the end.
+    """Play what is not in the store yet; returns what stopped it (a signal, the clock, a lost process), or None.
 
     minutes  no chunk is begun after so long
 
@@ -124,8 +126,11 @@ def run_bench(
         for start in range(0, len(seeds), SIDE_BY_SIDE)
     ]
     with stop_on_signals() as stop, _executor(processes) as executor:
-        left = _play_all(plan, store, ledger, queue, executor, processes, 60 * minutes, stop, tell)
-        stopped = stop.reason or ("the clock" if left else None)
+        try:
+            left = _play_all(plan, store, ledger, queue, executor, processes, 60 * minutes, stop, tell)
+            stopped = stop.reason or ("the clock" if left else None)
+        except BrokenProcessPool:  # killed, by the system for want of memory as a rule
+            stopped = LOST_PROCESS
     if stopped is None:
         store.compact()
     return stopped
@@ -201,6 +206,7 @@ class _Here(Executor):
 
 
 def _prepare_process() -> None:
-    """Hosts are small: one thread. Ctrl-C is for the process that keeps the rows."""
+    """Hosts are small: one thread. To stop is for the process that keeps the rows: it lets chunks be finished."""
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
