@@ -24,7 +24,7 @@ from esper.simic.bench import (
 from esper.simic.bench.playing import Chunk, play_chunk
 from esper.simic.bench.record import merge_record, record_of
 from esper.simic.bench.rows import BenchRow, RowsError
-from esper.simic.bench.runner import LOST_PROCESS, _Ledger, _next_ready
+from esper.simic.bench.runner import LOST_PROCESS, _Ledger, _next_ready, _Queue
 from esper.simic.bench.suites import BenchSuite
 
 ARMS = (
@@ -99,7 +99,7 @@ def test_processes_play_the_same(tmp_path: Path) -> None:
 def test_nothing_is_played_before_what_it_needs(tmp_path: Path) -> None:
     plan, ledger = toy_plan(seeds=2), _Ledger()
     case = plan.suite.instances[0]
-    queue = [(("from_birth", 0, case), ARMS[2], (0, 1)), (("wait", 0, case), ARMS[0], (0, 1))]
+    queue: _Queue = [(("from_birth", 0, case), ARMS[2], (0, 1)), (("wait", 0, case), ARMS[0], (0, 1))]
     chunk = _next_ready(plan, ledger, queue)
     assert chunk is not None
     assert chunk.group == ("wait", 0, case)
