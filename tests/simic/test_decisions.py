@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from esper.leyline import CAUSAL_TABLE, HEAD_NAMES, LifecycleOp
+from esper.leyline import CAUSAL_TABLE, HEAD_NAMES, LifecycleOp, Place
 from esper.simic.building import build
 from esper.simic.decisions import DecisionLog, joint_log_probs
 from esper.simic.training_config import TrainingConfig
@@ -25,11 +25,11 @@ def test_a_rollout_told() -> None:
         log.before(actions)
         _, reward, terminated, truncated, info = envs.step(actions)
         agent.observe(torch.from_numpy(reward), terminated, truncated)
-        log.after([7] * ENVS, [epoch] * ENVS, [0.5] * ENVS)
+        log.after([Place(4, env, 7, epoch) for env in range(ENVS)], [0.5] * ENVS)
         chosen.append(actions)
         rewards.append(reward)
     before = agent.action_generator.get_state()
-    events = list(log.events(4, agent))
+    events = [event for step in log.steps(agent) for event in step]
     assert torch.equal(agent.action_generator.get_state(), before)
     assert len(events) == ENVS * STEPS
     ops = np.stack(chosen)[:, :, 0].reshape(-1)

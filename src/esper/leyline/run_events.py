@@ -92,6 +92,8 @@ class RoundFinished:
     """How often each LifecycleOp was executed in the round."""
     reward_components: Mapping[str, float]
     """Mean per step of each part of the reward; empty when nothing was measured."""
+    host_seconds: float | None = None
+    """Of those seconds, while hosts began, trained, were validated and settled; null where nobody measured it."""
 
 
 @dataclass(frozen=True, slots=True)

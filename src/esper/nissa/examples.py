@@ -136,6 +136,7 @@ _EVENTS: tuple[Event, ...] = (
         kl_stopped=False,
         operations=_OPERATIONS,
         reward_components={**_REWARD, "total": 0.03125},
+        host_seconds=30.5,
     ),
     AnomalyRaised(
         round=4,

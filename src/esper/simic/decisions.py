@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from esper.leyline import ActionOutcome, DecisionTaken, LifecycleOp
+from esper.leyline import ActionOutcome, DecisionTaken, LifecycleOp, Place
 from esper.simic.agent import PPOAgent
 from esper.simic.env import GrowthVectorEnv
 from esper.simic.reports import decision_taken
@@ -24,8 +24,7 @@ class _Step:
     contributions: tuple[float | None, ...]
     components: tuple[RewardComponents, ...]
     accuracies: tuple[float | None, ...]
-    episodes: tuple[int, ...]
-    epochs: tuple[int, ...]
+    places: tuple[Place, ...]
     lost: NDArray[np.bool_]
 
 
@@ -44,10 +43,8 @@ class DecisionLog:
             for env_idx, (op, slot) in enumerate(actions[:, :2].tolist())
         )
 
-    def after(
-        self, episodes: Sequence[int], epochs: Sequence[int], accuracies: Sequence[float | None]
-    ) -> None:
-        """What came of them. `epochs` counts those trained in each episode, this one included."""
+    def after(self, places: Sequence[Place], accuracies: Sequence[float | None]) -> None:
+        """What came of them, where in the run each env was, and its accuracy after the step."""
         result = self._envs.last_step
         self._steps.append(
             _Step(
@@ -55,31 +52,28 @@ class DecisionLog:
                 contributions=self._contributions,
                 components=tuple(result.components.row(row) for row in range(self._envs.num_envs)),
                 accuracies=tuple(accuracies),
-                episodes=tuple(episodes),
-                epochs=tuple(epochs),
+                places=tuple(places),
                 lost=result.lost.copy(),
             )
         )
 
-    def events(self, round_number: int, agent: PPOAgent) -> Iterator[DecisionTaken]:
-        """With what the agent's full rollout knows of them. Steps of lost hosts are left out."""
+    def steps(self, agent: PPOAgent) -> Iterator[list[DecisionTaken]]:
+        """Step by step, with what the agent's full rollout knows of them. Those of lost hosts are left out."""
         values, log_probs = agent.buffer.value.tolist(), joint_log_probs(agent)
         for number, step in enumerate(self._steps):
-            for env_idx, outcome in enumerate(step.outcomes):
-                if step.lost[env_idx]:
-                    continue
-                yield decision_taken(
+            yield [
+                decision_taken(
                     outcome,
                     step.components[env_idx],
-                    round_number=round_number,
-                    env=env_idx,
-                    episode=step.episodes[env_idx],
-                    epoch=step.epochs[env_idx],
+                    place=step.places[env_idx],
                     contribution=step.contributions[env_idx],
                     value=values[env_idx][number],
                     log_prob=log_probs[env_idx][number],
                     validation_accuracy=step.accuracies[env_idx],
                 )
+                for env_idx, outcome in enumerate(step.outcomes)
+                if not step.lost[env_idx]
+            ]
 
     def _contribution(self, env_idx: int, slot: int) -> float | None:
         readings = self._envs.episodes.host(env_idx).readings()

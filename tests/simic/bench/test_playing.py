@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from esper.nissa import Checkpoints
 from esper.simic.bench import BlindArm, LearnedArm, MatchedArm, RuleArm, ScheduleArm, find_controller
 from esper.simic.bench.arms import Arm, Group
 from esper.simic.bench.controllers import ControllerError, open_controller, require_fit
@@ -158,7 +159,7 @@ def run(tiny: str, tmp_path: Path) -> Path:
         }
     )
     config.save(_made(tmp_path / "run") / "config.json")
-    train_ppo_vectorized(config, directory=tmp_path / "run")
+    train_ppo_vectorized(config, checkpoints=Checkpoints(tmp_path / "run" / "checkpoints"))
     return tmp_path / "run"
 
 

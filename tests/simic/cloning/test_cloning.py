@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from esper.nissa import Checkpoints
 from esper.simic.building import build
 from esper.simic.cloning import (
     CloningError,
@@ -197,11 +198,11 @@ def test_a_run_starts_warm_once(
     monkeypatch.setattr("esper.simic.trainer.warm_start", lambda _, config: calls.append(config.warm_start))
     path = tmp_path / "clone.safetensors"
     taught.save(path)
-    started = config(warm_start=str(path))
-    result = train_ppo_vectorized(started, directory=tmp_path)
+    started, store = config(warm_start=str(path)), Checkpoints(tmp_path / "checkpoints")
+    result = train_ppo_vectorized(started, checkpoints=store)
     assert calls == [str(path)]
     path.unlink()
-    train_ppo_vectorized(replace(started, rounds=2), directory=tmp_path, resume=result.last_checkpoint)
+    train_ppo_vectorized(replace(started, rounds=2), checkpoints=store, resume=result.last_checkpoint)
     assert calls == [str(path)]
 
 

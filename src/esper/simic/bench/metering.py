@@ -3,7 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from esper.leyline import ActionSpec, HostProtocol, HostsLost, LifecycleOp, SlotSnapshot, Stage, World
+from esper.leyline import (
+    ActionSpec,
+    Beginning,
+    HostProtocol,
+    HostsLost,
+    LifecycleOp,
+    SlotSnapshot,
+    Stage,
+    World,
+)
 from esper.simic.bench.flops import FlopLedger
 from esper.simic.bench.rows import SeedRow
 from esper.tamiyo.rules import Clause, Schedule
@@ -11,7 +20,7 @@ from esper.tolaria.host import TrainedHost
 
 
 @dataclass(slots=True)
-class HostLog:
+class EpisodeLog:
     """One episode of one host so far."""
 
     clauses: list[Clause] = field(default_factory=list)
@@ -50,22 +59,26 @@ class MeteredWorld:
 
     def __init__(self, world: World, size: int, ledger: FlopLedger) -> None:
         self.world = world
-        self._logs: list[list[HostLog]] = [[] for _ in range(size)]
+        self._logs: list[list[EpisodeLog]] = [[] for _ in range(size)]
         self._ledger = ledger
 
     def begin(self, host_idx: int, case: str, seed: int) -> None:
-        self.world.begin(host_idx, case, seed)
-        self._logs[host_idx].append(HostLog())
-        self._note(host_idx)
+        self.begin_many([Beginning(host_idx, case, seed)])
+
+    def begin_many(self, beginnings: Sequence[Beginning]) -> None:
+        self.world.begin_many(beginnings)
+        for host_idx, _, _ in beginnings:
+            self._logs[host_idx].append(EpisodeLog())
+            self._note(host_idx)
 
     def host(self, host_idx: int) -> HostProtocol:
         return self.world.host(host_idx)
 
-    def first_log(self, host_idx: int) -> HostLog:
+    def first_log(self, host_idx: int) -> EpisodeLog:
         """Of the first episode in a place; one that ended early is followed by others that only keep the place."""
         return self._logs[host_idx][0]
 
-    def log_of(self, host: HostProtocol) -> HostLog:
+    def log_of(self, host: HostProtocol) -> EpisodeLog:
         """Of the episode that this host is in."""
         return next(logs[-1] for index, logs in enumerate(self._logs) if self.world.host(index) is host)
 
@@ -87,8 +100,12 @@ class MeteredWorld:
                 self._charge(host_idx)
 
     def settle(self, host_idx: int, rent: float, *, committed_only: bool) -> None:
-        self._logs[host_idx][-1].before_settling = self.host(host_idx).snapshots()
-        self.world.settle(host_idx, rent, committed_only=committed_only)
+        self.settle_many([host_idx], rent, committed_only=committed_only)
+
+    def settle_many(self, host_idxs: Sequence[int], rent: float, *, committed_only: bool) -> None:
+        for host_idx in host_idxs:
+            self._logs[host_idx][-1].before_settling = self.host(host_idx).snapshots()
+        self.world.settle_many(host_idxs, rent, committed_only=committed_only)
 
     def state_dict(self, host_idx: int) -> dict[str, object]:
         return self.world.state_dict(host_idx)

@@ -9,7 +9,7 @@ from esper.leyline import ControlCurve, HostProtocol
 from esper.simic.bench.arms import WAIT, Arm, Group, Hosts, Staging
 from esper.simic.bench.controllers import open_controller
 from esper.simic.bench.flops import FlopLedger
-from esper.simic.bench.metering import HostLog, MeteredWorld
+from esper.simic.bench.metering import EpisodeLog, MeteredWorld
 from esper.simic.bench.rows import BenchRow, SeedRow
 from esper.simic.bench.suites import host_seed
 from esper.simic.env.cases import CaseList
@@ -62,6 +62,9 @@ class KnownControls:
         missing = self.epochs + 1 - len(row.validation_losses)  # of a host that the governor ended
         accuracies = (*row.validation_accuracies, *row.validation_accuracies[-1:] * missing)
         return ControlCurve(accuracies, (*row.validation_losses, *row.validation_losses[-1:] * missing))
+
+    def curves(self, wanted: Sequence[tuple[str, int]]) -> list[ControlCurve]:
+        return [self.curve(case, seed) for case, seed in wanted]
 
 
 def play_chunk(chunk: Chunk) -> list[BenchRow]:
@@ -135,7 +138,7 @@ def _row(
     chunk: Chunk,
     seed: int,
     judged: Judged[Product],
-    log: HostLog,
+    log: EpisodeLog,
     *,
     bare: int,
     rent: float,

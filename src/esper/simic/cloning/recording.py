@@ -99,7 +99,7 @@ def record_episodes(
 ) -> tuple[Recording, list[Judged[None]]]:
     """Play each (case, host seed) once and keep every step; also what each episode came to."""
     recorder = _Recorder(player)
-    judged: list[Judged[None]] = play_cases(recorder, episodes, wanted)
+    judged = play_cases(recorder, episodes, wanted)
     parts = [torch.cat([_stack(group, part) for group in recorder.groups]) for part in range(4)]
     kept = len(wanted)  # the last group may have places that only repeat
     observation, mask, action, reward = (part[:kept] for part in parts)

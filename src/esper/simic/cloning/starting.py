@@ -73,7 +73,9 @@ def _clone(
     pairs = list(training.pool.pairs())
     wanted = [pairs[index % len(pairs)] for index in range(episodes)]
     recording, _ = record_episodes(RulePlayer(_maker(rule, config.seed)), training.envs.episodes, wanted)
-    training.envs.episodes.telemetry.take()  # what a rule was paid is not the learner's
+    training.envs.episodes.telemetry.take()  # what a rule was paid and what it did are not the learner's
+    if training.host_log is not None:
+        training.host_log.take()
     taught, judged = (recording, None) if not held_out else recording.split(held_out)
     network = PolicyNetwork(
         training.envs.space,
