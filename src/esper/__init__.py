@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from esper.registration import register_when_gymnasium_comes
 
 if TYPE_CHECKING:
+    from esper.benched import bench
     from esper.kasmina import GrowingModel, GrowthRules, blueprint, wrap
     from esper.leyline import Curve, Layout, LifecycleOp, Stage, Style
     from esper.recorded import train
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "bench": "esper.benched",
     "GrowingModel": "esper.kasmina",
     "GrowthRules": "esper.kasmina",
     "blueprint": "esper.kasmina",
@@ -41,6 +43,7 @@ __all__ = [
     "Stage",
     "Style",
     "TrainingConfig",
+    "bench",
     "blueprint",
     "make_env",
     "train",

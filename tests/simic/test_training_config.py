@@ -133,6 +133,10 @@ def test_unknown_operations_are_refused() -> None:
         ({"suite": ""}, "suite is ''; expected a suite or a task instance"),
         ({"run_name": "../up"}, "run_name is '../up'; expected up to 100 letters"),
         ({"run_name": "none"}, "run_name is 'none'"),
+        (
+            {"warm_start": "weights.pt"},
+            "warm_start is 'weights.pt'; expected the name of a rule, the path of",
+        ),
         ({"freeze_tempo": 4}, "freeze_tempo is 4; expected one of 3, 5, 8, or None"),
         ({"freeze_style": "glue"}, "freeze_style is 'glue'; expected one of linear_add, "),
         ({"reward_mode": "dense"}, "reward_mode is 'dense'; expected one of 'sparse', 'shaped'"),
@@ -210,6 +214,7 @@ CONSUMERS: dict[str, Callable[[TrainingConfig], Mapping[str, object]]] = {
 }
 TRAINER = {
     *("suite", "horizon", "workers", "device", "seed", "rollout_steps", "hidden_size", "exploration_floor"),
+    "warm_start",
     *("run_name", "run_directory", "run_checkpoint_every", "run_keep_checkpoints", "run_tensorboard"),
     *("run_wandb", "worker_timeout", "initial_op_logits"),
     *("eval_every", "eval_episodes", "pool_cases", "pool_host_seeds"),
@@ -244,6 +249,7 @@ def other_value(name: str) -> object:
         "freeze_alpha_speed": 5,
         "freeze_alpha_curve": Curve.COSINE,
         "run_name": "other",
+        "warm_start": "probe_and_keep",
         "run_directory": Path("elsewhere"),
         "run_telemetry": "debug",
         "rollout_steps": 11,

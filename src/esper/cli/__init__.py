@@ -11,6 +11,7 @@ VERBS = {
     "train": "train a controller",
     "resume": "go on with a run that stopped",
     "evaluate": "judge a run's controller on tasks it was not trained on",
+    "bench": "compare controllers, rules and controls on held-out hosts, with a report",
     "runs": "list the runs and how they stand",
     "sql": "ask a run's record a question",
     "tasks": "list the tasks and suites",

@@ -118,6 +118,8 @@ class TrainingConfig:
     """Width of the policy's memory."""
     initial_op_logits: ranges.OpLogits = field(default_factory=dict)
     """operation -> its logit before anything is learned, 0 where not named: under 0 it is tried seldom at first."""
+    warm_start: ranges.WarmStart = None
+    """A rule to imitate before the first round, or the file of a `PolicyNetwork`; None starts from nothing."""
 
     # Heads that are not learned
 

@@ -52,6 +52,19 @@ RunName = Annotated[
     AfterValidator(_run_name),
     Expected("up to 100 letters, digits, '.', '_' and '-' that begin with a letter or digit, or None"),
 ]
+
+
+def _warm_start(text: str | None) -> str | None:
+    if text is not None and (text == "none" or not re.fullmatch(r"\w+|.+\.safetensors", text)):
+        raise ValueError(text)
+    return text
+
+
+WarmStart = Annotated[
+    str | None,
+    AfterValidator(_warm_start),
+    Expected("the name of a rule, the path of a .safetensors file, or None"),
+]
 Directory = Annotated[Path, Field(strict=False), Expected("a path")]  # files and flags give a text
 
 
