@@ -26,12 +26,14 @@ def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert model.slots["1"].stage.name == "FOSSILIZED"  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("page", ["running.md", "environments.md"])
+@pytest.mark.parametrize("page", ["running.md", "environments.md", "benchmark.md"])
 def test_the_python_of_the_docs_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESPER_CACHE", str(tmp_path))
     text = (README.parent / "docs" / page).read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    exec(compile(block, page, "exec"), {})
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, page, "exec"), {})
 
 
 PAGES = ["practitioner.md", "researcher.md", "reinforcement.md", "blueprints.md", "policies.md"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from esper.registration import register_when_gymnasium_comes
 
 if TYPE_CHECKING:
+    from esper.benched import bench
     from esper.grower import Decision, Grower, GrowthWarning
     from esper.kasmina import GrowingModel, GrowthRules, blueprint, wrap
     from esper.leyline import Curve, Layout, LifecycleOp, Stage, Style
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "bench": "esper.benched",
     "Decision": "esper.grower",
     "Grower": "esper.grower",
     "GrowthWarning": "esper.grower",
@@ -53,6 +55,7 @@ __all__ = [
     "Stage",
     "Style",
     "TrainingConfig",
+    "bench",
     "blueprint",
     "make_env",
     "rule_policy",

@@ -11,6 +11,7 @@ VERBS = {
     "train": "train a controller",
     "resume": "go on with a run that stopped",
     "evaluate": "judge a controller on tasks it was not trained on",
+    "bench": "compare controllers, rules and controls on held-out hosts, with a report",
     "grow": "grow a model on a task under a controller, and export it",
     "controllers": "list the controllers that come with Esper, or make one of a run",
     "runs": "list the runs and how they stand",

@@ -167,7 +167,7 @@ def _maker(rule: str, seed: int) -> Callable[[int], RulePolicy]:
     return lambda _: rule_policy(rule)
 
 
-def _play(player: Player, arena: Episodes, wanted: Sequence[tuple[str, int]]) -> list[Judged]:
+def _play(player: Player, arena: Episodes, wanted: Sequence[tuple[str, int]]) -> list[Judged[float]]:
     return play_cases(player, arena, wanted, look=accuracy_on_test)
 
 
@@ -179,7 +179,7 @@ def accuracy_on_test(host: HostProtocol, case: str) -> float | None:
     return final_report.test_score(host.model, host.data.source).accuracy
 
 
-def _score(policy: str, rows: list[Judged], waited: list[Judged]) -> HeldOutScore:
+def _score(policy: str, rows: list[Judged[float]], waited: list[Judged[float]]) -> HeldOutScore:
     utilities, baseline = (np.array([row.summary.utility or 0.0 for row in of]) for of in (rows, waited))
     differences = utilities - baseline
     rng = np.random.default_rng(0)

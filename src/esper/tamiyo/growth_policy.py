@@ -6,11 +6,12 @@ kinds can share a batch.
 """
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from esper.leyline import HEAD_NAMES
+from esper.leyline import HEAD_NAMES, LifecycleOp
 from esper.tamiyo.blueprints import BLUEPRINT_FEATURES
 from esper.tamiyo.encoding import one_hot_or_zeros, relevant_choices, symlog
 from esper.tamiyo.initialisation import (
@@ -150,6 +151,13 @@ class GrowthPolicy(Policy):
             *orthogonal_mlp((hidden_size + privileged_features, width), generator),
             orthogonal_linear(width, 1, VALUE_GAIN, generator),
         )
+
+    @torch.no_grad()
+    def begin_leaning(self, logits: Mapping[str, float]) -> None:
+        """Set what the operations' logits are before anything is learned (0 where not named)."""
+        head = self.actor.heads["op"]
+        assert isinstance(head, nn.Linear)
+        head.bias.copy_(head.bias.new_tensor([logits.get(op.name, 0.0) for op in LifecycleOp]))
 
     def forward(
         self, inputs: PolicyInputs, initial_hidden: Tensor | None = None, plan: SequencePlan | None = None
