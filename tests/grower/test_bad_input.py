@@ -327,6 +327,17 @@ def test_noise_over_a_small_first_loss_is_no_divergence() -> None:
         assert grower.step(train_loss=3.1).rolled_back == "diverged"
 
 
+def test_an_epoch_at_chance_is_nothing_to_go_back_to() -> None:
+    grower, optimizer, loop = grown(2)
+    good = {name: tensor.clone() for name, tensor in grower.model.host.state_dict().items()}
+    loop.train(grower.model, optimizer)
+    grower.step(val_accuracy=0.0)
+    loop.train(grower.model, optimizer)
+    with pytest.warns(GrowthWarning, match="collapsed"):
+        grower.step(val_accuracy=0.0)
+    assert all(torch.equal(tensor, good[name]) for name, tensor in grower.model.host.state_dict().items())
+
+
 def test_a_governor_that_cannot_help_gives_up_and_lets_training_be() -> None:
     grower, optimizer, loop = grown(2)
     with warnings.catch_warnings(record=True) as told:

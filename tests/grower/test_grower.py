@@ -164,6 +164,14 @@ def test_finish_takes_back_what_was_never_trained_with() -> None:
     assert Loop().validate(plain)["val_accuracy"] >= accuracy
 
 
+def test_finish_keeps_an_epoch_that_was_trained_without_a_step() -> None:
+    grower, optimizer, loop = grown(8)
+    loop.train(grower.model, optimizer)
+    trained = {name: tensor.clone() for name, tensor in grower.model.host.state_dict().items()}
+    grower.finish()
+    assert all(torch.equal(tensor, trained[name]) for name, tensor in grower.model.host.state_dict().items())
+
+
 @pytest.mark.parametrize("worth", [0.9, 0.1])
 def test_finish_keeps_what_pays(worth: float) -> None:
     def validate(model: nn.Module) -> dict[str, float]:

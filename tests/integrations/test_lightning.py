@@ -126,6 +126,16 @@ def test_the_whole_module_and_its_own_example(tmp_path: Path) -> None:
     assert isinstance(growth.finish(), LightningModule)
 
 
+@pytest.mark.parametrize("measured", [False, True])
+def test_an_older_validation_is_not_told_again(measured: bool, tmp_path: Path) -> None:
+    validate = (lambda _: {"val_accuracy": 0.25}) if measured else None
+    growth = callback(controller="wait", validate=validate)
+    trainer(growth, 6, tmp_path, check_val_every_n_epoch=3).fit(Classifier(), loader(), loader())
+    told = [decision.metrics.val_accuracy != 0.25 for decision in growth.grower.history]
+    assert told == ([False, False, True] * 2 if measured else [True, True])
+    assert growth.grower.epochs == len(told)
+
+
 def test_mixed_precision_and_accumulation(tmp_path: Path) -> None:
     growth = callback()
     trainer(growth, 5, tmp_path, precision="bf16-mixed", accumulate_grad_batches=3).fit(

@@ -17,6 +17,8 @@ from esper.kasmina.probing import ExampleInput
 class GrowthCallback(Callback):
     """Grows at the end of each training epoch, from the metrics that the module logs.
 
+    Without `validate`, epochs that the trainer does not validate (`check_val_every_n_epoch`) decide nothing.
+
         growth = GrowthCallback(slots=["layer*"], module="net", example_input=x, validate=val_loader)
         trainer = Trainer(max_epochs=20, callbacks=[growth])
         trainer.fit(model, train_loader, val_loader)
@@ -52,6 +54,8 @@ class GrowthCallback(Callback):
         self._options = options
         self._grower: Grower | None = None
         self._pending: dict[str, object] | None = None
+        self._validated = False
+        """Whether validation ran since the last epoch's end; the trainer goes on showing older metrics."""
 
     @property
     def grower(self) -> Grower:
@@ -83,7 +87,7 @@ class GrowthCallback(Callback):
             example_input=tree_map_only(Tensor, lambda tensor: tensor.to(pl_module.device), example),
             scheduler=[config.scheduler for config in trainer.lr_scheduler_configs],
             scaler=scaler if isinstance(scaler, torch.amp.grad_scaler.GradScaler) else None,
-            epochs=trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None,
+            epochs=self._decisions(trainer),
             accumulate=trainer.accumulate_grad_batches,
             **self._options,
         )
@@ -91,10 +95,28 @@ class GrowthCallback(Callback):
             self._grower.load_state_dict(self._pending)
             self._pending = None
 
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        del pl_module
+        self._validated = not trainer.sanity_checking
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         del pl_module
+        validated, self._validated = self._validated, False
+        if not validated and self._waits_for_validation(trainer):
+            return
         logged = trainer.callback_metrics
-        self.grower.step(**{name: logged.get(key) for name, key in self._names.items()})
+        fresh = [name for name in self._names if validated or not name.startswith("val_")]
+        self.grower.step(**{name: logged.get(self._names[name]) for name in fresh})
+
+    def _waits_for_validation(self, trainer: Trainer) -> bool:
+        """Whether just validated epochs can be decided on."""
+        return trainer.enable_validation and self._options.get("validate") is None
+
+    def _decisions(self, trainer: Trainer) -> int | None:
+        if not trainer.max_epochs or trainer.max_epochs < 0:
+            return None
+        every = (trainer.check_val_every_n_epoch or 1) if self._waits_for_validation(trainer) else 1
+        return max(trainer.max_epochs // every, 1)
 
     def state_dict(self) -> dict[str, object]:
         return {} if self._grower is None else self._grower.state_dict()
