@@ -10,9 +10,12 @@ from torch import nn
 
 import esper
 from esper.grower import Grower, GrowthWarning
+from esper.grower.governing import Guard
+from esper.grower.metrics import EpochMetrics
 from esper.kasmina import WrapError
 from esper.leyline import ActionSpec, LifecycleOp, Situation, Stage
 from esper.tamiyo.controller import ControllerError
+from esper.tolaria.governor import GovernorRules, Verdict
 from grower.loops import Loop, net
 from grower.test_grower import grown
 
@@ -229,6 +232,26 @@ def test_more_epochs_than_were_said() -> None:
     grower.step(train_loss=loop.train(grower.model, optimizer))  # said once
 
 
+@pytest.mark.parametrize(
+    ("epochs", "expected"), [(None, [20] * 12 + [21, 22]), (14, [14] * 13), (2, [2, 11, 12, 13])]
+)
+def test_time_that_is_left(epochs: int | None, expected: list[int]) -> None:
+    """Of 20 epochs if nobody says; never fewer than 8 are left, except of a run that said so."""
+    horizons: list[int] = []
+
+    class Clock:
+        def reset(self) -> None: ...
+
+        def act(self, situation: Situation) -> ActionSpec:
+            horizons.append(situation.signals.horizon)
+            return ActionSpec()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GrowthWarning)
+        grown(len(expected) + (epochs is not None), controller=Clock(), epochs=epochs)
+    assert horizons == expected
+
+
 def test_a_policy_that_asks_for_the_impossible() -> None:
     class Eager:
         def reset(self) -> None: ...
@@ -354,7 +377,9 @@ def test_a_governor_that_cannot_help_gives_up_and_lets_training_be() -> None:
 def test_without_a_governor_nothing_is_copied_or_restored() -> None:
     grower, optimizer, loop = grown(3, governor=None)
     loop.train(grower.model, optimizer)
-    assert grower.step(train_loss=math.nan, val_accuracy=0.5).rolled_back is None
+    decision = grower.step(train_loss=math.nan, val_accuracy=0.5)
+    assert decision.rolled_back is None
+    assert decision.score == 0.5  # what is known stays known
     assert grower._guard._memory is None
     grower.finish()
 
@@ -389,3 +414,22 @@ def test_a_seed_that_stays_broken_is_removed_and_the_host_kept() -> None:
         grower.step(train_loss=loss)
     assert grower.model.slots["0"].stage is Stage.EMBARGOED
     assert all(p.isfinite().all() for p in grower.model.parameters())
+
+
+def test_a_seed_that_recovers_is_left_alone() -> None:
+    grower, *_ = grown(3)
+    guard = Guard(grower.model, None)
+    found = []
+    for broken in (True, False, True, True):
+        grower.model.slots["0"].non_finite.fill_(broken)
+        found.append(guard.broken_seeds())
+    assert found == [[], [], [], ["0"]]
+
+
+def test_the_governor_judges_by_the_same_first_epoch_after_a_checkpoint() -> None:
+    grower, *_ = grown(0, controller="wait")
+    guard, other = Guard(grower.model, GovernorRules()), Guard(grower.model, GovernorRules())
+    assert guard.judge(EpochMetrics(train_loss=2.0), None) is None
+    other.load_state_dict(guard.state_dict())
+    assert other.judge(EpochMetrics(train_loss=5.9), None) is None
+    assert other.judge(EpochMetrics(train_loss=6.1), None) is Verdict.DIVERGED

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 USUAL_EPOCHS = 20
 """The length of a run that did not say: what controllers are trained on."""
 EPOCHS_AHEAD = 8
-"""A run that outlives what it said is taken to have so many epochs left."""
+"""A run of unknown length never has fewer left, nor one that outlives what it said."""
 _WAIT = ActionSpec()
 
 
@@ -362,7 +362,7 @@ class Grower:
     def _recorded(
         self, metrics: EpochMetrics, choice: Choice, reason: str, *, rolled_back: str | None = None
     ) -> Decision:
-        score = None if rolled_back or metrics.broken else self._scale.score(metrics)
+        score = None if rolled_back else self._scale.score(metrics)
         added, bare = self.model.added_parameters, self.model.host_parameters
         return Decision(
             epoch=self.epoch,
