@@ -136,7 +136,7 @@ def _outcome(model: GrowingModel, history: Sequence[Decision]) -> list[str]:
     scored = [decision for decision in history if decision.gain_forecast is not None]
     if scored and any(decision.added_parameters for decision in scored):
         last = scored[-1]
-        first = next(each.epoch for each in history if each.action.op is LifecycleOp.GERMINATE)
+        first = next(each.epoch for each in history if each.added_parameters) - 1
         lines.append(
             f"score {last.score:.4f} where the trend up to epoch {first}, before the first seed, led to "
             f"{last.forecast:.4f}: utility {last.gain_forecast:+.4f} over the forecast, which is no measurement"
