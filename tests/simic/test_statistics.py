@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from esper.simic.statistics import interquartile_mean, probability_of_improvement
+from esper.simic.statistics import interquartile_mean, mean_interval, probability_of_improvement
 
 X = [[1, 2], [2, 2], [1, 1], [2, 1]]
 Y = [[1, 1], [2, 2], [3, 3]]
@@ -34,3 +34,16 @@ def test_mistakes() -> None:
         probability_of_improvement([1, 2], Y)
     with pytest.raises(ValueError, match="scores_x has 1 tasks, scores_y 2"):
         probability_of_improvement([[1]], Y)
+
+
+def test_the_interval_of_a_mean() -> None:
+    rng = np.random.default_rng(7)
+    values = rng.normal(3.0, 2.0, size=400)
+    low, high = mean_interval(values)
+    half = 1.96 * values.std() / 20
+    assert low == pytest.approx(values.mean() - half, abs=0.03)
+    assert high == pytest.approx(values.mean() + half, abs=0.03)
+    assert mean_interval(values) == (low, high)  # the draws are always the same
+    assert mean_interval([0.5, 0.5]) == (0.5, 0.5)
+    with pytest.raises(ValueError, match="not empty"):
+        mean_interval([])

@@ -92,6 +92,8 @@ class RoundFinished:
     """How often each LifecycleOp was executed in the round."""
     reward_components: Mapping[str, float]
     """Mean per step of each part of the reward; empty when nothing was measured."""
+    peak_memory_bytes: int | None = None
+    """The most that the training process itself has held in memory so far; its workers are not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,16 @@ class DecisionTaken:
     """The parts of the reward by name."""
     validation_accuracy: float | None
     """Of the host after the epoch, 0..1."""
+    stages: Mapping[str, str] | None = None
+    """Slot -> name of its Stage when deciding."""
+    alphas: Mapping[str, float] | None = None
+    """Slot that holds a seed -> its alpha when deciding."""
+    contributions: Mapping[str, float] | None = None
+    """Slot whose seed's contribution was known when deciding -> that."""
+    probabilities: Mapping[str, Mapping[str, float]] | None = None
+    """Head that mattered -> legal choice -> how probable it was; what is not named was masked."""
+    observation: Mapping[str, float | None] | None = None
+    """Feature -> what the policy saw of it, null if unknown; recorded with run_telemetry debug only."""
 
 
 @dataclass(frozen=True, slots=True)

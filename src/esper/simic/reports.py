@@ -28,6 +28,7 @@ def round_finished(
     learning_rate: float,
     operations: Sequence[int],
     reward_components: Mapping[str, float] | None,
+    peak_memory_bytes: int | None = None,
 ) -> RoundFinished:
     """One round in numbers.
 
@@ -67,6 +68,7 @@ def round_finished(
         reward_components={
             name.removeprefix("reward/"): mean for name, mean in (reward_components or {}).items()
         },
+        peak_memory_bytes=peak_memory_bytes,
     )
 
 

@@ -33,9 +33,11 @@ from esper.simic.decisions import DecisionLog
 from esper.simic.env import EpisodeSummary
 from esper.simic.evaluation import LearnedPlayer, play_cases
 from esper.simic.interrupts import StopRequest, stop_on_signals
+from esper.simic.memory import peak_memory_bytes
 from esper.simic.progress import Progress
 from esper.simic.reports import anomalies_raised, episode_finished, mean_of_known, round_finished
 from esper.simic.rounds import BatchSummary
+from esper.simic.statistics import mean_interval
 from esper.simic.training_config import TrainingConfig
 
 CHECKPOINTS = "checkpoints"
@@ -116,7 +118,7 @@ class VectorizedPPOTrainer:
         """Collect a rollout, learn from it, tell, remember. A stop drops what was collected since the last round:
         the checkpoint is of that round's end, and going on from it repeats the rollout exactly."""
         began = time.perf_counter()
-        decisions = DecisionLog(self.envs)
+        decisions = DecisionLog(self.envs, observations=self.config.run_telemetry == "debug")
         batch = self._collect(stop, decisions)
         if batch is None:
             return
@@ -136,6 +138,7 @@ class VectorizedPPOTrainer:
                 learning_rate=learning_rate,
                 operations=batch.operations,
                 reward_components=self.envs.telemetry.take(),
+                peak_memory_bytes=peak_memory_bytes(),
             )
         )
         for anomaly in anomalies_raised(metrics.anomalies, round_number=self.round):
@@ -151,7 +154,7 @@ class VectorizedPPOTrainer:
             mask = torch.from_numpy(self._info["action_mask"])
             actions = self.agent.act(self.envs.flat_observation, mask).cpu().numpy()
             if self._tells_decisions:
-                decisions.before(actions)
+                decisions.before()
             _, reward, terminated, truncated, self._info = self.envs.step(actions)
             self._store(reward, terminated, truncated)
             if self._tells_decisions:
@@ -228,7 +231,9 @@ class VectorizedPPOTrainer:
         episodes = evaluation_episodes(self.training, self.config, min(len(wanted), self.config.num_envs))
         judged = play_cases(LearnedPlayer(self.agent.actor), episodes, wanted)
         summaries = [one.summary for one in judged]
-        gain = mean_of_known(summary.gain for summary in summaries)
+        gains = [summary.gain for summary in summaries if summary.gain is not None]
+        gain = mean_of_known(gains)
+        low, high = mean_interval(gains) if len(gains) > 1 else (None, None)  # one says nothing of its spread
         self._tell(
             EvaluationFinished(
                 round=self.round,
@@ -239,8 +244,8 @@ class VectorizedPPOTrainer:
                 mean_return=mean_of_known(summary.episode_return for summary in summaries),
                 mean_utility=mean_of_known(summary.utility for summary in summaries),
                 mean_gain=gain,
-                gain_low=None,
-                gain_high=None,
+                gain_low=low,
+                gain_high=high,
                 mean_accuracy=mean_of_known(summary.validation_accuracy for summary in summaries),
             )
         )
