@@ -12,6 +12,7 @@ VERBS = {
     "resume": "go on with a run that stopped",
     "evaluate": "judge a run's controller on tasks it was not trained on",
     "runs": "list the runs and how they stand",
+    "watch": "see runs live in a browser, at a terminal, or as a picture",
     "sql": "ask a run's record a question",
     "tasks": "list the tasks and suites",
     "doctor": "see what this machine has, and what is wrong with it",
