@@ -1,6 +1,6 @@
 """The part of the page about one episode: which one, the network at an epoch, and why a decision was taken."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from nicegui import run, ui
 from nicegui.events import ValueChangeEventArguments
@@ -13,7 +13,7 @@ from esper.karn.watch.hub import Hub, Watched
 from esper.karn.watch.palette import Theme
 from esper.karn.watch.rows import EpisodeRow
 from esper.karn.watch.selection import Selection
-from esper.karn.watch.widgets import Plots, facts, section
+from esper.karn.watch.widgets import Plots, Scrubber, facts, section
 
 MOST_OFFERED = 300
 """Episodes of one env in the menu, the last ones."""
@@ -37,19 +37,20 @@ class EpisodeView:
     def build_picker(self) -> None:
         with ui.element("div").classes("picker"):
             self._env = ui.select({}, label="env", on_change=self._env_chosen).props("dense outlined")
-            self._env.style("width: 90px").mark("env")
+            self._env.style("width: 90px").props('data-testid="env"')
             self._episode = ui.select({}, label="episode", on_change=self._episode_chosen)
-            self._episode.props("dense outlined").style("width: 330px").mark("episode")
+            self._episode.props("dense outlined").style("width: 330px").props('data-testid="episode"')
             self._button("latest", self._latest)
             self._button("best gain", lambda: self._extreme(best=True))
             self._button("worst gain", lambda: self._extreme(best=False))
-            self._told = ui.label().classes("faint").mark("episode-told")
+            self._told = ui.label().classes("faint").props('data-testid="episode-told"')
         with ui.element("div").classes("picker").style("flex-wrap: nowrap"):
             self._button("◀", lambda: self._step(-1), "one epoch back")
-            self._slider = ui.slider(min=1, max=1, step=1, value=1, on_change=self._scrubbed)
-            self._slider.props('label aria-label="epoch"').style("flex: 1").mark("epoch")
+            self._scrubber = Scrubber("epoch", self._scrubbed)
             self._button("▶", lambda: self._step(1), "one epoch on")
-            self._where = ui.label().style("min-width: 110px; text-align: right").mark("epoch-told")
+            self._where = (
+                ui.label().style("min-width: 110px; text-align: right").props('data-testid="epoch-told"')
+            )
 
     def build_course(self) -> None:
         self._plots.add("course", "accuracy, operations and stages of the episode by epoch", "course")
@@ -57,20 +58,20 @@ class EpisodeView:
     def build_network(self) -> None:
         with ui.element("div").classes("panel padded scroll").props('tabindex="0" aria-label="network"'):
             # Made by our own drawing, which escapes every text that it is given.
-            self._network = ui.html("", sanitize=False).mark("network")
+            self._network = ui.html("", sanitize=False).props('data-testid="network"')
 
     def build_why(self) -> None:
         section(4, "Why?", "why", "the decision at the chosen epoch: what was seen, allowed and weighed")
         with ui.element("div").classes("grid thirds"):
             with ui.element("div").classes("panel padded"):
-                self._facts = ui.element("div").mark("decision")
+                self._facts = ui.element("div").props('data-testid="decision"')
             self._plots.add("probabilities", "probability of every choice", "")
             with (
                 ui.element("div")
                 .classes("panel padded scroll")
                 .props('tabindex="0" aria-label="observation"')
             ):
-                self._observation = ui.element("div").mark("observation")
+                self._observation = ui.element("div").props('data-testid="observation"')
 
     @staticmethod
     def _button(text: str, act: Callable[[], object], said: str | None = None) -> None:
@@ -126,10 +127,7 @@ class EpisodeView:
         count = len(self._frames)
         first, last = (self._frames[0].epoch, self._frames[-1].epoch) if count else (1, 1)
         epoch = last if self._selection.epoch is None else min(max(self._selection.epoch, first), last)
-        self._quiet = True
-        self._slider.props(f"min={first} max={max(last, first)}")
-        self._slider.value = epoch
-        self._quiet = False
+        self._scrubber.show(first, last, epoch)
         self._told.set_text(episode_told(self._row, recorded=count > 0))
         self._show_epoch()
 
@@ -168,45 +166,43 @@ class EpisodeView:
         self._plots.show("probabilities", shown)
 
     def _at(self) -> int:
-        """The frame of the slider's epoch."""
-        value = self._slider.value
+        """The frame of the scrubber's epoch; the last where that one was not recorded."""
         epochs = [frame.epoch for frame in self._frames]
-        return (
-            epochs.index(int(value))
-            if value is not None and int(value) in epochs
-            else max(len(epochs) - 1, 0)
-        )
+        wanted = self._scrubber.value
+        return epochs.index(wanted) if wanted in epochs else max(len(epochs) - 1, 0)
 
     # What the visitor does
 
-    def _scrubbed(self, event: ValueChangeEventArguments[float | None]) -> None:
-        if self._quiet or self._theme is None or event.value is None:
+    def _scrubbed(self, epoch: int) -> None:
+        if self._theme is None:
             return
         self._pin()
-        self._selection.epoch = self._frames[self._at()].epoch if self._frames else None
+        self._selection.epoch = epoch
         self._show_epoch()
         self._changed()
 
     def _step(self, by: int) -> None:
         if self._frames:
             at = min(max(self._at() + by, 0), len(self._frames) - 1)
-            self._slider.value = self._frames[at].epoch
+            self._scrubber.move(self._frames[at].epoch)
 
     def _pin(self) -> None:
         """Whoever looks closely at an episode keeps it, whatever ends meanwhile."""
         if self._row is not None:
             self._selection.env, self._selection.episode = self._row.env, self._row.episode
 
-    async def _env_chosen(self, event: ValueChangeEventArguments[object]) -> None:
-        if self._quiet or self._watched is None:
-            return
-        of_env = (row for row in reversed(self._watched.state.episodes) if row.env == event.value)
-        await self._choose(next(of_env, None))
+    # The handlers of menus look at once whether it was us who set them; what they return is then awaited.
 
-    async def _episode_chosen(self, event: ValueChangeEventArguments[object]) -> None:
+    def _env_chosen(self, event: ValueChangeEventArguments[object]) -> Awaitable[None] | None:
+        if self._quiet or self._watched is None:
+            return None
+        of_env = (row for row in reversed(self._watched.state.episodes) if row.env == event.value)
+        return self._choose(next(of_env, None))
+
+    def _episode_chosen(self, event: ValueChangeEventArguments[object]) -> Awaitable[None] | None:
         if self._quiet or self._watched is None or self._row is None or not isinstance(event.value, int):
-            return
-        await self._choose(self._watched.state.episode(self._row.env, event.value))
+            return None
+        return self._choose(self._watched.state.episode(self._row.env, event.value))
 
     async def _latest(self) -> None:
         self._selection.env = self._selection.episode = self._selection.epoch = None

@@ -47,7 +47,7 @@ def pooled(parts: Iterable[Moments]) -> Moments:
 
 
 def t_quantile(freedom: int) -> float:
-    """97.5 % quantile of Student's t; an expansion in 1 / freedom (Abramowitz and Stegun 26.7.5)."""
+    """97.5 % quantile of Student's t; an expansion in 1 / freedom (Abramowitz and Stegun 26.7.5), within 1 %."""
     if freedom == 1:
         return 12.706204736
     if freedom == 2:

@@ -47,7 +47,9 @@ class Overview:
             self._plots.add("kl", "KL divergence by round", "low")
             self._plots.add("entropy", "entropy of each head by round", "low")
             self._plots.add("gradients", "gradient norm by round", "low")
-        self._warnings = ui.element("div").classes("panel").props('aria-label="anomalies"').mark("warnings")
+        self._warnings = (
+            ui.element("div").classes("panel").props('aria-label="anomalies"').props('data-testid="warnings"')
+        )
 
     def build_operations(self) -> None:
         self._plots.add("operations", "share of each operation by round", "course")
@@ -56,7 +58,7 @@ class Overview:
         section(5, "What did it cost?", "cost", "time, speed and memory")
         with ui.element("div").classes("grid four"):
             with ui.element("div").classes("panel padded"):
-                self._costs = ui.element("div").mark("costs")
+                self._costs = ui.element("div").props('data-testid="costs"')
             self._plots.add("speed", "env-epochs per second by round", "low")
             self._plots.add("seconds", "seconds per round", "low")
             self._plots.add("memory", "peak memory by round", "low")
@@ -71,7 +73,7 @@ class Overview:
             row_key="key",
             pagination={"rowsPerPage": 12, "sortBy": "germinated", "descending": True},
         ).props('dense flat aria-label="seeds by blueprint and slot"')
-        self._seeds.mark("seeds")
+        self._seeds.props('data-testid="seeds"')
 
     def update(self, runs: Sequence[Shown], watched: Watched, theme: Theme) -> None:
         """Everything from what is known now."""

@@ -1,5 +1,7 @@
 """The page: one visitor's view of a run and of those beside it, brought up to date once a second."""
 
+from collections.abc import Awaitable
+
 from nicegui import run, ui
 from nicegui.events import ValueChangeEventArguments
 
@@ -44,7 +46,7 @@ class WatchPage:
         self._dark = ui.dark_mode(self._theme_name == "dark")
         self._build_top()
         with ui.element("main").classes("sheet") as sheet:
-            self._notice = ui.label().classes("notice").props('role="alert"').mark("notice")
+            self._notice = ui.label().classes("notice").props('role="alert"').props('data-testid="notice"')
             self._overview.build_first()
             section(
                 3, "What is it doing?", "doing", "operations over the run, and one episode epoch by epoch"
@@ -64,18 +66,18 @@ class WatchPage:
         with ui.header().classes("top"):
             ui.label("Esper").classes("brand")
             self._run = ui.select([], label="run", with_input=True, on_change=self._run_chosen)
-            self._run.props("dense outlined options-dense").style("width: 250px").mark("run")
+            self._run.props("dense outlined options-dense").style("width: 250px").props('data-testid="run"')
             self._beside = ui.select([], label="beside it", multiple=True, on_change=self._beside_chosen)
             self._beside.props(f'dense outlined options-dense use-chips max-values="{MOST_BESIDE}"')
-            self._beside.style("min-width: 170px; max-width: 380px").mark("beside")
-            self._standing = ui.label().mark("standing")
+            self._beside.style("min-width: 170px; max-width: 380px").props('data-testid="beside"')
+            self._standing = ui.label().props('data-testid="standing"')
             ui.element("div").classes("grow")
             with ui.element("nav").style("display: flex; gap: 12px").props('aria-label="sections"'):
                 for anchor, name in _PARTS:
                     ui.link(name, f"#{anchor}")
             ui.button("Dark / light", on_click=self._switch_theme).props("dense outline no-caps").style(
                 "padding: 2px 10px; color: var(--text) !important"
-            ).mark("theme")
+            ).props('data-testid="theme"')
 
     # Following the runs
 
@@ -148,20 +150,22 @@ class WatchPage:
 
     # What the visitor does
 
-    async def _run_chosen(self, event: ValueChangeEventArguments[object]) -> None:
+    # The handlers of menus look at once whether it was us who set them; what they return is then awaited.
+
+    def _run_chosen(self, event: ValueChangeEventArguments[object]) -> Awaitable[None] | None:
         if self._quiet or not isinstance(event.value, str):
-            return
+            return None
         self._selection.run = event.value
         self._selection.env = self._selection.episode = self._selection.epoch = None
         self._remember()
-        await self.tick()
+        return self.tick()
 
-    async def _beside_chosen(self, event: ValueChangeEventArguments[object]) -> None:
+    def _beside_chosen(self, event: ValueChangeEventArguments[object]) -> Awaitable[None] | None:
         if self._quiet or not isinstance(event.value, list):
-            return
+            return None
         self._selection.beside = [str(name) for name in event.value][:MOST_BESIDE]
         self._remember()
-        await self.tick()
+        return self.tick()
 
     async def _switch_theme(self) -> None:
         self._selection.theme = "light" if self._theme_name == "dark" else "dark"

@@ -69,7 +69,7 @@ class SeedTally:
         if line.startswith(_WAIT, at + len(_OP)):
             return
         found = _HEAD.match(line)
-        if found is None:
+        if found is None or not line.endswith(b"}"):  # another writer's, or cut off
             self._decide_slowly(line)
             return
         round_number, env, episode, op, slot, blueprint = found.groups()

@@ -47,6 +47,7 @@ body {{ font-family: system-ui, sans-serif; font-size: 14px; line-height: 1.35; 
 .course {{ height: 300px; width: 100%; }}
 .scroll {{ overflow: auto; max-height: 420px; width: 100%; box-sizing: border-box; }}
 .picker {{ display: flex; align-items: center; gap: 10px; width: 100%; flex-wrap: wrap; }}
+.scrubber {{ flex: 1; accent-color: var(--mark); height: 22px; }}
 .facts {{ display: grid; grid-template-columns: auto 1fr; gap: 2px 14px; width: 100%; font-size: 13px; }}
 .facts .k {{ color: var(--faint); white-space: nowrap; }}
 .facts .v {{ overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }}

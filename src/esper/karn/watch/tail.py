@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-PIECE = 1 << 22
+PIECE = 1 << 20
 LONGEST_LINE = 1 << 22
 """A line beyond this is no event of ours; it is passed over."""
 

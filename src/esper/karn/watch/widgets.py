@@ -1,8 +1,9 @@
 """The few elements the page is made of. Texts out of records only ever become text, never markup."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from nicegui import ui
+from nicegui.events import GenericEventArguments
 
 from esper.karn.watch.figures import Figure
 from esper.karn.watch.verdicts import MARKS, Tile
@@ -18,7 +19,7 @@ class Plots:
     def add(self, name: str, title: str, size: str) -> None:
         with ui.element("div").classes("panel"):
             plot = ui.plotly({"data": [], "layout": {}, "config": {"displayModeBar": False}})
-            plot.classes(size).props(f'role="img" aria-label="{title}"').mark(name)
+            plot.classes(size).props(f'role="img" aria-label="{title}" data-testid="{name}"')
         self._plots[name] = plot
 
     def show(self, name: str, figure: Figure) -> None:
@@ -53,6 +54,33 @@ class Tiles:
             mark = "" if tile.mood == "neutral" else f"{MARKS[tile.mood]} "
             value.set_text(f"{mark}{tile.value}")
             detail.set_text(tile.detail)
+
+
+class Scrubber:
+    """A slider over whole numbers: the browser's own, which keyboards and screen readers know."""
+
+    def __init__(self, name: str, moved: Callable[[int], None]) -> None:
+        self._moved = moved
+        self.value = 1
+        self._input = ui.element("input").classes("scrubber")
+        self._input.props(f'type="range" min="1" max="1" step="1" aria-label="{name}"')
+        self._input.on(
+            "input", self._take, js_handler="event => emit(Number(event.target.value))", throttle=0.05
+        )
+
+    def show(self, first: int, last: int, value: int) -> None:
+        self.value = value
+        self._input.props(f'min="{first}" max="{last}" value="{value}"')
+
+    def move(self, value: int) -> None:
+        """As if the visitor had."""
+        self.value = value
+        self._input.props(f'value="{value}"')
+        self._moved(value)
+
+    def _take(self, event: GenericEventArguments) -> None:
+        if isinstance(event.args, int) and event.args != self.value:
+            self.move(event.args)
 
 
 def section(number: int, title: str, anchor: str, why: str) -> None:
