@@ -12,7 +12,8 @@ from esper.karn.watch.charts import Shown
 from esper.karn.watch.episodes import frames
 from esper.karn.watch.figures import Figure, band
 from esper.karn.watch.palette import DARK, LIGHT, THEMES, Theme
-from esper.karn.watch.series import POINTS, Curve, groups, measured, over_episodes
+from esper.karn.watch.points import POINTS, Points, RoundSums
+from esper.karn.watch.series import Curve, measured, over_episodes
 from esper.karn.watch.state import RunState, read_whole
 from esper.leyline import DecisionTaken, LifecycleOp, RoundFinished
 from run_examples import example
@@ -70,8 +71,8 @@ def test_what_is_not_finite_is_a_gap() -> None:
     state = RunState()
     for number, kl in enumerate([0.1, math.nan, None, math.inf, 0.2], start=1):
         state.rounds.append(replace(ROUND, round=number, approx_kl=kl))
-    assert measured(state, lambda row: row.approx_kl).values == [0.1, None, None, None, 0.2]
-    curve = over_episodes(state, lambda sums: sums.gain)
+    assert measured(state, "approx_kl").values == [0.1, None, None, None, 0.2]
+    curve = over_episodes(state, "gain")
     assert curve.values == [None] * 5  # no episode was recorded: a gap, not 0
     assert curve.low == curve.high == [None] * 5
 
@@ -84,12 +85,23 @@ def test_a_band_breaks_where_the_interval_is_unknown() -> None:
     assert shape["y"] == [2.0, 0.0, None, 4.0, 5.0, 3.0, 2.0]
 
 
-@pytest.mark.parametrize("count", [0, 1, POINTS, POINTS + 1, 10 * POINTS + 3])
-def test_no_more_points_than_a_screen_has(count: int) -> None:
-    rounds = [replace(ROUND, round=number) for number in range(1, count + 1)]
-    grouped = groups(rounds)
-    assert len(grouped) <= POINTS
-    assert [row for group in grouped for row in group] == rounds
+def test_no_more_points_than_a_screen_has_however_they_came() -> None:
+    growing, rounds, sums = Points(), [], {}
+    for number in range(1, 5 * POINTS):
+        rounds.append(replace(ROUND, round=number, approx_kl=float(number)))
+        sums[number] = RoundSums()
+        sums[number].gain.add(float(number))
+        if number % 97 == 0 or number in (1, POINTS, POINTS + 1, 2 * POINTS + 1):
+            points = growing.of(rounds, sums)
+            assert points == Points().of(rounds, sums)
+            assert 0 < len(points) <= POINTS
+            assert points[-1].round == number
+            assert points[-1].episodes["gain"] == Points().of(rounds, sums)[-1].episodes["gain"]
+            assert sum(point.operations["PRUNE"] for point in points) == number * ROUND.operations["PRUNE"]
+    assert points[0].measured["approx_kl"] == 4.5  # the mean of 1 to 8
+    assert points[0].episodes["gain"].mean == 4.5
+    assert points[0].episodes["utility"].mean is None
+    assert Points().of([], {}) == []
 
 
 def test_the_operations_of_a_round_sum_to_one(state: RunState) -> None:

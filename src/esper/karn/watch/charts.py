@@ -1,17 +1,16 @@
 """The curves of a run: is it learning, is it healthy, what is it doing, what did it cost."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import JsonValue
 
 from esper.karn.watch.figures import Figure, Trace, band, figure, level, line, note, safe
-from esper.karn.watch.moments import Moments
 from esper.karn.watch.palette import DASHES, HEADS, OPERATIONS, Theme
-from esper.karn.watch.series import finite, groups, measured, over_episodes
-from esper.karn.watch.state import RoundSums, RunState
+from esper.karn.watch.series import finite, measured, over_episodes
+from esper.karn.watch.state import RunState
 from esper.karn.watch.texts import operation
-from esper.leyline import HEAD_NAMES, LifecycleOp, RoundFinished
+from esper.leyline import HEAD_NAMES, LifecycleOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ def gain(runs: Sequence[Shown], theme: Theme) -> Figure:
     """Utility over that of the wait-only control, paired; and how the policy does on hosts it does not train on."""
     traces: list[Trace] = []
     for run in runs:
-        curve = over_episodes(run.state, lambda sums: sums.gain)
+        curve = over_episodes(run.state, "gain")
         traces += [
             band(curve, run.colour(theme)),
             line(curve, safe(run.name), run.colour(theme), dash=run.dash, width=run.width),
@@ -55,23 +54,19 @@ def gain(runs: Sequence[Shown], theme: Theme) -> Figure:
 
 
 def utility(runs: Sequence[Shown], theme: Theme) -> Figure:
-    return _against_control(
-        runs, theme, "Utility", lambda sums: sums.utility, lambda sums: sums.control_utility
-    )
+    return _against_control(runs, theme, "Utility", "utility", "control_utility")
 
 
 def accuracy(runs: Sequence[Shown], theme: Theme) -> Figure:
-    return _against_control(
-        runs, theme, "Validation accuracy", lambda sums: sums.accuracy, lambda sums: sums.control_accuracy
-    )
+    return _against_control(runs, theme, "Validation accuracy", "accuracy", "control_accuracy")
 
 
 def _against_control(
     runs: Sequence[Shown],
     theme: Theme,
     title: str,
-    own: Callable[[RoundSums], Moments],
-    control: Callable[[RoundSums], Moments],
+    own: str,
+    control: str,
 ) -> Figure:
     traces: list[Trace] = []
     for run in runs:
@@ -124,9 +119,7 @@ def _held_out(run: Shown, theme: Theme) -> Trace:
 
 
 def explained_variance(runs: Sequence[Shown], theme: Theme) -> Figure:
-    return _measure(
-        runs, theme, "Explained variance", lambda row: row.explained_variance, y={"range": [-0.3, 1.05]}
-    )
+    return _measure(runs, theme, "Explained variance", "explained_variance", y={"range": [-0.3, 1.05]})
 
 
 def divergence(runs: Sequence[Shown], theme: Theme, target_kl: float | None) -> Figure:
@@ -143,7 +136,7 @@ def divergence(runs: Sequence[Shown], theme: Theme, target_kl: float | None) -> 
         runs,
         theme,
         "KL from the policy that acted",
-        lambda row: row.approx_kl,
+        "approx_kl",
         y={"rangemode": "tozero"},
         shapes=shapes,
         notes=notes,
@@ -155,7 +148,7 @@ def gradient_norm(runs: Sequence[Shown], theme: Theme) -> Figure:
         runs,
         theme,
         "Gradient norm",
-        lambda row: row.grad_norm,
+        "grad_norm",
         y={"type": "log", "tickformat": "~g", "dtick": "D2"},
     )
 
@@ -164,7 +157,7 @@ def entropy(run: Shown, theme: Theme) -> Figure:
     """Of every head, where it mattered and had a choice; a head that never did is not drawn."""
     traces = []
     for number, head in enumerate(HEAD_NAMES):
-        curve = measured(run.state, lambda row, head=head: row.entropy_by_head.get(head))  # type: ignore[misc]
+        curve = measured(run.state, head)
         if any(value is not None for value in curve.values):
             traces.append(
                 line(curve, head.replace("_", " "), HEADS[head], dash=DASHES[number % 4], width=1.8)
@@ -176,14 +169,14 @@ def _measure(
     runs: Sequence[Shown],
     theme: Theme,
     title: str,
-    pick: Callable[[RoundFinished], float | None],
+    measure: str,
     *,
     y: Figure | None = None,
     shapes: Sequence[Figure] = (),
     notes: Sequence[Figure] = (),
 ) -> Figure:
     traces = [
-        line(measured(run.state, pick), safe(run.name), run.colour(theme), dash=run.dash, width=run.width)
+        line(measured(run.state, measure), safe(run.name), run.colour(theme), dash=run.dash, width=run.width)
         for run in runs
     ]
     return figure(traces, theme, title, y=y, shapes=shapes, notes=notes, legend=len(runs) > 1)
@@ -194,14 +187,14 @@ def _measure(
 
 def operation_mix(run: Shown, theme: Theme) -> Figure:
     """The share of every operation, over time."""
-    grouped = groups(run.state.rounds)
-    rounds: list[JsonValue] = [group[-1].round for group in grouped]
+    points = run.state.points()
+    rounds: list[JsonValue] = [point.round for point in points]
+    totals = [sum(point.operations.values()) for point in points]
     traces: list[Trace] = []
     for op in LifecycleOp:
-        counts = [sum(row.operations.get(op.name, 0) for row in group) for group in grouped]
-        totals = [sum(sum(row.operations.values()) for row in group) for group in grouped]
         shares: list[JsonValue] = [
-            count / total if total else None for count, total in zip(counts, totals, strict=True)
+            point.operations.get(op.name, 0) / total if total else None
+            for point, total in zip(points, totals, strict=True)
         ]
         traces.append(
             {
@@ -223,13 +216,11 @@ def operation_mix(run: Shown, theme: Theme) -> Figure:
 
 
 def speed(runs: Sequence[Shown], theme: Theme) -> Figure:
-    return _measure(
-        runs, theme, "Env-epochs per second", lambda row: row.env_epochs_per_second, y={"rangemode": "tozero"}
-    )
+    return _measure(runs, theme, "Env-epochs per second", "env_epochs_per_second", y={"rangemode": "tozero"})
 
 
 def seconds(runs: Sequence[Shown], theme: Theme) -> Figure:
-    return _measure(runs, theme, "Seconds per round", lambda row: row.seconds, y={"rangemode": "tozero"})
+    return _measure(runs, theme, "Seconds per round", "seconds", y={"rangemode": "tozero"})
 
 
 def memory(runs: Sequence[Shown], theme: Theme) -> Figure:
@@ -237,6 +228,6 @@ def memory(runs: Sequence[Shown], theme: Theme) -> Figure:
         runs,
         theme,
         "Peak memory of the training process, MiB",
-        lambda row: None if row.peak_memory_bytes is None else row.peak_memory_bytes / 2**20,
+        "peak_memory",
         y={"rangemode": "tozero"},
     )

@@ -8,14 +8,14 @@ from nicegui.events import ValueChangeEventArguments
 from esper.karn.watch import episode_charts, texts
 from esper.karn.watch.drawing import network
 from esper.karn.watch.episodes import Frame
-from esper.karn.watch.facts import decision_facts, episode_told
+from esper.karn.watch.facts import decision_facts, episode_told, observation_facts
 from esper.karn.watch.hub import Hub, Watched
 from esper.karn.watch.palette import Theme
 from esper.karn.watch.rows import EpisodeRow
 from esper.karn.watch.selection import Selection
-from esper.karn.watch.widgets import Plots, Scrubber, facts, section
+from esper.karn.watch.widgets import Facts, Plots, Scrubber, section
 
-MOST_OFFERED = 300
+MOST_OFFERED = 100
 """Episodes of one env in the menu, the last ones."""
 _RECENT = 2000
 """Episodes among which the best and the worst are looked for."""
@@ -64,14 +64,15 @@ class EpisodeView:
         section(4, "Why?", "why", "the decision at the chosen epoch: what was seen, allowed and weighed")
         with ui.element("div").classes("grid thirds"):
             with ui.element("div").classes("panel padded"):
-                self._facts = ui.element("div").props('data-testid="decision"')
+                self._facts = Facts("decision")
             self._plots.add("probabilities", "probability of every choice", "")
             with (
                 ui.element("div")
                 .classes("panel padded scroll")
                 .props('tabindex="0" aria-label="observation"')
             ):
-                self._observation = ui.element("div").props('data-testid="observation"')
+                ui.label("Observation").style("font-weight: 600")
+                self._observation = Facts("observation")
 
     @staticmethod
     def _button(text: str, act: Callable[[], object], said: str | None = None) -> None:
@@ -109,16 +110,17 @@ class EpisodeView:
 
     def _offer(self, watched: Watched, row: EpisodeRow | None) -> None:
         """The menus; setting them must not be taken for a choice of the visitor's."""
-        envs = sorted({each.env for each in watched.state.episodes})
-        offered = [] if row is None else [each for each in watched.state.episodes if each.env == row.env]
-        if row is not None and row not in offered[-MOST_OFFERED:]:
-            offered = [*offered, row]
+        envs = sorted(watched.state.by_env)
+        offered = [] if row is None else watched.state.by_env.get(row.env, [])[-MOST_OFFERED:]
+        if row is not None and row not in offered:
+            offered = [row, *offered]
         self._quiet = True
         try:
-            self._env.set_options({env: str(env) for env in envs}, value=None if row is None else row.env)
-            self._episode.set_options(
-                {each.episode: _offered(each) for each in reversed(offered[-MOST_OFFERED:])},
-                value=None if row is None else row.episode,
+            _set(self._env, {env: str(env) for env in envs}, None if row is None else row.env)
+            _set(
+                self._episode,
+                {each.episode: _offered(each) for each in reversed(offered)},
+                None if row is None else row.episode,
             )
         finally:
             self._quiet = False
@@ -145,17 +147,8 @@ class EpisodeView:
 
     def _show_why(self, frame: Frame | None) -> None:
         assert self._theme is not None
-        for part in (self._facts, self._observation):
-            part.clear()
-        with self._facts:
-            facts(decision_facts(frame))
-        with self._observation:
-            seen = None if frame is None else frame.decision.observation
-            ui.label("Observation").style("font-weight: 600")
-            if seen is None:
-                ui.label(f"{texts.UNKNOWN} recorded with --run-telemetry debug").classes("faint")
-            else:
-                facts([(texts.clipped(name, 60), texts.number(value, 4)) for name, value in seen.items()])
+        self._facts.show(decision_facts(frame))
+        self._observation.show(observation_facts(frame))
         if frame is not None and frame.decision.probabilities is not None:
             slots = [slot.name for slot in frame.slots]
             shown = episode_charts.probabilities(frame.decision, slots, self._theme)
@@ -196,8 +189,8 @@ class EpisodeView:
     def _env_chosen(self, event: ValueChangeEventArguments[object]) -> Awaitable[None] | None:
         if self._quiet or self._watched is None:
             return None
-        of_env = (row for row in reversed(self._watched.state.episodes) if row.env == event.value)
-        return self._choose(next(of_env, None))
+        of_env = self._watched.state.by_env.get(event.value, []) if isinstance(event.value, int) else []
+        return self._choose(of_env[-1] if of_env else None)
 
     def _episode_chosen(self, event: ValueChangeEventArguments[object]) -> Awaitable[None] | None:
         if self._quiet or self._watched is None or self._row is None or not isinstance(event.value, int):
@@ -222,6 +215,14 @@ class EpisodeView:
         self._selection.env, self._selection.episode, self._selection.epoch = row.env, row.episode, None
         await self.update(self._watched, self._theme)
         self._changed()
+
+
+def _set(menu: ui.select, options: dict[int, str], value: int | None) -> None:
+    """Menus are long: one is sent only when it changed."""
+    if menu.options != options:
+        menu.set_options(options, value=value)
+    elif menu.value != value:
+        menu.value = value
 
 
 def _offered(row: EpisodeRow) -> str:

@@ -38,6 +38,14 @@ def decision_facts(frame: Frame | None) -> list[tuple[str, str]]:
     return rows
 
 
+def observation_facts(frame: Frame | None) -> list[tuple[str, str]]:
+    """What the policy saw, feature by feature."""
+    seen = None if frame is None else frame.decision.observation
+    if seen is None:
+        return [(texts.UNKNOWN, "recorded with --run-telemetry debug")]
+    return [(texts.clipped(name, 60), texts.number(value, 4)) for name, value in seen.items()]
+
+
 def episode_told(row: EpisodeRow | None, *, recorded: bool) -> str:
     if row is None:
         return "no episode has ended"

@@ -12,7 +12,7 @@ from esper.karn.watch.folder import RunsFolder
 from esper.karn.watch.rows import EpisodeRow
 from esper.karn.watch.state import RunState
 
-COUNTING_SECONDS = 0.2
+COUNTING_SECONDS = 0.3
 """Of each look, to count the seeds of what a long run did before it was opened."""
 COUNT_ALL = math.inf
 LISTING_SECONDS = 3.0

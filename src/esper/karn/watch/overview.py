@@ -10,7 +10,7 @@ from esper.karn.watch.facts import cost_facts
 from esper.karn.watch.hub import Watched
 from esper.karn.watch.palette import Theme
 from esper.karn.watch.verdicts import Warning, tiles, warnings
-from esper.karn.watch.widgets import Plots, Tiles, facts, section
+from esper.karn.watch.widgets import Facts, Plots, Tiles, section
 
 MOST_WARNINGS = 6
 _SEED_COLUMNS = (
@@ -58,7 +58,7 @@ class Overview:
         section(5, "What did it cost?", "cost", "time, speed and memory")
         with ui.element("div").classes("grid four"):
             with ui.element("div").classes("panel padded"):
-                self._costs = ui.element("div").props('data-testid="costs"')
+                self._costs = Facts("costs")
             self._plots.add("speed", "env-epochs per second by round", "low")
             self._plots.add("seconds", "seconds per round", "low")
             self._plots.add("memory", "peak memory by round", "low")
@@ -92,9 +92,7 @@ class Overview:
         show("seconds", charts.seconds(runs, theme))
         show("memory", charts.memory(runs, theme))
         self._show_warnings(warnings(state)[:MOST_WARNINGS])
-        self._costs.clear()
-        with self._costs:
-            facts(cost_facts(watched))
+        self._costs.show(cost_facts(watched))
         self._show_seeds(watched)
 
     def _show_warnings(self, found: list[Warning]) -> None:

@@ -53,13 +53,33 @@ class SeedCount:
         return self.germinated - self.fossilized - self.pruned
 
 
+class _Sums:
+    """Over the lives of one kind, kept up to date so that nobody need count them all again."""
+
+    __slots__ = ("contribution", "fossilized", "germinated", "known", "pruned")
+
+    def __init__(self) -> None:
+        self.germinated = self.fossilized = self.pruned = self.known = 0
+        self.contribution = 0.0
+
+    def add(self, life: Life, sign: int = 1) -> None:
+        self.germinated += sign
+        self.fossilized += sign * (life.fate == _FOSSILIZE)
+        self.pruned += sign * (life.fate == _PRUNE)
+        if life.contribution is not None:
+            self.known += sign
+            self.contribution += sign * life.contribution
+
+
 class SeedTally:
     """The lives of a run's seeds, from its decisions in the order in which they were told."""
 
-    __slots__ = ("_growing", "lives")
+    __slots__ = ("_growing", "_sums", "lives")
 
     def __init__(self) -> None:
         self.lives: list[Life] = []
+        self._sums: dict[tuple[bytes, bytes], _Sums] = {}
+        """(blueprint, slot) -> its lives."""
         self._growing: dict[bytes, tuple[bytes, dict[bytes, Life]]] = {}
         """env -> the episode it is in, and the last life at each slot; names and numbers as written."""
 
@@ -95,14 +115,21 @@ class SeedTally:
         if op == _GERMINATE:
             life = place[1][slot] = Life(round_number, blueprint, slot)
             self.lives.append(life)
+            self._sums_of(life).add(life)
             return
         known = place[1].get(slot)
         if known is None:
             return
+        sums = self._sums_of(known)
+        sums.add(known, -1)
         if contribution is not None:
             known.contribution = contribution
         if op in (_PRUNE, _FOSSILIZE) and not known.fate:
             known.fate, known.fate_round = op, round_number
+        sums.add(known)
+
+    def _sums_of(self, life: Life) -> _Sums:
+        return self._sums.setdefault((life.blueprint, life.slot), _Sums())
 
     def cut_after(self, round_number: int) -> None:
         """What later rounds told no longer counts."""
@@ -110,16 +137,26 @@ class SeedTally:
         for life in self.lives:
             if life.fate_round > round_number:
                 life.fate, life.fate_round = b"", 0
+        self._sums.clear()
+        for life in self.lives:
+            self._sums_of(life).add(life)
         for _, slots in self._growing.values():
             for slot in [slot for slot, life in slots.items() if life.round > round_number]:
                 del slots[slot]
 
     def counts(self) -> list[SeedCount]:
         """By blueprint and slot; the most germinated first."""
-        by_kind: dict[tuple[bytes, bytes], list[Life]] = {}
-        for life in self.lives:
-            by_kind.setdefault((life.blueprint, life.slot), []).append(life)
-        counted = [_count(blueprint, slot, lives) for (blueprint, slot), lives in by_kind.items()]
+        counted = [
+            SeedCount(
+                clipped(blueprint.decode("utf-8", "replace"), 60),
+                clipped(slot.decode("utf-8", "replace"), 60),
+                sums.germinated,
+                sums.fossilized,
+                sums.pruned,
+                sums.contribution / sums.known if sums.known else None,
+            )
+            for (blueprint, slot), sums in self._sums.items()
+        ]
         return sorted(counted, key=lambda row: (-row.germinated, row.blueprint, row.slot))
 
     def _decide_slowly(self, line: bytes) -> None:
@@ -138,15 +175,3 @@ class SeedTally:
             )
             contribution = real(data.get("contribution"))
             self._take(round_number, b"%d" % env, b"%d" % episode, op_name, slot_name, grown, contribution)
-
-
-def _count(blueprint: bytes, slot: bytes, lives: list[Life]) -> SeedCount:
-    known = [life.contribution for life in lives if life.contribution is not None]
-    return SeedCount(
-        clipped(blueprint.decode("utf-8", "replace"), 60),
-        clipped(slot.decode("utf-8", "replace"), 60),
-        len(lives),
-        sum(life.fate == _FOSSILIZE for life in lives),
-        sum(life.fate == _PRUNE for life in lives),
-        sum(known) / len(known) if known else None,
-    )

@@ -40,4 +40,5 @@ def serve(folder: RunsFolder, *, run: str | None, host: str, port: int, token: s
         binding_refresh_interval=None,
         message_history_length=MESSAGES_KEPT,
         uvicorn_logging_level="error",
+        ws_per_message_deflate=False,  # it would cost half of what a look costs
     )

@@ -4,10 +4,9 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from esper.karn.watch.moments import Moments
+from esper.karn.watch.points import Point, Points, RoundSums
 from esper.karn.watch.rows import EpisodeRow, episode_row, fields_of
 from esper.karn.watch.seed_tally import SeedCount, SeedTally
 from esper.karn.watch.tail import LineTail
@@ -33,35 +32,19 @@ _READ = tuple(
 _KIND = b'{"kind":"'
 
 
-@dataclass(slots=True)
-class RoundSums:
-    """Over the episodes that ended in a round and were not lost."""
-
-    gain: Moments = field(default_factory=Moments)
-    utility: Moments = field(default_factory=Moments)
-    control_utility: Moments = field(default_factory=Moments)
-    accuracy: Moments = field(default_factory=Moments)
-    control_accuracy: Moments = field(default_factory=Moments)
-
-    def add(self, row: EpisodeRow) -> None:
-        self.gain.add(row.gain)
-        self.utility.add(row.utility)
-        self.control_utility.add(row.control_utility)
-        self.accuracy.add(row.accuracy)
-        self.control_accuracy.add(row.control_accuracy)
-
-
 class RunState:
     """One run as it is known. `read` takes in what was added since the last time."""
 
     __slots__ = (
         "_block_start",
+        "_points",
         "_seeds",
         "_tail",
         "_uncounted",
         "anomalies",
         "blocks",
         "broken_lines",
+        "by_env",
         "episodes",
         "evaluations",
         "events",
@@ -85,6 +68,8 @@ class RunState:
         self.sums: dict[int, RoundSums] = {}
         """By round; of the round that is being collected, too."""
         self.episodes: list[EpisodeRow] = []
+        self.by_env: dict[int, list[EpisodeRow]] = {}
+        """The same, by env."""
         self.evaluations: list[EvaluationFinished] = []
         self.anomalies: list[AnomalyRaised] = []
         self.blocks: dict[int, tuple[int, int]] = {}
@@ -97,6 +82,7 @@ class RunState:
         self.events = 0
         self.broken_lines = 0
         self._block_start: int | None = None
+        self._points = Points()
         self._seeds = SeedTally()
         self._uncounted: deque[int] = deque()
         """Rounds whose decisions the seeds are yet to be counted from."""
@@ -117,9 +103,13 @@ class RunState:
     def unreadable_lines(self) -> int:
         return self.broken_lines + self._tail.too_long
 
+    def points(self) -> list[Point]:
+        """The rounds, summed up for drawing."""
+        return self._points.of(self.rounds, self.sums)
+
     def episode(self, env: int, episode: int) -> EpisodeRow | None:
         """The latest of that number."""
-        wanted = (row for row in reversed(self.episodes) if row.env == env and row.episode == episode)
+        wanted = (row for row in reversed(self.by_env.get(env, ())) if row.episode == episode)
         return next(wanted, None)
 
     def decisions(self, file: BinaryIO, round_number: int) -> list[bytes]:
@@ -185,6 +175,7 @@ class RunState:
             self.broken_lines += 1
             return
         self.episodes.append(row)
+        self.by_env.setdefault(row.env, []).append(row)
         if not row.lost:
             self.sums.setdefault(row.round, RoundSums()).add(row)
 
@@ -229,10 +220,16 @@ class RunState:
     def _cut_after(self, last: int) -> None:
         self.rounds = [row for row in self.rounds if row.round <= last]
         self.episodes = [row for row in self.episodes if row.round <= last]
+        self.by_env = {
+            env: kept
+            for env, rows in self.by_env.items()
+            if (kept := [row for row in rows if row.round <= last])
+        }
         self.evaluations = [row for row in self.evaluations if row.round <= last]
         self.anomalies = [row for row in self.anomalies if row.round <= last]
         self.sums = {number: sums for number, sums in self.sums.items() if number <= last}
         self.blocks = {number: place for number, place in self.blocks.items() if number <= last}
+        self._points = Points()
         self._seeds.cut_after(last)
         self._uncounted = deque(number for number in self._uncounted if number <= last)
         self._block_start = None

@@ -78,15 +78,15 @@ def _curves(watched: Watched) -> Table:
     state = watched.state
     grid = Table.grid(padding=(0, 2))
     curves: list[tuple[str, Curve, int]] = [
-        ("gain", over_episodes(state, lambda sums: sums.gain), 3),
-        ("accuracy", over_episodes(state, lambda sums: sums.accuracy), 3),
-        ("wait-only", over_episodes(state, lambda sums: sums.control_accuracy), 3),
-        ("explained variance", measured(state, lambda row: row.explained_variance), 2),
-        ("KL", measured(state, lambda row: row.approx_kl), 4),
-        ("gradient norm", measured(state, lambda row: row.grad_norm), 2),
+        ("gain", over_episodes(state, "gain"), 3),
+        ("accuracy", over_episodes(state, "accuracy"), 3),
+        ("wait-only", over_episodes(state, "control_accuracy"), 3),
+        ("explained variance", measured(state, "explained_variance"), 2),
+        ("KL", measured(state, "approx_kl"), 4),
+        ("gradient norm", measured(state, "grad_norm"), 2),
     ]
     for head in HEAD_NAMES:
-        curve = measured(state, lambda row, head=head: row.entropy_by_head.get(head))  # type: ignore[misc]
+        curve = measured(state, head)
         if any(value is not None for value in curve.values):
             curves.append((f"entropy of {head.replace('_', ' ')}", curve, 2))
     for name, curve, digits in curves:

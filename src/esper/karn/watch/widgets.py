@@ -4,29 +4,40 @@ from collections.abc import Callable, Sequence
 
 from nicegui import ui
 from nicegui.events import GenericEventArguments
+from pydantic_core import to_json
 
 from esper.karn.watch.figures import Figure
 from esper.karn.watch.verdicts import MARKS, Tile
 
 
-class Plots:
-    """Figures by name; one is sent to the browser only when it changed."""
+class Plot(ui.element, component="figure.js"):
+    """One figure, drawn by the plotly.js that NiceGUI brings."""
 
     def __init__(self) -> None:
-        self._plots: dict[str, ui.plotly] = {}
-        self._shown: dict[str, Figure] = {}
+        super().__init__()
+        self._props["figure"] = ""
+
+    def show(self, figure: Figure) -> None:
+        """Draw it, unless it is what is drawn already."""
+        text = to_json(figure, inf_nan_mode="null").decode()
+        if text != self._props["figure"]:
+            self._props["figure"] = text
+            self.update()
+
+
+class Plots:
+    """Figures by name."""
+
+    def __init__(self) -> None:
+        self._plots: dict[str, Plot] = {}
 
     def add(self, name: str, title: str, size: str) -> None:
         with ui.element("div").classes("panel"):
-            plot = ui.plotly({"data": [], "layout": {}, "config": {"displayModeBar": False}})
-            plot.classes(size).props(f'role="img" aria-label="{title}" data-testid="{name}"')
-        self._plots[name] = plot
+            self._plots[name] = Plot()
+            self._plots[name].classes(size).props(f'role="img" aria-label="{title}" data-testid="{name}"')
 
     def show(self, name: str, figure: Figure) -> None:
-        if self._shown.get(name) == figure:
-            return
-        self._shown[name] = figure
-        self._plots[name].update_figure(figure)
+        self._plots[name].show(figure)
 
     def resize(self, name: str, height: int) -> None:
         self._plots[name].style(f"height: {height}px")
@@ -89,9 +100,25 @@ def section(number: int, title: str, anchor: str, why: str) -> None:
         ui.label(why).classes("why").style("display: inline; margin-left: 10px")
 
 
-def facts(rows: Sequence[tuple[str, str]]) -> None:
+class Facts:
     """Names and values, side by side."""
-    with ui.element("div").classes("facts"):
-        for name, value in rows:
-            ui.label(name).classes("k")
-            ui.label(value).classes("v")
+
+    def __init__(self, name: str) -> None:
+        self._place = ui.element("div").classes("facts").props(f'data-testid="{name}"')
+        self._names: list[str] = []
+        self._values: list[ui.label] = []
+
+    def show(self, rows: Sequence[tuple[str, str]]) -> None:
+        names = [name for name, _ in rows]
+        if names != self._names:
+            self._names = names
+            self._place.clear()
+            with self._place:
+                self._values = [_fact(name) for name in names]
+        for label, (_, value) in zip(self._values, rows, strict=True):
+            label.set_text(value)
+
+
+def _fact(name: str) -> ui.label:
+    ui.label(name).classes("k")
+    return ui.label().classes("v")
