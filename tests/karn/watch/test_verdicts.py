@@ -69,6 +69,7 @@ def test_anomalies_are_summed_up() -> None:
     first, second = warnings(state)
     assert (first.name, first.times, first.last.round, first.recent) == ("ratio_explosion", 3, 20, True)
     assert (second.name, second.times, second.recent) == ("another", 1, False)
+    assert (first.when, second.when) == ("3 times, last in round 20", "once, in round 3")
 
 
 def test_tiles_of_nothing_are_unknown_and_not_zero() -> None:

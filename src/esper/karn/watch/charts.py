@@ -119,7 +119,14 @@ def _held_out(run: Shown, theme: Theme) -> Trace:
 
 
 def explained_variance(runs: Sequence[Shown], theme: Theme) -> Figure:
-    return _measure(runs, theme, "Explained variance", "explained_variance", y={"range": [-0.3, 1.05]})
+    known = [
+        value
+        for run in runs
+        for value in measured(run.state, "explained_variance").values
+        if value is not None
+    ]
+    low = min(-0.3, max(min(known, default=0.0), -3.0))  # one very bad round must not flatten all others
+    return _measure(runs, theme, "Explained variance", "explained_variance", y={"range": [low * 1.05, 1.05]})
 
 
 def divergence(runs: Sequence[Shown], theme: Theme, target_kl: float | None) -> Figure:

@@ -8,7 +8,7 @@ from esper.karn.watch.palette import STAGES, Theme
 from esper.karn.watch.texts import UNKNOWN, clipped, number, operation, signed
 
 _CARD, _GAP, _EDGE = 172, 46, 74
-_KEY = 110
+_KEY = 140
 """Width of the legend."""
 _HEIGHT, _RAIL, _TOP, _TALL = 182, 150, 26, 94
 
@@ -31,7 +31,7 @@ def network(frame: Frame | None, theme: Theme) -> str:
         parts.append(_slot(_EDGE + place * (_CARD + _GAP) + _GAP // 2, slot, acted, frame, theme))
     if not slots:
         parts.append(_text(_EDGE, _TOP + 40, "no slots were recorded for this episode", theme.faint))
-    return "".join([*parts, _legend(width - 8, theme), "</svg>"])
+    return "".join([*parts, _legend(width + 20, theme), "</svg>"])
 
 
 def _legend(left: int, theme: Theme) -> str:

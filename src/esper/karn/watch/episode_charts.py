@@ -87,7 +87,7 @@ def course(frames: Sequence[Frame], at: int, control_accuracy: float | None, the
         y={"domain": [top, 1.0]},
         shapes=[marker],
         layout={"hovermode": "closest", **({"yaxis2": below} if stages else {})},
-        x={"anchor": "y2" if stages else "y", "dtick": max(len(frames) // 10, 1)},
+        x={"anchor": "y2" if stages else "y", "dtick": max(len(frames) // 10, 1), **_span(frames)},
     )
 
 
@@ -140,6 +140,10 @@ def _bars(decision: DecisionTaken, slots: Sequence[str]) -> list[tuple[str, str,
         names = [*choices, *(name for name in _known_choices(head, slots) if name not in choices)]
         bars += [(head, name, choices.get(name), name == taken) for name in names[:MOST_CHOICES]]
     return bars
+
+
+def _span(frames: Sequence[Frame]) -> Figure:
+    return {"range": [frames[0].epoch - 0.6, frames[-1].epoch + 0.6]} if frames else {}
 
 
 def _done(frames: Sequence[Frame], op: LifecycleOp, theme: Theme) -> Trace:

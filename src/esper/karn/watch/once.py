@@ -144,7 +144,7 @@ def _warnings(watched: Watched) -> str:
     rows = [
         f"<div class='warning'><div class='n'>{'▼ ' if each.recent else ''}"
         f"{_text(each.name.replace('_', ' '))}</div>"
-        f"<div>{each.times:,} times, last in round {each.last.round:,}</div>"
+        f"<div>{each.when}</div>"
         f"<div>{_text(f'{each.last.detail}. {each.last.advice}', 300)}</div></div>"
         for each in found
     ]

@@ -107,7 +107,7 @@ class Overview:
                 with ui.element("div").classes("warning"):
                     name = texts.clipped(warning.name, 60).replace("_", " ")
                     ui.label(f"{'▼ ' if warning.recent else ''}{name}").classes("n")
-                    ui.label(f"{warning.times:,} times, last in round {warning.last.round:,}")
+                    ui.label(warning.when)
                     ui.label(texts.clipped(f"{warning.last.detail}. {warning.last.advice}", 300))
 
     def _show_seeds(self, watched: Watched) -> None:

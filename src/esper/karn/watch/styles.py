@@ -35,7 +35,7 @@ body {{ font-family: system-ui, sans-serif; font-size: 14px; line-height: 1.35; 
 .panel {{ overflow: hidden; }}
 .padded {{ padding: 10px 12px; }}
 .section {{ font-size: 15px; font-weight: 650; margin: 4px 0 0; line-height: 22px; letter-spacing: 0;
-  scroll-margin-top: 62px; }}
+  scroll-margin-top: 8px; }}
 .section .why {{ font-weight: 400; color: var(--faint); font-size: 13px; }}
 .grid {{ display: grid; gap: 8px; width: 100%; }}
 .three {{ grid-template-columns: repeat(3, minmax(0, 1fr)); }}

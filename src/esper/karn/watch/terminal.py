@@ -101,10 +101,9 @@ def _warned(found: Sequence[Warning]) -> Table:
     grid = Table.grid(padding=(0, 2))
     for warning in found:
         name = texts.clipped(warning.name, 40).replace("_", " ")
-        when = f"round {warning.last.round}, {warning.times} times"
         grid.add_row(
             Text(f"{'▼ ' if warning.recent else ''}{name}", style="bold red" if warning.recent else "dim"),
-            Text(when, style="dim"),
+            Text(warning.when, style="dim"),
             Text(texts.clipped(warning.last.advice, 200)),
         )
     return grid

@@ -36,6 +36,15 @@ class Warning:
     recent: bool
     """Raised in the last rounds."""
 
+    @property
+    def when(self) -> str:
+        often = "once" if self.times == 1 else f"{self.times:,} times"
+        return (
+            f"{often}, last in round {self.last.round:,}"
+            if self.times > 1
+            else f"{often}, in round {self.last.round:,}"
+        )
+
 
 def recent_gain(state: RunState) -> Moments:
     return pooled(state.sums[row.round].gain for row in state.rounds[-WINDOW:] if row.round in state.sums)
