@@ -23,7 +23,8 @@ class TimedWorld:
 
     def __init__(self, world: World) -> None:
         self.world, self.seconds = world, 0.0
-        self.begin, self.host, self.settle = world.begin, world.host, world.settle
+        self.begin, self.begin_many, self.host = world.begin, world.begin_many, world.host
+        self.settle, self.settle_many = world.settle, world.settle_many
         self.state_dict, self.load_state_dict = world.state_dict, world.load_state_dict
 
     def apply(self, host_idx: int, action: ActionSpec) -> None:

@@ -64,9 +64,9 @@ def write_synthetic_run(
 
 
 def round_lines(number: int, rounds: int, envs: int, epochs: int, rng: random.Random) -> list[bytes]:
-    """One round: the ends of its episodes, its decisions, itself, and now and then something else."""
+    """One round: its decisions, the ends of its episodes, itself, and now and then something else."""
     time, learned = BEGAN + number, 0.08 * number / (rounds + 1)
-    lines = []
+    lines = _decisions(number, envs, epochs, time)
     for env in range(envs):
         gain = learned + rng.gauss(0.0, 0.03)
         control = rng.gauss(0.7, 0.05)
@@ -86,7 +86,6 @@ def round_lines(number: int, rounds: int, envs: int, epochs: int, rng: random.Ra
                 time,
             )
         )
-    lines += _decisions(number, envs, epochs, time)
     lines.append(line_of(_round(number, envs, epochs, learned, rng), time))
     if number % 50 == 7:
         lines.append(line_of(replace(_ANOMALY, round=number), time))

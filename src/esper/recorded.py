@@ -36,7 +36,7 @@ def train(
     with _open_run(config, resume=resume) as run, _recorder(run, config) as sink:
         checkpoint = run.checkpoints.newest() if resume else None
         return train_ppo_vectorized(
-            config, directory=run.path, resume=checkpoint, sink=sink, progress=progress
+            config, checkpoints=run.checkpoints, resume=checkpoint, sink=sink, progress=progress
         )
 
 
@@ -94,9 +94,10 @@ def _open_run(config: TrainingConfig, *, resume: bool) -> RunDirectory:
     provenance = collect_provenance(
         seeds={"run": config.seed}, device=config.device, precision=config.precision
     )
+    where, kept = (config.run_directory, config.run_name), config.run_keep_checkpoints
     if resume:
-        return RunDirectory.resume(config.run_directory, config.run_name, provenance)
-    return RunDirectory.create(config.run_directory, config.run_name, config.to_dict(), provenance)
+        return RunDirectory.resume(*where, provenance, kept=kept)
+    return RunDirectory.create(*where, config.to_dict(), provenance, kept=kept)
 
 
 @contextlib.contextmanager

@@ -140,11 +140,65 @@ def test_a_checkpoint_of_another_layout_is_refused(capsys: pytest.CaptureFixture
     assert main(train("four", 1, "--suite", "toy_slots", "--quiet")) == 0
     shutil.copy("runs/four/checkpoints/last.pt", "runs/three/checkpoints/last.pt")
     Path("runs/three/checkpoints/best.pt").unlink()
+    before = Path("runs/three/events.jsonl").read_bytes()
     for verb in ("resume", "evaluate"):
         assert main([verb, "three"]) == 2
         told = capsys.readouterr().err
         assert "the checkpoint's slot_ids is" in told
         assert told.count("\n") == 1
+    assert Path("runs/three/events.jsonl").read_bytes() == before
+    assert [each["standing"] for each in ask(capsys, "runs")] == ["finished", "finished"]
+
+
+def test_a_checkpoint_of_another_version_leaves_the_run_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(train("mine", 1, "--quiet")) == 0
+    last = Path("runs/mine/checkpoints/last.pt")
+    torch.save({**torch.load(last, weights_only=True), "version": "esper-ppo-0"}, last)
+    assert main(["resume", "mine"]) == 2
+    assert "version 'esper-ppo-0'; this code reads" in capsys.readouterr().err
+    (listing,) = ask(capsys, "runs")
+    assert (listing["standing"], listing["last_round"]) == ("finished", 1)
+
+
+def test_old_checkpoints_go_and_the_best_and_the_last_stay() -> None:
+    assert main(train("mine", 9, "--quiet", "--run-keep-checkpoints", "2")) == 0
+    kept = {path.name for path in Path("runs/mine/checkpoints").iterdir()}
+    assert kept == {"round-000006.pt", "round-000008.pt", "best.pt", "last.pt"}
+
+
+def test_a_run_that_is_stopped_before_its_first_round_says_what_is_kept(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control curves of real hosts take a while; those that were trained need not be trained again."""
+    monkeypatch.setenv("ESPER_CACHE", str(Path("cache").resolve()))
+    hosts = "--suite mnist1d:size=500 --horizon 5 --num-envs 1 --num-minibatches 1 --pool-host-seeds 40"
+    command = [sys.executable, "-m", "esper", "train", *shlex.split(hosts), "--eval-every", "0"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(esper.__file__).parents[1])}
+    child = subprocess.Popen(
+        [*command, "--run-name", "mine"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        for line in child.stdout:
+            if line.startswith("  4 of 40"):
+                break
+        child.send_signal(signal.SIGTERM)
+        child.stdout.read()
+        told = child.stderr.read()
+    assert child.returncode == 130
+    kept = len(list(Path("cache/controls").iterdir()))
+    assert told == (
+        f"esper: stopped by SIGTERM while control curves were trained ({kept} of 40 are kept); "
+        "`esper resume runs/mine` goes on\n"
+    )
+    assert 4 <= kept < 40
+    (listing,) = ask(capsys, "runs")
+    assert (listing["standing"], listing["last_round"]) == ("interrupted", None)
 
 
 def test_a_task_of_another_world_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

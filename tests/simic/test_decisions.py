@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from esper.leyline import CAUSAL_TABLE, HEAD_NAMES, DecisionTaken, LifecycleOp
+from esper.leyline import CAUSAL_TABLE, HEAD_NAMES, DecisionTaken, LifecycleOp, Place
 from esper.simic.building import build
 from esper.simic.decisions import DecisionLog, joint_log_probs
 from esper.simic.explaining import by_feature
@@ -27,11 +27,11 @@ def test_a_rollout_told() -> None:
         log.before()
         _, reward, terminated, truncated, info = envs.step(actions)
         agent.observe(torch.from_numpy(reward), terminated, truncated)
-        log.after([7] * ENVS, [epoch] * ENVS, [0.5] * ENVS)
+        log.after([Place(4, env, 7, epoch) for env in range(ENVS)], [0.5] * ENVS)
         chosen.append(actions)
         rewards.append(reward)
     before = agent.action_generator.get_state()
-    events = list(log.events(4, agent))
+    events = [event for step in log.steps(agent) for event in step]
     assert torch.equal(agent.action_generator.get_state(), before)
     assert len(events) == ENVS * STEPS
     ops = np.stack(chosen)[:, :, 0].reshape(-1)
@@ -82,8 +82,8 @@ def test_what_the_policy_saw_is_told_on_demand() -> None:
         _, reward, terminated, truncated, info = envs.step(actions)
         agent.observe(torch.from_numpy(reward), terminated, truncated)
         epoch += 1
-        log.after([0, 0], [epoch, epoch], [None, None])
-    first, *_, last = log.events(1, agent)
+        log.after([Place(1, env, 0, epoch) for env in range(2)], [None, None])
+    first, *_, last = (event for step in log.steps(agent) for event in step)
     assert first.observation is not None
     assert last.observation is not None
     assert first.stages is not None

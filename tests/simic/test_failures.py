@@ -1,6 +1,8 @@
 """However a run ends, its last word says how; SPEC B1."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper.leyline import NOWHERE, AnomalyRaised, Event, Place, RoundFinished, RunFinished
-from esper.simic.agent import NonFiniteUpdateError, PPOAgent
-from esper.simic.env import GrowthVectorEnv
+from esper.nissa import Checkpoints
+from esper.simic.agent import CheckpointError, NonFiniteUpdateError, PPOAgent
+from esper.simic.env import GrowthVectorEnv, make_env
+from esper.simic.toy import ToyWorld
 from esper.simic.trainer import train_ppo_vectorized
 from esper.simic.training_config import TrainingConfig
+from esper.simic.workers import WorkerHung
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
 CONFIG = TrainingConfig(
@@ -52,7 +57,7 @@ def test_three_updates_that_are_not_finite_stop_the_run(
     poison(monkeypatch, 2, 3, 4)
     listener = Listener()
     with pytest.raises(NonFiniteUpdateError, match="3 updates in a row"):
-        train_ppo_vectorized(CONFIG, directory=tmp_path, sink=listener)
+        train_ppo_vectorized(CONFIG, checkpoints=Checkpoints(tmp_path / "checkpoints"), sink=listener)
     (end,) = listener.ends
     assert listener.events[-1] is end
     assert (end.status, end.rounds) == ("failed", 3)
@@ -70,7 +75,7 @@ def test_three_updates_that_are_not_finite_stop_the_run(
 def test_two_are_skipped_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     poison(monkeypatch, 2, 3, 5, 6)
     listener = Listener()
-    result = train_ppo_vectorized(CONFIG, directory=tmp_path, sink=listener)
+    result = train_ppo_vectorized(CONFIG, checkpoints=Checkpoints(tmp_path / "checkpoints"), sink=listener)
     assert result.rounds == 6
     (end,) = listener.ends
     assert end.status == "finished"
@@ -99,6 +104,65 @@ def test_any_exception_is_the_last_word(
     assert (end.status, end.rounds, end.env_steps) == (status, 0, 0)
     assert end.reason in ("RuntimeError: broken", "KeyboardInterrupt")
     assert len(closed) == 1
+
+
+@pytest.mark.parametrize("what", ["PPOAgent", "GrowthVectorEnv"])
+def test_a_run_that_cannot_be_built_leaves_no_processes(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+
+    class Spread(ToyWorld):
+        """Stands for worker processes."""
+
+        def __init__(self, factory: str, *, num_hosts: int, **_: object) -> None:
+            assert factory.endswith("ToyWorld")
+            super().__init__(num_hosts)
+
+        def close(self) -> None:
+            closed.append(True)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("cannot be made")
+
+    monkeypatch.setattr("esper.simic.env.making.ProcessWorld", Spread)
+    monkeypatch.setattr(f"esper.simic.building.{what}", refuse)
+    with pytest.raises(ValueError, match="cannot be made"):
+        train_ppo_vectorized(replace(CONFIG, workers=2))
+    assert closed == [True]
+    monkeypatch.setattr("esper.simic.env.making.GrowthVectorEnv", refuse)
+    with pytest.raises(ValueError, match="cannot be made"):
+        make_env("toy", 2, workers=2)
+    assert closed == [True, True]
+
+
+def test_a_resume_that_is_refused_is_no_word_of_the_run(tmp_path: Path) -> None:
+    listener = Listener()
+    with pytest.raises(CheckpointError, match="there is no such checkpoint"):
+        train_ppo_vectorized(CONFIG, resume=tmp_path / "gone.pt", sink=listener)
+    assert listener.events == []
+
+
+def test_a_hung_worker_ends_the_run_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    class Spread(ToyWorld):
+        def __init__(self, _: str, *, num_hosts: int, timeout: float, **__: object) -> None:
+            asked.append(timeout)
+            super().__init__(num_hosts)
+
+        def close(self) -> None:
+            asked.append("closed")
+
+        def epoch(self, host_idxs: Sequence[int]) -> None:
+            raise WorkerHung(f"worker 1 has not answered for hosts {list(host_idxs)}")
+
+    monkeypatch.setattr("esper.simic.env.making.ProcessWorld", Spread)
+    listener = Listener()
+    with pytest.raises(WorkerHung, match="worker 1"):
+        train_ppo_vectorized(replace(CONFIG, workers=2, worker_timeout=7.5), sink=listener)
+    assert asked == [7.5, "closed"]
+    (end,) = listener.ends
+    assert end.status == "failed"
+    assert end.reason == "WorkerHung: worker 1 has not answered for hosts [0, 1]"
 
 
 def test_even_one_before_anything_was_built(monkeypatch: pytest.MonkeyPatch) -> None:

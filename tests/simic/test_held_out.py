@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from esper.nissa import Checkpoints
 from esper.simic.building import build, evaluation_episodes
 from esper.simic.evaluation import RulePlayer, play_cases
 from esper.simic.held_out import UnfitCaseError, evaluate_checkpoint, held_out_cases
@@ -35,7 +36,7 @@ def small(**changes: object) -> TrainingConfig:
 
 
 def trained(config: TrainingConfig, folder: Path) -> Path:
-    path = train_ppo_vectorized(config, directory=folder).last_checkpoint
+    path = train_ppo_vectorized(config, checkpoints=Checkpoints(folder / "checkpoints")).last_checkpoint
     assert path is not None
     return path
 

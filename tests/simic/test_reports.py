@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from esper.leyline import ActionOutcome, ActionSpec, Curve, IllegalChoice, LifecycleOp, Style
+from esper.leyline import ActionOutcome, ActionSpec, Curve, IllegalChoice, LifecycleOp, Place, Style
 from esper.simic.agent import Anomaly, AnomalyDetector, AnomalyKind, GradientStats, PPOUpdateMetrics
 from esper.simic.agent.anomaly import ADVICE
 from esper.simic.agent.value_metrics import ValueDiagnostics
@@ -120,7 +120,7 @@ def test_a_round_without_episodes_and_with_trouble(broken: PPOUpdateMetrics) -> 
 
 
 def test_an_episode_keeps_everything() -> None:
-    event = episode_finished(SUMMARY, round_number=3, env=1, episode=9)
+    event = episode_finished(SUMMARY, Place(round=3, env=1, episode=9))
     assert (event.round, event.env, event.episode) == (3, 1, 9)
     counts = {"WAIT": 15, "GERMINATE": 1, "SET_ALPHA_TARGET": 0, "PRUNE": 1, "FOSSILIZE": 1, "ADVANCE": 2}
     assert event.operations == counts
@@ -145,10 +145,7 @@ def test_a_decision_has_only_the_choices_that_matter(op: LifecycleOp, used: set[
     event = decision_taken(
         ActionOutcome(action, action),
         RewardComponents(final_score=0.5, rollback=-1.0),
-        round_number=1,
-        env=2,
-        episode=3,
-        epoch=4,
+        place=Place(1, 2, 3, 4),
         contribution=0.1,
         value=None,
         log_prob=-1.0,
@@ -168,10 +165,7 @@ def test_an_illegal_decision_says_why() -> None:
     event = decision_taken(
         outcome,
         RewardComponents(),
-        round_number=1,
-        env=2,
-        episode=3,
-        epoch=4,
+        place=Place(1, 2, 3, 4),
         contribution=None,
         value=None,
         log_prob=None,

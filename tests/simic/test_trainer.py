@@ -23,6 +23,7 @@ from esper.leyline import (
     RunFinished,
 )
 from esper.leyline.events import NOWHERE
+from esper.nissa import Checkpoints
 from esper.simic.building import build
 from esper.simic.trainer import TrainingResult, VectorizedPPOTrainer, train_ppo_vectorized
 from esper.simic.training_config import TrainingConfig
@@ -71,7 +72,7 @@ def _same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 def test_a_run_tells_what_it_did(tmp_path: Path) -> None:
     listener = Listener()
-    result = train_ppo_vectorized(_config(), directory=tmp_path, sink=listener)
+    result = train_ppo_vectorized(_config(), checkpoints=Checkpoints(tmp_path / "checkpoints"), sink=listener)
     assert (result.rounds, result.env_steps, result.interrupted) == (5, 5 * 6 * 20, None)
     rounds = [event for event in listener.events if isinstance(event, RoundFinished)]
     assert [event.round for event in rounds] == [1, 2, 3, 4, 5]
@@ -103,7 +104,7 @@ def test_a_run_tells_what_it_did(tmp_path: Path) -> None:
 
 
 def test_telemetry_and_checkpoints_change_nothing(tmp_path: Path) -> None:
-    train_ppo_vectorized(_config(), directory=tmp_path, sink=Listener())
+    train_ppo_vectorized(_config(), checkpoints=Checkpoints(tmp_path / "checkpoints"), sink=Listener())
     quiet = build(_config(run_telemetry="off", eval_every=0))
     trainer = VectorizedPPOTrainer(_config(run_telemetry="off", eval_every=0), quiet)
     trainer.begin()
@@ -114,23 +115,29 @@ def test_telemetry_and_checkpoints_change_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("saved", ["round-000002", "round-000004"])
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, saved: str) -> None:
     whole, rest = tmp_path / "whole", tmp_path / "rest"
-    uninterrupted = train_ppo_vectorized(_config(), directory=whole)
-    resumed = train_ppo_vectorized(_config(), directory=rest, resume=whole / "checkpoints" / f"{saved}.pt")
+    uninterrupted = train_ppo_vectorized(_config(), checkpoints=Checkpoints(whole / "checkpoints"))
+    resumed = train_ppo_vectorized(
+        _config(), checkpoints=Checkpoints(rest / "checkpoints"), resume=whole / "checkpoints" / f"{saved}.pt"
+    )
     assert _same(_weights(whole), _weights(rest))
     assert (resumed.env_steps, resumed.best_score) == (uninterrupted.env_steps, uninterrupted.best_score)
 
 
 def test_workers_change_nothing(tmp_path: Path) -> None:
     config = _config(rounds=2, eval_every=0)
-    train_ppo_vectorized(config, directory=tmp_path / "none")
-    train_ppo_vectorized(_config(rounds=2, eval_every=0, workers=2), directory=tmp_path / "two")
+    train_ppo_vectorized(config, checkpoints=Checkpoints(tmp_path / "none" / "checkpoints"))
+    train_ppo_vectorized(
+        _config(rounds=2, eval_every=0, workers=2), checkpoints=Checkpoints(tmp_path / "two" / "checkpoints")
+    )
     assert _same(_weights(tmp_path / "none"), _weights(tmp_path / "two"))
 
 
 def test_a_lost_worker_costs_its_episodes_and_nothing_else(tmp_path: Path) -> None:
     config = _config(rounds=3, eval_every=0, workers=2)
     training, listener = build(config), Listener()
-    trainer = VectorizedPPOTrainer(config, training, directory=tmp_path, sink=listener)
+    trainer = VectorizedPPOTrainer(
+        config, training, checkpoints=Checkpoints(tmp_path / "checkpoints"), sink=listener
+    )
     trainer.begin()
     victim = training.envs.episodes.world.process_ids[0]  # type: ignore[attr-defined]
     os.kill(victim, signal.SIGKILL)
@@ -147,12 +154,14 @@ _SCRIPT = """
 import sys, warnings
 warnings.simplefilter("ignore")
 from pathlib import Path
+from esper.nissa import Checkpoints
 from esper.simic.trainer import train_ppo_vectorized
 from esper.simic.training_config import TrainingConfig
 config = TrainingConfig.load(sys.argv[1])
 resume = Path(sys.argv[3]) if len(sys.argv) > 3 else None
 tell = lambda event: print(type(event).__name__, flush=True)
-result = train_ppo_vectorized(config, directory=Path(sys.argv[2]), resume=resume, progress=tell)
+store = Checkpoints(Path(sys.argv[2]) / "checkpoints")
+result = train_ppo_vectorized(config, checkpoints=store, resume=resume, progress=tell)
 print("stopped by", result.interrupted, flush=True)
 """
 
@@ -170,7 +179,11 @@ def _start(config: Path, directory: Path) -> "subprocess.Popen[str]":
 
 
 def _finish(config: TrainingConfig, directory: Path) -> TrainingResult:
-    return train_ppo_vectorized(config, directory=directory, resume=directory / "checkpoints" / "last.pt")
+    return train_ppo_vectorized(
+        config,
+        checkpoints=Checkpoints(directory / "checkpoints"),
+        resume=directory / "checkpoints" / "last.pt",
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
@@ -190,5 +203,5 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path: Path, number: sign
         assert f"stopped by {number.name}" in told
     resumed = _finish(config, tmp_path / "stopped")
     assert resumed.rounds == 14
-    train_ppo_vectorized(config, directory=tmp_path / "whole")
+    train_ppo_vectorized(config, checkpoints=Checkpoints(tmp_path / "whole" / "checkpoints"))
     assert _same(_weights(tmp_path / "whole"), _weights(tmp_path / "stopped"))

@@ -203,7 +203,8 @@ CONSUMERS: dict[str, Callable[[TrainingConfig], Mapping[str, object]]] = {
 }
 TRAINER = {
     *("suite", "horizon", "workers", "device", "seed", "rollout_steps", "hidden_size", "exploration_floor"),
-    *("run_name", "run_directory", "run_checkpoint_every", "run_tensorboard", "run_wandb"),
+    *("run_name", "run_directory", "run_checkpoint_every", "run_keep_checkpoints", "run_tensorboard"),
+    *("run_wandb", "worker_timeout"),
     *("eval_every", "eval_episodes", "pool_cases", "pool_host_seeds"),
 }
 """What the trainer reads itself."""

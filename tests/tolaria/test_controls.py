@@ -2,13 +2,14 @@
 
 import json
 import os
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
 from esper.tolaria import controls
-from esper.tolaria.controls import ControlCurves
+from esper.tolaria.controls import ControlCurves, ControlRun, compute_plain, run_from_plain
 from esper.tolaria.tasks import forget, register
 from esper.tolaria.world import EngineWorld
 from tiny_tasks import germinate, tiny_task
@@ -111,6 +112,34 @@ def test_preparing_tells_how_far_it_is(directory: Path) -> None:
     assert told == [(0, 2), (1, 2), (2, 2)]
     curves.prepare(wanted, tell=lambda done, total: told.append((done, total)))
     assert len(told) == 3
+
+
+def test_preparing_stops_when_it_is_asked_to_and_keeps_what_is_done(directory: Path) -> None:
+    curves, told = ControlCurves(2, directory), list[tuple[int, int]]()
+    wanted = [("tiny", seed) for seed in range(5)]
+    curves.prepare(wanted, tell=lambda done, total: told.append((done, total)), stop=lambda: len(told) >= 3)
+    assert told == [(0, 5), (1, 5), (2, 5)]
+    assert len(list(directory.iterdir())) == 2
+    curves.prepare(wanted, tell=lambda done, total: told.append((done, total)), stop=lambda: True)
+    assert len(told) == 3
+
+
+def test_several_at_once_are_trained_by_whoever_is_there_for_it(directory: Path) -> None:
+    asked: list[list[tuple[str, int]]] = []
+
+    def trainer(
+        wanted: Sequence[tuple[str, int]], epochs: int, device: torch.device
+    ) -> Generator[ControlRun]:
+        asked.append(list(wanted))
+        for case, seed in reversed(wanted):  # the order in which they come back is theirs
+            yield run_from_plain(compute_plain(case, seed, epochs, str(device)))
+
+    curves = ControlCurves(2, directory, trainer=trainer)
+    curves.curve("tiny", 1)
+    found = curves.curves([("tiny", 0), ("tiny", 1), ("tiny", 2), ("tiny", 0)])
+    assert asked == [[("tiny", 1)], [("tiny", 0), ("tiny", 2)]]
+    alone = ControlCurves(2, directory / "alone")
+    assert found == [alone.curve("tiny", seed) for seed in (0, 1, 2, 0)]
 
 
 def test_a_curve_without_epochs_is_refused() -> None:

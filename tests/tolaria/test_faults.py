@@ -37,7 +37,7 @@ class Recorder:
 def _live(fault: Fault | None) -> tuple[EngineWorld, list[list[Told]], Recorder]:
     """Three hosts, each with a blended seed; at one epoch's beginning something breaks in the second."""
     recorder = Recorder()
-    world = EngineWorld(3, events=recorder)
+    world = EngineWorld(3, events=lambda _: recorder)
     register(tiny_task("other"))  # data of its own for the one that will break
     try:
         for index in range(3):

@@ -1,12 +1,15 @@
 """Leyline: the contracts every other part agrees on. Plain data and protocols; nothing heavy is imported."""
 
+from esper.leyline.checkpoints import CheckpointStore
 from esper.leyline.decisions import ActionOutcome, ActionSpec, IllegalChoice, Situation
 from esper.leyline.events import (
     NOWHERE,
     Event,
     EventSink,
     HostEvent,
+    HostLog,
     HostRolledBack,
+    HostSinks,
     NonFiniteSeedOutput,
     Place,
     PlacedSink,
@@ -56,6 +59,7 @@ from esper.leyline.slots import (
     SlotSnapshot,
 )
 from esper.leyline.worlds import (
+    Beginning,
     ControlCurve,
     Controls,
     EpochReport,
@@ -80,10 +84,12 @@ __all__ = [
     "ActionOutcome",
     "ActionSpec",
     "AnomalyRaised",
+    "Beginning",
     "BlueprintCard",
     "BlueprintKind",
     "CheckpointReason",
     "CheckpointSaved",
+    "CheckpointStore",
     "Composition",
     "ControlCurve",
     "Controls",
@@ -98,9 +104,11 @@ __all__ = [
     "HeadEntropies",
     "HeadLogProbs",
     "HostEvent",
+    "HostLog",
     "HostProtocol",
     "HostRolledBack",
     "HostSignals",
+    "HostSinks",
     "HostsLost",
     "IllegalChoice",
     "Layout",

@@ -1,5 +1,6 @@
 """What happens to a growing model, as typed records, and where emitters send them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -111,6 +112,39 @@ class RunSink(EventSink, Protocol):
     """Where the events of a run go. Those that do not say where they happened can be given a place."""
 
     def emit(self, event: Event, place: Place = NOWHERE) -> None: ...
+
+
+HostSinks = Callable[[int], EventSink]
+"""Index of a host -> where what happens to it is told."""
+
+
+class HostLog:
+    """Keeps what hosts tell until somebody takes it, who then says where in a run it happened."""
+
+    __slots__ = ("_told",)
+
+    def __init__(self) -> None:
+        self._told: list[tuple[int, HostEvent]] = []
+
+    def sink(self, host_idx: int) -> EventSink:
+        return _OneHost(self._told, host_idx)
+
+    def take(self) -> list[tuple[int, HostEvent]]:
+        """(host, what happened to it) since the last time, in order."""
+        told = self._told[:]
+        self._told.clear()  # the list itself stays: sinks hold on to it
+        return told
+
+
+class _OneHost:
+    __slots__ = ("_host_idx", "_told")
+
+    def __init__(self, told: list[tuple[int, HostEvent]], host_idx: int) -> None:
+        self._told, self._host_idx = told, host_idx
+
+    def emit(self, event: Event) -> None:
+        assert isinstance(event, HostEvent)
+        self._told.append((self._host_idx, event))
 
 
 class PlacedSink:

@@ -92,6 +92,10 @@ class RoundFinished:
     """How often each LifecycleOp was executed in the round."""
     reward_components: Mapping[str, float]
     """Mean per step of each part of the reward; empty when nothing was measured."""
+    host_seconds: float | None = None
+    """Of those seconds, while hosts began, trained, were validated and settled; null where nobody measured it."""
+    seconds_by_part: Mapping[str, float] | None = None
+    """Part of the round, as outer/inner -> how many of those seconds it took."""
     peak_memory_bytes: int | None = None
     """The most that the training process itself has held in memory so far; its workers are not counted."""
 

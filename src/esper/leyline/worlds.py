@@ -97,6 +97,14 @@ class HostsLost(RuntimeError):
         super().__init__(f"lost hosts {', '.join(map(str, host_idxs))}: {reason}")
 
 
+class Beginning(NamedTuple):
+    """A host that is to begin."""
+
+    host_idx: int
+    case: str
+    seed: int
+
+
 class World(Protocol):
     """K hosts on one device, stepped together one epoch at a time.
 
@@ -105,6 +113,10 @@ class World(Protocol):
 
     def begin(self, host_idx: int, case: str, seed: int) -> None:
         """Replace a host by a new, untrained one of the task instance `case`, and validate it (epoch 0)."""
+        ...
+
+    def begin_many(self, beginnings: Sequence[Beginning]) -> None:
+        """The same for several hosts, all at work at once where that is possible."""
         ...
 
     def host(self, host_idx: int) -> HostProtocol: ...
@@ -119,6 +131,10 @@ class World(Protocol):
 
     def settle(self, host_idx: int, rent: float, *, committed_only: bool) -> None:
         """At the end: remove what is not part of the product and validate again if it changed."""
+        ...
+
+    def settle_many(self, host_idxs: Sequence[int], rent: float, *, committed_only: bool) -> None:
+        """The same for several hosts, all at work at once where that is possible."""
         ...
 
     def state_dict(self, host_idx: int) -> dict[str, object]:
@@ -141,4 +157,8 @@ class Controls(Protocol):
 
     def curve(self, case: str, seed: int) -> ControlCurve:
         """Of the host that `World.begin(_, case, seed)` makes, from epoch 0 to the horizon."""
+        ...
+
+    def curves(self, wanted: Sequence[tuple[str, int]]) -> list[ControlCurve]:
+        """Of several (case, seed); those that must be trained first are trained at once where that is possible."""
         ...

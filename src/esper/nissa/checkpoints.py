@@ -7,25 +7,27 @@ from esper.leyline import CheckpointReason
 from esper.nissa.files import PARTIAL, write_atomically
 
 KEPT = 3
-"""Periodic checkpoints; older ones are removed."""
+"""Periodic checkpoints, by default; older ones are removed."""
 
 
 class Checkpoints:
     """`checkpoints/round-000040.pt`, `best.pt` and `last.pt`."""
 
-    __slots__ = ("folder",)
+    __slots__ = ("folder", "kept")
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, kept: int = KEPT) -> None:
+        if kept < 1:
+            raise ValueError(f"kept is {kept}; expected >= 1")
+        self.folder, self.kept = folder, kept
 
     def save(
         self, write: Callable[[Path], None], *, round_number: int, reason: CheckpointReason = "periodic"
     ) -> Path:
         """Have `write` (such as `PPOAgent.save`) fill a file, and put it in its place; returns where."""
-        self.folder.mkdir(exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / (f"round-{round_number:06d}.pt" if reason == "periodic" else f"{reason}.pt")
         write_atomically(path, write)
-        for old in self.periodic()[:-KEPT]:
+        for old in self.periodic()[: -self.kept]:
             old.unlink()
         return path
 

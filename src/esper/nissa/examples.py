@@ -146,6 +146,8 @@ _EVENTS: tuple[Event, ...] = (
         kl_stopped=False,
         operations=_OPERATIONS,
         reward_components={**_REWARD, "total": 0.03125},
+        host_seconds=30.5,
+        seconds_by_part={"collect": 31.0, "collect/step": 30.75, "collect/step/hosts": 30.5, "learn": 1.25},
         peak_memory_bytes=734003200,
     ),
     AnomalyRaised(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from esper.leyline import CheckpointSaved, RoundFinished, RunStarted
+from esper.leyline import RoundFinished, RunStarted
 from esper.nissa.errors import RunError
 from esper.nissa.lock import is_being_written
 from esper.nissa.records import Record
@@ -65,7 +65,7 @@ def read_run(
     kinds  these, and those that tell where it went on
     """
     records: list[Record] = []
-    wanted = None if kinds is None else {*kinds, RunStarted.kind, CheckpointSaved.kind, RoundFinished.kind}
+    wanted = None if kinds is None else {*kinds, RunStarted.kind, RoundFinished.kind}
     for record in read_events(path, kinds=wanted, notes=notes):
         if isinstance(record.event, RunStarted):
             resumed_from = record.event.resumed_from
@@ -75,12 +75,10 @@ def read_run(
 
 
 def _end_of_round(records: list[Record], round_number: int) -> int:
-    """One past the last record that a checkpoint of this round stands for."""
-    for kind in (CheckpointSaved, RoundFinished):
-        for index in range(len(records) - 1, -1, -1):
-            event = records[index].event
-            if isinstance(event, kind) and event.round == round_number:
-                return index + 1
+    """One past the last record of this round: what was said after its checkpoint belongs to it, too."""
+    for index in range(len(records) - 1, -1, -1):
+        if records[index].place.round == round_number:
+            return index + 1
     return len(records)
 
 

@@ -12,7 +12,7 @@ from types import TracebackType
 
 from pydantic import JsonValue
 
-from esper.nissa.checkpoints import Checkpoints
+from esper.nissa.checkpoints import KEPT, Checkpoints
 from esper.nissa.errors import RunError
 from esper.nissa.files import write_json
 from esper.nissa.lock import WriterLock
@@ -50,15 +50,21 @@ class RunDirectory:
 
     __slots__ = ("_lock", "checkpoints", "name", "path")
 
-    def __init__(self, path: Path, lock: WriterLock) -> None:
+    def __init__(self, path: Path, lock: WriterLock, *, kept: int = KEPT) -> None:
         self.path, self.name, self._lock = path, path.name, lock
-        self.checkpoints = Checkpoints(path / "checkpoints")
+        self.checkpoints = Checkpoints(path / "checkpoints", kept=kept)
 
     @staticmethod
     def create(
-        root: Path, name: str, config: Mapping[str, JsonValue], provenance: Provenance
+        root: Path,
+        name: str,
+        config: Mapping[str, JsonValue],
+        provenance: Provenance,
+        *,
+        kept: int = KEPT,
     ) -> "RunDirectory":
-        """A new run. A name that is taken is refused; nothing is ever overwritten."""
+        """A new run, of whose periodic checkpoints so many are kept. A name that is taken is refused; nothing is
+        ever overwritten."""
         require_run_name(name)
         path = root / name
         try:
@@ -80,10 +86,10 @@ class RunDirectory:
             if isinstance(error, OSError):
                 raise RunError(f"run {path} cannot be written ({error.strerror})") from error
             raise
-        return RunDirectory(path, lock)
+        return RunDirectory(path, lock, kept=kept)
 
     @staticmethod
-    def resume(root: Path, name: str, provenance: Provenance) -> "RunDirectory":
+    def resume(root: Path, name: str, provenance: Provenance, *, kept: int = KEPT) -> "RunDirectory":
         """A run that is there and that nobody is writing; its second start is kept as provenance.2.json."""
         require_run_name(name)
         path = root / name
@@ -98,7 +104,7 @@ class RunDirectory:
         except OSError as error:
             lock.release()
             raise RunError(f"run {path} cannot be written ({error.strerror})") from error
-        run = RunDirectory(path, lock)
+        run = RunDirectory(path, lock, kept=kept)
         run.checkpoints.remove_partial()
         return run
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from esper.leyline import HostLog, HostSinks
 from esper.simic.agent import AnomalyDetector, PPOAgent, PPOConfig
 from esper.simic.env import GrowthVectorEnv, make_world
 from esper.simic.env.episodes import Episodes
@@ -30,28 +31,38 @@ class Training:
     agent: PPOAgent
     pool: CasePool
     setting: Setting
+    host_log: HostLog | None
+    """What happens to hosts, for whoever steps them to take; None if nobody wants to know."""
 
 
 def build(config: TrainingConfig, *, failure_checkpoint: Path | None = None) -> Training:
     """`failure_checkpoint` is where the agent saves itself before it gives up."""
-    setting = _setting(config, config.suite, config.num_envs, workers=config.workers)
-    pool = CasePool.drawn(
-        setting.cases, size=config.pool_cases, host_seeds=config.pool_host_seeds, seed=config.seed
+    host_log = HostLog() if config.tells_everything else None
+    setting = _setting(
+        config,
+        config.suite,
+        config.num_envs,
+        workers=config.workers,
+        events=None if host_log is None else host_log.sink,
     )
-    envs = GrowthVectorEnv(
-        setting.world,
-        setting.space,
-        pool,
-        num_envs=config.num_envs,
-        horizon=setting.horizon,
-        reward=_reward(config, setting),
-        controls=setting.controls,
-        host_seeds=pool.host_seeds,
-        on_close=setting.close,
-        **config.to_tracker_kwargs(),
-        **config.to_env_kwargs(),
-    )
-    return Training(envs, build_agent(config, envs, failure_checkpoint), pool, setting)
+    with setting.closed_on_failure():
+        pool = CasePool.drawn(
+            setting.cases, size=config.pool_cases, host_seeds=config.pool_host_seeds, seed=config.seed
+        )
+        envs = GrowthVectorEnv(
+            setting.world,
+            setting.space,
+            pool,
+            num_envs=config.num_envs,
+            horizon=setting.horizon,
+            reward=_reward(config, setting),
+            controls=setting.controls,
+            host_seeds=pool.host_seeds,
+            on_close=setting.close,
+            **config.to_tracker_kwargs(),
+            **config.to_env_kwargs(),
+        )
+        return Training(envs, build_agent(config, envs, failure_checkpoint), pool, setting, host_log)
 
 
 def build_agent(
@@ -76,20 +87,30 @@ def build_agent(
 
 
 def prepare_controls(
-    training: Training, config: TrainingConfig, tell: Callable[[Preparing], None] = lambda _: None
-) -> None:
-    """Compute the control curves that will be needed and are not on disk yet."""
+    training: Training,
+    config: TrainingConfig,
+    tell: Callable[[Preparing], None] = lambda _: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Preparing | None:
+    """Compute the control curves that will be needed and are not on disk yet, until `stop` says so.
+
+    Returns how many of how many were made; None if none was missing.
+    """
     controls = training.setting.controls
     if not config.reward_control_variate or not isinstance(controls, ControlCurves):
-        return
+        return None
+    latest: Preparing | None = None
+
+    def count(done: int, total: int) -> None:
+        nonlocal latest
+        latest = Preparing(done, total)
+        tell(latest)
+
     wanted = list(training.pool.pairs())
     if config.eval_every:
         wanted += selection_cases(training, config.eval_episodes)
-    controls.prepare(
-        wanted,
-        processes=max(config.workers, 1),
-        tell=lambda done, total: tell(Preparing(done, total)),
-    )
+    controls.prepare(wanted, tell=count, stop=stop)
+    return latest
 
 
 def selection_cases(training: Training, episodes: int) -> list[tuple[str, int]]:
@@ -117,10 +138,23 @@ def evaluation_episodes(
     )
 
 
-def _setting(config: TrainingConfig, suite: str, num_envs: int, *, workers: int = 0) -> Setting:
-    governor = GovernorRules(**config.to_governor_kwargs())
+def _setting(
+    config: TrainingConfig,
+    suite: str,
+    num_envs: int,
+    *,
+    workers: int = 0,
+    events: HostSinks | None = None,
+) -> Setting:
     return make_world(
-        suite, num_envs, device=config.device, workers=workers, horizon=config.horizon, governor=governor
+        suite,
+        num_envs,
+        device=config.device,
+        workers=workers,
+        horizon=config.horizon,
+        governor=GovernorRules(**config.to_governor_kwargs()),
+        events=events,
+        worker_timeout=config.worker_timeout,
     )
 
 

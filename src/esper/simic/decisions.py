@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from esper.leyline import ActionOutcome, DecisionTaken, LifecycleOp, SlotReading
+from esper.leyline import ActionOutcome, DecisionTaken, LifecycleOp, Place, SlotReading
 from esper.simic.agent import PPOAgent
 from esper.simic.env import GrowthVectorEnv
 from esper.simic.explaining import (
@@ -39,8 +39,7 @@ class _Step:
     seen: tuple[_Seen, ...]
     components: tuple[RewardComponents, ...]
     accuracies: tuple[float | None, ...]
-    episodes: tuple[int, ...]
-    epochs: tuple[int, ...]
+    places: tuple[Place, ...]
     lost: NDArray[np.bool_]
 
 
@@ -60,10 +59,8 @@ class DecisionLog:
         hosts = (self._envs.episodes.host(env_idx) for env_idx in range(self._envs.num_envs))
         self._seen = tuple(_Seen(host.slot_config.slot_ids, host.readings()) for host in hosts)
 
-    def after(
-        self, episodes: Sequence[int], epochs: Sequence[int], accuracies: Sequence[float | None]
-    ) -> None:
-        """What came of them. `epochs` counts those trained in each episode, this one included."""
+    def after(self, places: Sequence[Place], accuracies: Sequence[float | None]) -> None:
+        """What came of them, where in the run each env was, and its accuracy after the step."""
         result = self._envs.last_step
         self._steps.append(
             _Step(
@@ -71,48 +68,45 @@ class DecisionLog:
                 seen=self._seen,
                 components=tuple(result.components.row(row) for row in range(self._envs.num_envs)),
                 accuracies=tuple(accuracies),
-                episodes=tuple(episodes),
-                epochs=tuple(epochs),
+                places=tuple(places),
                 lost=result.lost.copy(),
             )
         )
 
-    def events(self, round_number: int, agent: PPOAgent) -> Iterator[DecisionTaken]:
-        """With what the agent's full rollout knows of them. Steps of lost hosts are left out."""
+    def steps(self, agent: PPOAgent) -> Iterator[list[DecisionTaken]]:
+        """Step by step, with what the agent's full rollout knows of them. Those of lost hosts are left out."""
         values, log_probs = agent.buffer.value.tolist(), joint_log_probs(agent)
         probabilities = rollout_probabilities(agent).tolist()
         blueprints = self._envs.space.blueprints
         for number, step in enumerate(self._steps):
+            told = []
             for env_idx, outcome in enumerate(step.outcomes):
                 if step.lost[env_idx]:
                     continue
                 seen = step.seen[env_idx]
                 known = contributions(seen.slots, seen.readings)
-                slot = outcome.executed.slot
-                told = decision_taken(
+                slot = None if outcome.executed.op is LifecycleOp.WAIT else outcome.executed.slot
+                decision = decision_taken(
                     outcome,
                     step.components[env_idx],
-                    round_number=round_number,
-                    env=env_idx,
-                    episode=step.episodes[env_idx],
-                    epoch=step.epochs[env_idx],
-                    contribution=None
-                    if slot is None or outcome.executed.op is LifecycleOp.WAIT
-                    else known.get(slot),
+                    place=step.places[env_idx],
+                    contribution=None if slot is None else known.get(slot),
                     value=values[env_idx][number],
                     log_prob=log_probs[env_idx][number],
                     validation_accuracy=step.accuracies[env_idx],
                 )
-                yield replace(
-                    told,
-                    stages=stages(seen.slots, seen.readings),
-                    alphas=alphas(seen.slots, seen.readings),
-                    contributions=known,
-                    probabilities=by_choice(probabilities[env_idx][number], seen.slots, blueprints),
-                    observation=by_feature(agent.buffer.observation[env_idx, number].tolist(), seen.slots)
-                    if self._observations
-                    else None,
+                observed = agent.buffer.observation[env_idx, number] if self._observations else None
+                told.append(
+                    replace(
+                        decision,
+                        stages=stages(seen.slots, seen.readings),
+                        alphas=alphas(seen.slots, seen.readings),
+                        contributions=known,
+                        probabilities=by_choice(probabilities[env_idx][number], seen.slots, blueprints),
+                        observation=None if observed is None else by_feature(observed.tolist(), seen.slots),
+                    )
                 )
+            yield told
 
 
 @torch.inference_mode()

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from esper.leyline import HostProtocol
+from esper.leyline import Beginning, HostProtocol
 from esper.simic.env.choices import Actions
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.summary import EpisodeSummary
@@ -96,9 +96,9 @@ def _play_together(
         *wanted,
         *[wanted[-1]] * (episodes.num_envs - len(wanted)),
     ]  # places that are left over repeat the last
-    for env_idx, (case, host_seed) in enumerate(filled):
+    for env_idx in range(episodes.num_envs):
         episodes.seed(env_idx, 0)
-        episodes.begin(env_idx, case=case, host_seed=host_seed)
+    episodes.begin_many([Beginning(env_idx, *pair) for env_idx, pair in enumerate(filled)])
     player.begin(episodes.num_envs)
     finished: list[Judged | None] = [None] * episodes.num_envs
     rewards = np.zeros(episodes.num_envs)

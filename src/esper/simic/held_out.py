@@ -21,6 +21,7 @@ from esper.simic.training_config import TrainingConfig
 from esper.tamiyo.rules import RulePolicy, rule_policy
 from esper.tamiyo.space import GrowthSpace
 from esper.tolaria import final_report
+from esper.tolaria.controls import ControlCurves
 from esper.tolaria.host import TrainedHost
 from esper.tolaria.tasks import suite, suite_names
 
@@ -82,6 +83,8 @@ def evaluate_checkpoint(
         _require_fit(training.envs.space, config, name)
     wanted = held_out_cases(name or config.suite, episodes, seed)
     arena = evaluation_episodes(training, config, min(len(wanted), ARENA), suite=name)
+    if isinstance(arena.controls, ControlCurves):
+        arena.controls.prepare(wanted, processes=max(config.workers, 1))
     players: dict[str, Player] = {"wait": RulePlayer(lambda _: rule_policy("wait"))}
     players[LEARNED] = LearnedPlayer(training.agent.actor)
     players |= {rule: RulePlayer(_maker(rule, seed)) for rule in policies if rule != "wait"}

@@ -10,6 +10,7 @@ from esper.leyline import (
     DecisionTaken,
     EpisodeFinished,
     LifecycleOp,
+    Place,
     RoundFinished,
 )
 from esper.simic.agent import Anomaly, PPOUpdateMetrics
@@ -28,6 +29,8 @@ def round_finished(
     learning_rate: float,
     operations: Sequence[int],
     reward_components: Mapping[str, float] | None,
+    host_seconds: float | None = None,
+    seconds_by_part: Mapping[str, float] | None = None,
     peak_memory_bytes: int | None = None,
 ) -> RoundFinished:
     """One round in numbers.
@@ -35,12 +38,14 @@ def round_finished(
     episodes    those that ended in the round
     operations  how often each LifecycleOp was executed in it
     reward_components  what `RewardTelemetry.take` gave at its end
+    host_seconds  of the seconds, those in which hosts were at work; None if nobody measured it
     """
     whole = [episode for episode in episodes if not episode.lost]
     return RoundFinished(
         round=round_number,
         env_steps=env_steps,
         seconds=seconds,
+        host_seconds=host_seconds,
         env_epochs_per_second=metrics.valid_steps / seconds if seconds > 0.0 else None,
         episodes=len(whole),
         lost_episodes=len(episodes) - len(whole),
@@ -68,17 +73,16 @@ def round_finished(
         reward_components={
             name.removeprefix("reward/"): mean for name, mean in (reward_components or {}).items()
         },
+        seconds_by_part=seconds_by_part,
         peak_memory_bytes=peak_memory_bytes,
     )
 
 
-def episode_finished(
-    summary: EpisodeSummary, *, round_number: int, env: int, episode: int
-) -> EpisodeFinished:
+def episode_finished(summary: EpisodeSummary, place: Place) -> EpisodeFinished:
     return EpisodeFinished(
-        round=round_number,
-        env=env,
-        episode=episode,
+        round=_known(place.round),
+        env=_known(place.env),
+        episode=_known(place.episode),
         case=summary.case,
         host_seed=summary.host_seed,
         epochs=summary.epochs,
@@ -100,10 +104,7 @@ def decision_taken(
     outcome: ActionOutcome,
     reward: RewardComponents,
     *,
-    round_number: int,
-    env: int,
-    episode: int,
-    epoch: int,
+    place: Place,
     contribution: float | None,
     value: float | None,
     log_prob: float | None,
@@ -113,10 +114,10 @@ def decision_taken(
     action, illegal = outcome.executed, outcome.illegal
     used = CAUSAL_TABLE[action.op]
     return DecisionTaken(
-        round=round_number,
-        env=env,
-        episode=episode,
-        epoch=epoch,
+        round=_known(place.round),
+        env=_known(place.env),
+        episode=_known(place.episode),
+        epoch=_known(place.epoch),
         op=action.op,
         slot=action.slot if "slot" in used else None,
         blueprint=action.blueprint if "blueprint" in used else None,
@@ -158,6 +159,11 @@ def by_operation(counts: Sequence[int]) -> dict[str, int]:
             f"counts has {len(counts)} entries; expected {len(LifecycleOp)}, one per LifecycleOp"
         )
     return {op.name: int(count) for op, count in zip(LifecycleOp, counts, strict=True)}
+
+
+def _known(number: int | None) -> int:
+    assert number is not None  # the loop knows where it is
+    return number
 
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:

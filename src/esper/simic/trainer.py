@@ -11,11 +11,15 @@ from numpy.typing import NDArray
 
 from esper import __version__
 from esper.leyline import (
+    NOWHERE,
     CheckpointReason,
     CheckpointSaved,
+    CheckpointStore,
     DecisionTaken,
     EvaluationFinished,
-    RunEvent,
+    Event,
+    HostEvent,
+    Place,
     RunFinished,
     RunSink,
     RunStarted,
@@ -29,18 +33,18 @@ from esper.simic.building import (
     prepare_controls,
     selection_cases,
 )
-from esper.simic.decisions import DecisionLog
 from esper.simic.env import EpisodeSummary
+from esper.simic.env.episodes import HOSTS
 from esper.simic.evaluation import LearnedPlayer, play_cases
 from esper.simic.interrupts import StopRequest, stop_on_signals
 from esper.simic.memory import peak_memory_bytes
-from esper.simic.progress import Progress
+from esper.simic.progress import Preparing, Progress
 from esper.simic.reports import anomalies_raised, episode_finished, mean_of_known, round_finished
+from esper.simic.round_log import RoundLog
 from esper.simic.rounds import BatchSummary
 from esper.simic.statistics import mean_interval
 from esper.simic.training_config import TrainingConfig
 
-CHECKPOINTS = "checkpoints"
 FAILED = "failed.pt"
 """The agent as it gave up; for looking into, not for going on."""
 
@@ -50,12 +54,12 @@ class TrainingResult:
     """How a run ended."""
 
     directory: Path | None
-    """The run's folder; None if none was asked for."""
+    """The run's folder; None if no checkpoints were asked for."""
     rounds: int
     env_steps: int
     seconds: float
     interrupted: str | None
-    """The signal that ended it; None if it came to its end."""
+    """The signal that ended it, and what it interrupted besides training; None if it came to its end."""
     best_score: float | None
     """Mean validation gain that the best checkpoint was chosen by."""
     last_checkpoint: Path | None
@@ -64,9 +68,9 @@ class TrainingResult:
 class VectorizedPPOTrainer:
     """The loop. Everything it moves was built from a config; everything it tells goes to a sink.
 
-    directory  where checkpoints go (`checkpoints/last.pt`, `best.pt`, `round-<n>.pt`); None keeps none
-    sink       where events go; nothing that happens there can change the training
-    progress   is shown what is prepared and every event but single decisions
+    checkpoints  where they are kept; None keeps none
+    sink         where events go; nothing that happens there can change the training
+    progress     is shown what is prepared and every event but single decisions and what happens to hosts
     """
 
     def __init__(
@@ -74,33 +78,43 @@ class VectorizedPPOTrainer:
         config: TrainingConfig,
         training: Training,
         *,
-        directory: Path | None = None,
+        checkpoints: CheckpointStore | None = None,
         sink: RunSink | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.config, self.training = config, training
         self.agent, self.envs = training.agent, training.envs
-        self.directory, self._sink, self._progress = directory, sink, progress
+        self.checkpoints, self._sink, self._progress = checkpoints, sink, progress
+        self.stopwatch = training.envs.episodes.stopwatch
         self.round, self._began = 0, time.perf_counter()
         self.best_score: float | None = None
         self._episode_counts = [0] * config.num_envs
         self._epochs = [0] * config.num_envs
-        self._tells_decisions = sink is not None and config.run_telemetry in ("full", "debug")
+        self._tells_decisions = sink is not None and config.tells_everything
         self._info: dict[str, Any] = {}
 
     # The loop
 
-    def train(self) -> TrainingResult:
-        """Round after round, until the config's rounds are done or somebody asks to stop."""
-        with stop_on_signals() as stop:
-            while self.round < self.config.rounds and not stop:
+    def train(self, stop: StopRequest | None = None) -> TrainingResult:
+        """Round after round, until the config's rounds are done or somebody asks to stop.
+
+        stop  of whoever handles signals already; without, they are handled here
+        """
+        if stop is None:
+            with stop_on_signals() as stop:
+                return self.train(stop)
+        while self.round < self.config.rounds and not stop:
+            with self.stopwatch.part("round"):
                 self._run_round(stop)
-            stopped = stop.reason
+        return self.finish(stop.reason)
+
+    def finish(self, stopped: str | None) -> TrainingResult:
+        """The last word of a run that did not fail."""
         seconds = time.perf_counter() - self._began
         status: RunStatus = "finished" if stopped is None else "interrupted"
         self._tell(RunFinished(status, stopped, self.round, self.agent.env_steps, seconds))
         return TrainingResult(
-            directory=self.directory,
+            directory=None if self.checkpoints is None else self.checkpoints.folder.parent,
             rounds=self.round,
             env_steps=self.agent.env_steps,
             seconds=seconds,
@@ -117,16 +131,23 @@ class VectorizedPPOTrainer:
     def _run_round(self, stop: StopRequest) -> None:
         """Collect a rollout, learn from it, tell, remember. A stop drops what was collected since the last round:
         the checkpoint is of that round's end, and going on from it repeats the rollout exactly."""
-        began = time.perf_counter()
-        decisions = DecisionLog(self.envs, observations=self.config.run_telemetry == "debug")
-        batch = self._collect(stop, decisions)
+        began, spent = time.perf_counter(), dict(self.stopwatch.seconds)
+        on_hosts = self.stopwatch.total(HOSTS)
+        log = RoundLog(
+            self.envs,
+            decisions=self._tells_decisions,
+            observations=self.config.run_telemetry == "debug",
+        )
+        with self.stopwatch.part("collect"):
+            batch = self._collect(stop, log)
         if batch is None:
             return
-        if self._tells_decisions:
-            for event in decisions.events(self.round + 1, self.agent):
-                self._tell(event)
+        with self.stopwatch.part("tell"):
+            for event, place in log.events(self.agent):
+                self._tell(event, place)
         learning_rate = self.agent.config.lr_at(self.agent.updates)
-        metrics = self.agent.update(self.envs.flat_observation)
+        with self.stopwatch.part("learn"):
+            metrics = self.agent.update(self.envs.flat_observation)
         self.round += 1
         self._tell(
             round_finished(
@@ -135,32 +156,40 @@ class VectorizedPPOTrainer:
                 batch.episodes,
                 env_steps=self.agent.env_steps,
                 seconds=time.perf_counter() - began,
+                host_seconds=self.stopwatch.total(HOSTS) - on_hosts,
                 learning_rate=learning_rate,
                 operations=batch.operations,
                 reward_components=self.envs.telemetry.take(),
+                seconds_by_part={
+                    part: seconds - spent.get(part, 0.0)
+                    for part, seconds in self.stopwatch.seconds.items()
+                    if seconds > spent.get(part, 0.0)
+                },
                 peak_memory_bytes=peak_memory_bytes(),
             )
         )
         for anomaly in anomalies_raised(metrics.anomalies, round_number=self.round):
             self._tell(anomaly)
-        self._remember(batch)
+        with self.stopwatch.part("remember"):
+            self._remember(batch)
 
-    def _collect(self, stop: StopRequest, decisions: DecisionLog) -> BatchSummary | None:
+    def _collect(self, stop: StopRequest, log: RoundLog) -> BatchSummary | None:
         """A full rollout; None if somebody asked to stop before it was full."""
         batch = BatchSummary()
         while not self.agent.ready:
             if stop:
                 return None
-            mask = torch.from_numpy(self._info["action_mask"])
-            actions = self.agent.act(self.envs.flat_observation, mask).cpu().numpy()
-            if self._tells_decisions:
-                decisions.before()
-            _, reward, terminated, truncated, self._info = self.envs.step(actions)
+            with self.stopwatch.part("act"):
+                mask = torch.from_numpy(self._info["action_mask"])
+                actions = self.agent.act(self.envs.flat_observation, mask).cpu().numpy()
+            with self.stopwatch.part("tell"):
+                log.before()
+            with self.stopwatch.part("step"):
+                _, reward, terminated, truncated, self._info = self.envs.step(actions)
             self._store(reward, terminated, truncated)
-            if self._tells_decisions:
-                self._log(decisions, terminated | truncated)
             batch.count(actions, self._info["lost"])
-            self._finish_episodes(batch, terminated | truncated)
+            with self.stopwatch.part("tell"):
+                self._log(log, batch, terminated | truncated)
         return batch
 
     def _store(
@@ -177,25 +206,27 @@ class VectorizedPPOTrainer:
         for env_idx in map(int, np.flatnonzero(lost)):
             self.agent.drop_episode(env_idx)
 
-    def _finish_episodes(self, batch: BatchSummary, ended: NDArray[np.bool_]) -> None:
-        for env_idx in map(int, np.flatnonzero(ended)):
-            summary: EpisodeSummary = self._info["final_info"]["summary"][env_idx]
-            batch.episodes.append(summary)
-            episode = self._episode_counts[env_idx]
-            self._tell(episode_finished(summary, round_number=self.round + 1, env=env_idx, episode=episode))
-            self._episode_counts[env_idx] += 1
-
-    def _log(self, decisions: DecisionLog, ended: NDArray[np.bool_]) -> None:
-        """The accuracy after the step is that of the product where an episode ended."""
+    def _log(self, log: RoundLog, batch: BatchSummary, ended: NDArray[np.bool_]) -> None:
+        """Where every env was in this step, and what came of it. Where an episode ended, that is its product."""
+        places = [
+            Place(self.round + 1, env_idx, self._episode_counts[env_idx], self._epochs[env_idx] + 1)
+            for env_idx in range(self.envs.num_envs)
+        ]
         accuracies = [
-            self._info["final_info"]["summary"][env_idx].validation_accuracy
-            if ended[env_idx]
-            else self.envs.episodes.host(env_idx).report.validation_accuracy
+            self.envs.episodes.host(env_idx).report.validation_accuracy
             for env_idx in range(self.envs.num_envs)
         ]
         self._epochs = [epoch + 1 for epoch in self._epochs]
-        decisions.after(self._episode_counts, self._epochs, accuracies)
-        self._epochs = [0 if over else epoch for epoch, over in zip(self._epochs, ended, strict=True)]
+        finished = []
+        for env_idx in map(int, np.flatnonzero(ended)):
+            summary: EpisodeSummary = self._info["final_info"]["summary"][env_idx]
+            batch.episodes.append(summary)
+            finished.append(episode_finished(summary, places[env_idx]))
+            accuracies[env_idx] = summary.validation_accuracy
+            self._episode_counts[env_idx] += 1
+            self._epochs[env_idx] = 0
+        happened = [] if self.training.host_log is None else self.training.host_log.take()
+        log.after(places, accuracies, happened, finished)
 
     # What is told
 
@@ -203,10 +234,12 @@ class VectorizedPPOTrainer:
         """The first word of a run."""
         self._tell(RunStarted(self.config.run_name or self.config.suite, __version__, resumed_from))
 
-    def _tell(self, event: RunEvent) -> None:
+    def _tell(self, event: Event, place: Place = NOWHERE) -> None:
         if self._sink is not None:
-            self._sink.emit(event)
-        if self._progress is not None and not isinstance(event, DecisionTaken):  # there are too many to show
+            self._sink.emit(event, place)
+        if isinstance(event, DecisionTaken | HostEvent):  # there are too many to show
+            return
+        if self._progress is not None:
             self._progress(event)
 
     # What is remembered
@@ -216,14 +249,17 @@ class VectorizedPPOTrainer:
         last = self.round == self.config.rounds
         evaluated = bool(every) and (self.round % every == 0 or last)
         score = self.evaluate() if evaluated else (None if every else batch.mean_gain)
-        if self.directory is None:
+        if self.checkpoints is None:
             return
-        if score is not None and (self.best_score is None or score > self.best_score):
+        better = score is not None and (self.best_score is None or score > self.best_score)
+        if better:
             self.best_score = score
-            self._save("best", score)
+        extra = self._extra()
+        if better:
+            self._save(self.checkpoints, "best", score, extra)
         if self.round % self.config.run_checkpoint_every == 0:
-            self._save("periodic", score)
-        self._save("last", score)
+            self._save(self.checkpoints, "periodic", score, extra)
+        self._save(self.checkpoints, "last", score, extra)
 
     def evaluate(self) -> float | None:
         """The mean gain of the greedy policy on hosts it does not train on; by this the best checkpoint is chosen."""
@@ -253,20 +289,17 @@ class VectorizedPPOTrainer:
 
     def _last_checkpoint(self) -> Path | None:
         """None without a directory, and before the end of the first round."""
-        path = None if self.directory is None else self._path("last")
+        path = None if self.checkpoints is None else self.checkpoints.folder / "last.pt"
         return path if path is not None and path.exists() else None
 
-    def _path(self, kind: CheckpointReason) -> Path:
-        assert self.directory is not None
-        name = f"round-{self.round:06}" if kind == "periodic" else kind
-        return self.directory / CHECKPOINTS / f"{name}.pt"
-
-    def _save(self, reason: CheckpointReason, score: float | None) -> None:
-        path = self._path(reason)
-        self.agent.save(path, extra=self._extra())
-        assert self.directory is not None
+    def _save(
+        self, store: CheckpointStore, reason: CheckpointReason, score: float | None, extra: dict[str, Any]
+    ) -> None:
+        path = store.save(
+            lambda path: self.agent.save(path, extra=extra), round_number=self.round, reason=reason
+        )
         if reason != "last":  # that one is saved every round
-            self._tell(CheckpointSaved(self.round, reason, str(path.relative_to(self.directory)), score))
+            self._tell(CheckpointSaved(self.round, reason, str(path.relative_to(store.folder.parent)), score))
 
     def _extra(self) -> dict[str, Any]:
         """What the agent does not own."""
@@ -295,34 +328,48 @@ class VectorizedPPOTrainer:
 def train_ppo_vectorized(
     config: TrainingConfig,
     *,
-    directory: Path | None = None,
+    checkpoints: CheckpointStore | None = None,
     resume: Path | None = None,
     sink: RunSink | None = None,
     progress: Progress | None = None,
 ) -> TrainingResult:
     """Train a controller as the config says; `resume` is a checkpoint to go on from.
 
-    However it ends, the sink is told: a failure, too, is the last word of a run.
+    However it ends, the sink is told: a failure, too, is the last word of a run. Only a resume that is refused says
+    nothing: the run is what it was before.
     """
-    began, trainer = time.perf_counter(), None
-    failed = None if directory is None else directory / CHECKPOINTS / FAILED
-    try:
-        training = build(config, failure_checkpoint=failed)
-        trainer = VectorizedPPOTrainer(config, training, directory=directory, sink=sink, progress=progress)
-        if resume is not None:
-            trainer.resume(resume)
-        trainer.start(resumed_from=None if resume is None else trainer.round)
-        prepare_controls(training, config, (lambda _: None) if progress is None else progress)
-        if resume is None:
-            trainer.begin()
-        return trainer.train()
-    except BaseException as error:
-        if sink is not None:
-            sink.emit(_failure(error, trainer, time.perf_counter() - began))
-        raise
-    finally:
-        if trainer is not None:
-            trainer.envs.close()
+    began, training, trainer = time.perf_counter(), None, None
+    failed = None if checkpoints is None else checkpoints.folder / FAILED
+    with stop_on_signals() as stop:
+        try:
+            training = build(config, failure_checkpoint=failed)
+            fresh = VectorizedPPOTrainer(
+                config, training, checkpoints=checkpoints, sink=sink, progress=progress
+            )
+            if resume is not None:
+                fresh.resume(resume)
+            trainer = fresh
+            trainer.start(resumed_from=None if resume is None else trainer.round)
+            tell = (lambda _: None) if progress is None else progress
+            prepared = prepare_controls(training, config, tell, lambda: bool(stop))
+            if stop:
+                return trainer.finish(_stopped_early(stop, prepared))
+            if resume is None:
+                trainer.begin()
+            return trainer.train(stop)
+        except BaseException as error:
+            if sink is not None and (trainer is not None or resume is None):
+                sink.emit(_failure(error, trainer, time.perf_counter() - began))
+            raise
+        finally:
+            if training is not None:
+                training.envs.close()
+
+
+def _stopped_early(stop: StopRequest, prepared: Preparing | None) -> str:
+    """Curves are kept on disk, for the next start."""
+    kept = "" if prepared is None else f" ({prepared.done} of {prepared.total} are kept)"
+    return f"{stop.reason} while control curves were trained{kept}"
 
 
 def _failure(error: BaseException, trainer: VectorizedPPOTrainer | None, seconds: float) -> RunFinished:

@@ -49,6 +49,8 @@ class TrainingConfig:
     """Hosts that grow side by side."""
     workers: ranges.CountOrZero = 0
     """Processes to spread the hosts over; 0 runs them in this one. The numbers are the same."""
+    worker_timeout: ranges.PositiveOrNone = 1800.0
+    """Seconds one of them may take for an answer; then the run ends with an error that names it. None is for ever."""
     device: ranges.Device = "cpu"
     """Where hosts and policy compute: cpu, cuda or cuda:<number>."""
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -175,8 +177,10 @@ class TrainingConfig:
     """Where runs are kept."""
     run_checkpoint_every: ranges.Count = 25
     """Rounds between checkpoints; the best and the last are always kept."""
+    run_keep_checkpoints: ranges.Count = 3
+    """How many of them are kept; older ones go."""
     run_telemetry: Literal["off", "rounds", "full", "debug"] = "full"
-    """off; rounds, episodes and anomalies; also every decision; also assertions and what is NaN."""
+    """off; rounds, episodes and anomalies; also every decision and what happens to hosts; also assertions."""
     run_tensorboard: ranges.Flag = True
     """Write TensorBoard files too, unless run_telemetry is off."""
     run_wandb: ranges.Flag = False
@@ -239,6 +243,11 @@ class TrainingConfig:
         return (
             min(DEFAULT_MINIBATCHES, self.num_envs) if self.num_minibatches is None else self.num_minibatches
         )
+
+    @property
+    def tells_everything(self) -> bool:
+        """Whether every decision, and what happens to hosts, is recorded."""
+        return self.run_telemetry in ("full", "debug")
 
     @property
     def frozen_heads(self) -> dict[str, int]:

@@ -1,15 +1,17 @@
 """Control curves: what a host does when nothing is grown. The gain of a run is measured against them."""
 
+import contextlib
 import hashlib
 import json
 import logging
 import multiprocessing
 import os
+import signal
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -61,16 +63,23 @@ class ControlCurves:
 
     epochs     how long a curve must be at least
     directory  where they are kept; by default `controls` in ESPER_CACHE, or in ~/.cache/esper
+    trainer    who trains what is missing; by default this process, one after another
     """
 
     def __init__(
-        self, epochs: int, directory: Path | None = None, device: torch.device | str = "cpu"
+        self,
+        epochs: int,
+        directory: Path | None = None,
+        device: torch.device | str = "cpu",
+        *,
+        trainer: "ControlTrainer | None" = None,
     ) -> None:
         if epochs < 1:
             raise ValueError(f"epochs must be at least 1, not {epochs}")
         self.epochs = epochs
         self.directory = directory or default_directory()
         self.device = torch.device(device)
+        self._trainer = trainer
 
     def curve(self, case: str, seed: int) -> ControlCurve:
         """Loss and accuracy at epochs 0, 1, ... of the host that `EngineWorld.begin(_, case, seed)` makes."""
@@ -81,10 +90,15 @@ class ControlCurves:
         case = str(Instance.parse(case))
         found = self._find(case, seed)
         if found is None:
-            _LOG.info("training the wait-only control of %s, seed %s: %s epochs", case, seed, self.epochs)
-            found = compute(case, seed, self.epochs, self.device)
-            self._keep(found)
+            self.prepare([(case, seed)])
+            found = self._find(case, seed)
+        assert found is not None
         return found
+
+    def curves(self, wanted: Sequence[tuple[str, int]]) -> list[ControlCurve]:
+        """Of several (case, seed); what is missing is trained side by side where there are processes for it."""
+        self.prepare(wanted)
+        return [self.curve(case, seed) for case, seed in wanted]
 
     def prepare(
         self,
@@ -92,24 +106,28 @@ class ControlCurves:
         *,
         processes: int = 1,
         tell: Callable[[int, int], None] = lambda done, total: None,  # noqa: ARG005
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Compute what is missing, over several processes; `tell` hears how many of how many are done, 0 first."""
+        """Compute what is missing, and keep each as it is done.
+
+        processes  to start for it, where there is no `trainer`
+        tell       hears how many of how many are done, 0 first
+        stop       is asked after each; the rest is then left
+        """
         cases = dict.fromkeys((str(Instance.parse(case)), seed) for case, seed in wanted)
         missing = [(case, seed) for case, seed in cases if self._find(case, seed) is None]
-        if not missing:
+        if not missing or stop():
             return
+        _LOG.info("training %s wait-only controls of %s epochs", len(missing), self.epochs)
         tell(0, len(missing))
-        if processes <= 1 or len(missing) == 1:
-            for done, (case, seed) in enumerate(missing, start=1):
-                self.run(case, seed)
+        here = train_here if processes <= 1 or len(missing) == 1 else partial(train_in_processes, processes)
+        trained = (self._trainer or here)(missing, self.epochs, self.device)
+        with contextlib.closing(trained):
+            for done, run in enumerate(trained, start=1):
+                self._keep(run)
                 tell(done, len(missing))
-            return
-        spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(processes, spawn, initializer=_one_thread) as pool:
-            jobs = [pool.submit(compute, case, seed, self.epochs, self.device) for case, seed in missing]
-            for done, job in enumerate(jobs, start=1):
-                self._keep(job.result())
-                tell(done, len(missing))
+                if stop():
+                    return
 
     def _find(self, case: str, seed: int) -> ControlRun | None:
         """On disk, and long enough."""
@@ -130,6 +148,37 @@ class ControlCurves:
         )
         name = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
         return self.directory / f"{name}.json"
+
+
+ControlTrainer = Callable[[Sequence[tuple[str, int]], int, torch.device], Generator[ControlRun]]
+"""Trains the controls of (case, seed) for so many epochs on a device, and hands over each as it is done."""
+
+
+def train_here(wanted: Sequence[tuple[str, int]], epochs: int, device: torch.device) -> Generator[ControlRun]:
+    for case, seed in wanted:
+        yield compute(case, seed, epochs, device)
+
+
+def train_in_processes(
+    processes: int, wanted: Sequence[tuple[str, int]], epochs: int, device: torch.device
+) -> Generator[ControlRun]:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, spawn, initializer=_serve_quietly) as pool:
+        jobs = [pool.submit(compute, case, seed, epochs, device) for case, seed in wanted]
+        try:
+            for job in jobs:
+                yield job.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def compute_plain(case: str, seed: int, epochs: int, device: str) -> dict[str, object]:
+    """`compute`, for workers to whom only plain data travel; `run_from_plain` reads it."""
+    return asdict(compute(case, seed, epochs, device))
+
+
+def run_from_plain(plain: object) -> ControlRun:
+    return _RUN.validate_python(plain)
 
 
 def compute(case: str, seed: int, epochs: int, device: torch.device | str = "cpu") -> ControlRun:
@@ -155,7 +204,8 @@ def _accuracy(report: EpochReport) -> float:
     return report.validation_accuracy
 
 
-def _one_thread() -> None:
+def _serve_quietly() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's to handle
     torch.set_num_threads(1)
 
 

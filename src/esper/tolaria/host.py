@@ -12,6 +12,7 @@ from esper.leyline import (
     ActionSpec,
     BlueprintCard,
     EpochReport,
+    EventSink,
     LegalOperations,
     LifecycleOp,
     SlotConfig,
@@ -62,9 +63,18 @@ def _place(inputs: Tensor, task: Task, device: torch.device) -> Tensor:
 class TrainedHost:
     """A growing host with everything that belongs to its training, and nothing of anybody else's."""
 
-    def __init__(self, task: Task, data: ResidentData, *, case: str, seed: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        task: Task,
+        data: ResidentData,
+        *,
+        case: str,
+        seed: int,
+        device: torch.device,
+        events: EventSink | None = None,
+    ) -> None:
         self.task, self.data, self.case, self.seed, self.device = task, data, case, seed, device
-        self.model: GrowingModel = task.grow(data.source, seed=seed, device=device)
+        self.model: GrowingModel = task.grow(data.source, seed=seed, device=device, events=events)
         if task.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = make_optimizer(task.optimiser, self.model, device)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from esper.leyline import EventSink
 from esper.tolaria.capture import CapturedStep, StreamPool, upload
 from esper.tolaria.host import ResidentData, TrainedHost
 from esper.tolaria.memory import room_for
@@ -67,15 +68,17 @@ class Population:
     def __len__(self) -> int:
         return len(self._hosts)
 
-    def begin(self, host_idx: int, case: str, seed: int) -> TrainedHost:
-        """Put a new, untrained host of the task instance `case` in place `host_idx`."""
+    def begin(self, host_idx: int, case: str, seed: int, *, events: EventSink | None = None) -> TrainedHost:
+        """Put a new, untrained host of the task instance `case` in place `host_idx`; it tells `events` of itself."""
         self._require_place(host_idx)
         instance = Instance.parse(case)
         self.forget_step(host_idx)
         self._hosts[host_idx] = None
         with room_for(len(self), placed=self._begun(), device=self.device):
             data = self._resident(instance)
-            host = TrainedHost(task(instance.task), data, case=str(instance), seed=seed, device=self.device)
+            host = TrainedHost(
+                task(instance.task), data, case=str(instance), seed=seed, device=self.device, events=events
+            )
         if len(host.slots) > self.max_slots:
             raise ValueError(
                 f"{case} has {len(host.slots)} slots, this population was made for max_slots={self.max_slots}"

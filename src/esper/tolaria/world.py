@@ -11,7 +11,7 @@ from esper.kasmina import GrowingModel
 from esper.kasmina.persistence import describe, reinstate
 from esper.kasmina.records import ModelRecord
 from esper.kasmina.snapshots import ModelSnapshot
-from esper.leyline import ActionSpec, EpochReport, EventSink, HostRolledBack, HostsLost
+from esper.leyline import ActionSpec, Beginning, EpochReport, HostRolledBack, HostSinks, HostsLost
 from esper.tolaria.governor import Governor, GovernorRules, Verdict, Vitals
 from esper.tolaria.host import TrainedHost
 from esper.tolaria.population import Population
@@ -29,7 +29,7 @@ class EngineWorld:
         world.epoch([0, 1])
 
     governor  what counts as broken; None lets broken hosts be
-    events    where rollbacks are told
+    events    where what happens to each host is told
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class EngineWorld:
         device: torch.device | str = "cpu",
         *,
         governor: GovernorRules | None = GovernorRules(),  # noqa: B008  frozen
-        events: EventSink | None = None,
+        events: HostSinks | None = None,
         max_slots: int = 16,
     ) -> None:
         self.population = Population(size, device, max_slots=max_slots)
@@ -47,12 +47,19 @@ class EngineWorld:
         self._memories: list[tuple[ModelSnapshot, dict[str, Tensor]] | None] = [None] * size
 
     def begin(self, host_idx: int, case: str, seed: int) -> None:
-        host = self.population.begin(host_idx, case, seed)
-        self._memories[host_idx] = None
-        if self._rules is not None:
-            untrained_loss = host.data.source.untrained_loss
-            self._governors[host_idx] = Governor(self._rules, host.chance_accuracy, untrained_loss)
-        self._file(host_idx, read(None, self.population.validate([host_idx]))[0], None)
+        self.begin_many([Beginning(host_idx, case, seed)])
+
+    def begin_many(self, beginnings: Sequence[Beginning]) -> None:
+        for host_idx, case, seed in beginnings:
+            sink = None if self._events is None else self._events(host_idx)
+            host = self.population.begin(host_idx, case, seed, events=sink)
+            self._memories[host_idx] = None
+            if self._rules is not None:
+                untrained_loss = host.data.source.untrained_loss
+                self._governors[host_idx] = Governor(self._rules, host.chance_accuracy, untrained_loss)
+        begun = [beginning.host_idx for beginning in beginnings]
+        for host_idx, numbers in zip(begun, self._validated(begun), strict=True):
+            self._file(host_idx, numbers, None)
 
     def host(self, host_idx: int) -> TrainedHost:
         return self.population.host(host_idx)
@@ -74,19 +81,29 @@ class EngineWorld:
         self._give_up_on([index for index in host_idxs if self._is_lost(index)])
 
     def settle(self, host_idx: int, rent: float, *, committed_only: bool) -> None:
-        def accuracies() -> dict[int, float]:
-            scores = read(None, self.population.validate([host_idx]))[0].coalitions
-            return {mask: accuracy for mask, (_, accuracy) in scores.items()}
+        self.settle_many([host_idx], rent, committed_only=committed_only)
 
-        host = self.host(host_idx)
-        if settle(host, rent, committed_only=committed_only, measure=accuracies):
-            numbers = read(None, self.population.validate([host_idx]))[0]
+    def settle_many(self, host_idxs: Sequence[int], rent: float, *, committed_only: bool) -> None:
+        def measure(rows: Sequence[int]) -> list[dict[int, float]]:
+            validated = self._validated([host_idxs[row] for row in rows])
+            return [
+                {mask: accuracy for mask, (_, accuracy) in numbers.coalitions.items()}
+                for numbers in validated
+            ]
+
+        hosts = [self.host(index) for index in host_idxs]
+        changed = settle(hosts, rent, committed_only=committed_only, measure=measure)
+        for row, numbers in zip(changed, self._validated([host_idxs[row] for row in changed]), strict=True):
+            host = hosts[row]
             host.report = replace(
                 host.report,
                 validation_loss=numbers.validation_loss,
                 validation_accuracy=numbers.validation_accuracy,
             )
             tell(host.model, numbers)
+
+    def _validated(self, host_idxs: Sequence[int]) -> list[HostNumbers]:
+        return read(None, self.population.validate(host_idxs)) if host_idxs else []
 
     # A whole host, mid-episode
 
@@ -163,7 +180,7 @@ class EngineWorld:
             return None
         self._restore(host_idx)
         if self._events is not None:
-            self._events.emit(
+            self._events(host_idx).emit(
                 HostRolledBack(host_idx, host.case, host.epoch, verdict.value, governor.rollbacks)
             )
         return verdict
@@ -217,9 +234,11 @@ class EngineWorld:
         self.population.forget_step(host_idx)
 
 
-def worker_world(size: int, device: str, governor: Mapping[str, Any]) -> EngineWorld:
+def worker_world(
+    size: int, device: str, governor: Mapping[str, Any], events: HostSinks | None = None
+) -> EngineWorld:
     """For worker processes, to whom only plain data travel; `governor` has the fields of its rules."""
-    return EngineWorld(size, device, governor=GovernorRules(**governor))
+    return EngineWorld(size, device, governor=GovernorRules(**governor), events=events)
 
 
 def _written(model: GrowingModel) -> dict[str, object]:

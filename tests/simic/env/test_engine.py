@@ -18,6 +18,7 @@ from esper.simic.env import GrowthVectorEnv, make_env, make_single_env
 from esper.simic.rewards import RewardConfig
 from esper.simic.workers import ProcessWorld
 from esper.tamiyo.rules import RULE_POLICIES, rule_policy
+from esper.tolaria import controls
 from esper.tolaria.tasks import forget, register
 from tiny_tasks import tiny_task
 
@@ -146,16 +147,26 @@ def test_a_suite_draws_another_case_for_each_episode_and_pads_nothing_it_need_no
     assert env.space.slot_config.slot_ids == ("blocks.0", "blocks.1", "blocks.2")
 
 
-def test_two_workers_give_the_numbers_of_none() -> None:
+def test_two_workers_give_the_numbers_of_none_and_train_the_controls(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("trained in this process, while the workers wait")
+
     told = []
-    for workers in (0, 2):
-        env = make_env("digits", 2, workers=workers, reward=RewardConfig(control_variate=False))
-        env.reset(seed=1)
-        told.append(_play(env, 2, np.random.default_rng(4)))
+    for workers in (2, 0):
+        with monkeypatch.context() as watched:
+            watched.setattr(controls, "compute", refuse)
+            env = make_env("digits", 2, workers=workers, horizon=3)
+            env.reset(seed=1)  # the second time the controls are on disk
+            told.append(_play(env, 2, np.random.default_rng(4)))
         if workers:
             assert isinstance(env.episodes.world, ProcessWorld)
         env.close()
     assert told[0] == told[1]
+    curves = env.episodes.controls
+    episode = env.episodes.episode(0)
+    assert isinstance(curves, controls.ControlCurves)
+    alone = controls.compute(episode.case, episode.host_seed, 3)
+    assert curves.run(episode.case, episode.host_seed) == alone
 
 
 def test_an_unknown_name_lists_what_exists() -> None:

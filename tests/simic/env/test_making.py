@@ -12,7 +12,7 @@ from esper.simic.env import GrowthVectorEnv, make_env
 from esper.simic.env.making import make_world
 from esper.simic.rewards import RewardConfig
 from esper.simic.workers.messages import Plain
-from esper.simic.workers.worker import load_factory
+from esper.simic.workers.worker import load_named
 from esper.tolaria.governor import GovernorRules
 from esper.tolaria.world import EngineWorld
 
@@ -45,9 +45,11 @@ def test_the_governor_of_a_worker_judges_by_them_too(monkeypatch: pytest.MonkeyP
     class Here:
         """What a worker does with what it is sent, without the process."""
 
-        def __init__(self, factory: str, *, num_hosts: int, workers: int, options: dict[str, Plain]) -> None:
+        def __init__(
+            self, factory: str, *, num_hosts: int, workers: int, options: dict[str, Plain], **_: object
+        ) -> None:
             assert workers == 1
-            world = load_factory(factory)(num_hosts, **json.loads(json.dumps(options)))
+            world = load_named(factory)(num_hosts, **json.loads(json.dumps(options)))
             assert isinstance(world, EngineWorld)
             made.append(world)
 

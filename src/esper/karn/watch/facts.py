@@ -1,9 +1,15 @@
 """A decision, an episode and the cost of a run, as names and values."""
 
+import math
+from collections.abc import Sequence
+
 from esper.karn.watch import texts
 from esper.karn.watch.episodes import Frame
 from esper.karn.watch.hub import Watched
 from esper.karn.watch.rows import EpisodeRow
+from esper.leyline import RoundFinished
+
+MOST_PARTS = 12
 
 
 def decision_facts(frame: Frame | None) -> list[tuple[str, str]]:
@@ -80,4 +86,23 @@ def cost_facts(watched: Watched) -> list[tuple[str, str]]:
         ("episodes", texts.whole(len(watched.state.episodes)) + (f", {lost:,} lost" if lost else "")),
         ("events read", texts.whole(watched.state.events)),
         ("unreadable lines", texts.whole(watched.state.unreadable_lines)),
+    ]
+
+
+def time_tree(rounds: Sequence[RoundFinished]) -> list[tuple[str, str]]:
+    """Where the time of these rounds went, as shares of it; parts inside others are set in."""
+    told = [row for row in rounds if row.seconds_by_part is not None and math.isfinite(row.seconds)]
+    whole = sum(row.seconds for row in told)
+    parts: dict[str, float] = {}
+    for row in told:
+        for path, seconds in (row.seconds_by_part or {}).items():
+            parts[path] = parts.get(path, 0.0) + seconds
+    if not parts:
+        return [("parts of a round", texts.UNKNOWN)]
+    return [
+        (
+            f"{'· ' * path.count('/')}{texts.clipped(path.rpartition('/')[2], 40)}",
+            texts.share(parts[path], whole),
+        )
+        for path in sorted(parts)[:MOST_PARTS]
     ]

@@ -13,13 +13,13 @@ from esper.karn.watch import charts, episode_charts, texts
 from esper.karn.watch.charts import Shown
 from esper.karn.watch.drawing import network
 from esper.karn.watch.episodes import read_episode
-from esper.karn.watch.facts import cost_facts, decision_facts, episode_told
+from esper.karn.watch.facts import cost_facts, decision_facts, episode_told, time_tree
 from esper.karn.watch.figures import Figure
 from esper.karn.watch.folder import RunsFolder
 from esper.karn.watch.hub import COUNT_ALL, Hub, Watched
 from esper.karn.watch.palette import THEMES, Theme, ThemeName
 from esper.karn.watch.styles import CSS, STATIC_CSS
-from esper.karn.watch.verdicts import MARKS, tiles, warnings
+from esper.karn.watch.verdicts import MARKS, WINDOW, tiles, warnings
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 WIDTH, HEIGHT = 1280, 2280
@@ -112,8 +112,10 @@ def _sections(folder: RunsFolder, watched: Watched, theme: Theme, figures: dict[
         plot("probabilities", weighed, ""),
         "</div>",
         _heading(5, "What did it cost?", "time, speed and memory"),
-        "<div class='grid four'>",
+        "<div class='grid five'>",
         f"<div class='panel padded'>{_facts(cost_facts(watched))}</div>",
+        f"<div class='panel padded'><b>Time of the last {WINDOW} rounds</b>"
+        f"{_facts(time_tree(state.rounds[-WINDOW:]))}</div>",
         plot("speed", charts.speed(runs, theme), "low"),
         plot("seconds", charts.seconds(runs, theme), "low"),
         plot("memory", charts.memory(runs, theme), "low"),

@@ -6,10 +6,10 @@ from nicegui import ui
 
 from esper.karn.watch import charts, texts
 from esper.karn.watch.charts import Shown
-from esper.karn.watch.facts import cost_facts
+from esper.karn.watch.facts import cost_facts, time_tree
 from esper.karn.watch.hub import Watched
 from esper.karn.watch.palette import Theme
-from esper.karn.watch.verdicts import Warning, tiles, warnings
+from esper.karn.watch.verdicts import WINDOW, Warning, tiles, warnings
 from esper.karn.watch.widgets import Facts, Plots, Tiles, section
 
 MOST_WARNINGS = 6
@@ -56,9 +56,12 @@ class Overview:
 
     def build_last(self) -> None:
         section(5, "What did it cost?", "cost", "time, speed and memory")
-        with ui.element("div").classes("grid four"):
+        with ui.element("div").classes("grid five"):
             with ui.element("div").classes("panel padded"):
                 self._costs = Facts("costs")
+            with ui.element("div").classes("panel padded"):
+                ui.label(f"Time of the last {WINDOW} rounds").style("font-weight: 600")
+                self._tree = Facts("time-tree")
             self._plots.add("speed", "env-epochs per second by round", "low")
             self._plots.add("seconds", "seconds per round", "low")
             self._plots.add("memory", "peak memory by round", "low")
@@ -93,6 +96,7 @@ class Overview:
         show("memory", charts.memory(runs, theme))
         self._show_warnings(warnings(state)[:MOST_WARNINGS])
         self._costs.show(cost_facts(watched))
+        self._tree.show(time_tree(state.rounds[-WINDOW:]))
         self._show_seeds(watched)
 
     def _show_warnings(self, found: list[Warning]) -> None:

@@ -40,6 +40,7 @@ body {{ font-family: system-ui, sans-serif; font-size: 14px; line-height: 1.35; 
 .grid {{ display: grid; gap: 8px; width: 100%; }}
 .three {{ grid-template-columns: repeat(3, minmax(0, 1fr)); }}
 .four {{ grid-template-columns: repeat(4, minmax(0, 1fr)); }}
+.five {{ grid-template-columns: repeat(5, minmax(0, 1fr)); }}
 .wide {{ grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); }}
 .thirds {{ grid-template-columns: minmax(0, 3fr) minmax(0, 5fr) minmax(0, 4fr); }}
 .tall {{ height: 228px; width: 100%; }}
@@ -61,7 +62,7 @@ body {{ font-family: system-ui, sans-serif; font-size: 14px; line-height: 1.35; 
 .q-field__native, .q-field__label, .q-field__append, .q-field__input {{ color: var(--text) !important; }}
 :focus-visible {{ outline: 2px solid var(--mark); outline-offset: 2px; }}
 @media (max-width: 900px) {{
-  .three, .four, .wide, .thirds {{ grid-template-columns: minmax(0, 1fr); }}
+  .three, .four, .five, .wide, .thirds {{ grid-template-columns: minmax(0, 1fr); }}
   .tiles {{ grid-template-columns: repeat(2, minmax(0, 1fr)); }}
   .top {{ flex-wrap: wrap; }}
 }}

@@ -18,6 +18,8 @@ from esper.leyline import (
     HEAD_NAMES,
     ActionOutcome,
     ActionSpec,
+    Beginning,
+    ControlCurve,
     Controls,
     HostProtocol,
     HostsLost,
@@ -37,6 +39,7 @@ from esper.simic.rewards import (
     Standings,
     compute_rewards,
 )
+from esper.simic.timing import Stopwatch
 from esper.tamiyo.actions import CHOICES, decode, encode, illegal_choice
 from esper.tamiyo.layout import ActionLayout
 from esper.tamiyo.observation import Observer
@@ -51,6 +54,8 @@ Observation = dict[str, NDArray[np.float32]]
 WAIT = ActionSpec()
 WAITED = ActionOutcome(WAIT, WAIT)
 STATE_VERSION = 2
+HOSTS, CONTROLS = "hosts", "controls"
+"""Parts of the time: hosts begin, train, are validated and settled; control curves are looked up, or trained."""
 ANY_HOST_SEED = 2**31
 """Host seeds are drawn below this, unless a pool of them is asked for."""
 
@@ -106,8 +111,10 @@ class Episodes:
         self.num_envs, self.horizon, self.reward = num_envs, horizon, reward
         self.on_illegal, self.settle = on_illegal, settle
         self.telemetry = RewardTelemetry()
+        self.stopwatch = Stopwatch()
+        """Of what is done here, and of what whoever steps these episodes adds."""
         self.choices = LegalChoices(space.action_layout)
-        self._controls = controls if reward.control_variate else None
+        self.controls = controls if reward.control_variate else None
         self._host_seeds = host_seeds
         self._observer = Observer(
             space, num_envs, frozen_heads=frozen_heads, plateau_threshold=plateau_threshold
@@ -130,23 +137,40 @@ class Episodes:
 
     def begin(self, env_idx: int, *, case: str | None = None, host_seed: int | None = None) -> None:
         """A new episode, of a drawn case and host seed unless they are given."""
+        self.begin_many([self.draw(env_idx, case=case, host_seed=host_seed)])
+
+    def draw(self, env_idx: int, *, case: str | None = None, host_seed: int | None = None) -> Beginning:
+        """What an env is to begin; its generator moves on whether case and host seed are given or not."""
         rng = self._generators[env_idx]
         if rng is None:
             raise RuntimeError(f"env {env_idx} was never seeded: call reset(seed=...) first")
         drawn_case, drawn_seed = self.cases.draw(rng), int(rng.integers(self._host_seeds))
-        case = drawn_case if case is None else case
-        host_seed = drawn_seed if host_seed is None else host_seed
-        control = None if self._controls is None else self._controls.curve(case, host_seed)
-        if control is not None and len(control.losses) <= self.horizon:
-            raise ValueError(
-                f"the control curve of {case!r} has {len(control.losses)} epochs with epoch 0; a horizon of "
-                f"{self.horizon} needs {self.horizon + 1}"
-            )
-        host = self._begin_host(env_idx, case, host_seed)
-        self._episodes[env_idx] = Episode(case, host_seed, control)
-        self._host_parameters[env_idx] = host.host_parameters
-        self._untrained_loss[env_idx] = host.report.validation_loss
-        self._stand(env_idx, host, self._now)
+        return Beginning(
+            env_idx, drawn_case if case is None else case, drawn_seed if host_seed is None else host_seed
+        )
+
+    def begin_many(self, beginnings: Sequence[Beginning]) -> None:
+        """New episodes in several envs, whose controls and hosts are then made at once where that is possible."""
+        controls: Sequence[ControlCurve | None] = [None] * len(beginnings)
+        if self.controls is not None:
+            with self.stopwatch.part(CONTROLS):
+                controls = self.controls.curves([(case, host_seed) for _, case, host_seed in beginnings])
+        for (_, case, _), control in zip(beginnings, controls, strict=True):
+            if control is not None and len(control.losses) <= self.horizon:
+                raise ValueError(
+                    f"the control curve of {case!r} has {len(control.losses)} epochs with epoch 0; a horizon of "
+                    f"{self.horizon} needs {self.horizon + 1}"
+                )
+        try:
+            self._begin_hosts(beginnings)
+        except HostsLost:  # they died just now; the world has others by the time we ask again
+            self._begin_hosts(beginnings)
+        for (env_idx, case, host_seed), control in zip(beginnings, controls, strict=True):
+            host = self.world.host(env_idx)
+            self._episodes[env_idx] = Episode(case, host_seed, control)
+            self._host_parameters[env_idx] = host.host_parameters
+            self._untrained_loss[env_idx] = host.report.validation_loss
+            self._stand(env_idx, host, self._now)
 
     # Seeing
 
@@ -209,28 +233,25 @@ class Episodes:
         outcomes = self._execute(actions)
         lost = np.zeros(self.num_envs, dtype=np.bool_)
         try:
-            self.world.epoch(range(self.num_envs))
+            with self.stopwatch.part(HOSTS), self.stopwatch.part("epoch"):
+                self.world.epoch(range(self.num_envs))
         except HostsLost as loss:
             lost[list(loss.host_idxs)] = True
         rolled_back = np.zeros(self.num_envs, dtype=np.bool_)
         at_horizon = np.zeros(self.num_envs, dtype=np.bool_)
-        before, after = self._now, self._now.copy()
-        for env_idx, outcome in enumerate(outcomes):
-            if lost[env_idx]:
-                continue
-            episode, host = self.episode(env_idx), self.world.host(env_idx)
+        for env_idx in map(int, np.flatnonzero(~lost)):
+            episode = self.episode(env_idx)
             episode.epoch += 1
-            episode.operations[outcome.executed.op] += 1
-            rolled_back[env_idx] = host.report.rolled_back is not None
-            if episode.epoch == self.horizon and not rolled_back[env_idx]:
-                at_horizon[env_idx] = True
-                if not self._settle(env_idx):
-                    lost[env_idx], at_horizon[env_idx] = True, False
-                    continue
-                host = self.world.host(env_idx)
+            episode.operations[outcomes[env_idx].executed.op] += 1
+            rolled_back[env_idx] = self.world.host(env_idx).report.rolled_back is not None
+            at_horizon[env_idx] = episode.epoch == self.horizon and not rolled_back[env_idx]
+        lost |= self._settle(at_horizon)
+        terminated = (at_horizon | rolled_back) & ~lost
+        before, after = self._now, self._now.copy()
+        for env_idx in map(int, np.flatnonzero(~lost)):
+            host = self.world.host(env_idx)
             self._stand(env_idx, host, after)
-            self._observer.record(env_idx, host, outcome.executed.op)
-        terminated = at_horizon | rolled_back
+            self._observer.record(env_idx, host, outcomes[env_idx].executed.op)
         components = compute_rewards(
             self.reward,
             RewardBatch(before, after, self._host_parameters, self._untrained_loss, terminated, rolled_back),
@@ -333,14 +354,11 @@ class Episodes:
 
     # Helpers
 
-    def _begin_host(self, env_idx: int, case: str, host_seed: int) -> HostProtocol:
-        try:
-            self.world.begin(env_idx, case, host_seed)
+    def _begin_hosts(self, beginnings: Sequence[Beginning]) -> None:
+        with self.stopwatch.part(HOSTS), self.stopwatch.part("begin"):
+            self.world.begin_many(beginnings)
+        for env_idx, _, _ in beginnings:
             self._observer.begin(env_idx, self.world.host(env_idx), horizon=self.horizon)
-        except HostsLost:  # it died just now; the world has another by the time we ask again
-            self.world.begin(env_idx, case, host_seed)
-            self._observer.begin(env_idx, self.world.host(env_idx), horizon=self.horizon)
-        return self.world.host(env_idx)
 
     def _execute(self, actions: Actions) -> tuple[ActionOutcome, ...]:
         """Decode and apply, after everything has been checked."""
@@ -377,13 +395,19 @@ class Episodes:
             asked = WAIT
         return ActionOutcome(asked, WAIT, illegal_choice(action, mask, self.space))
 
-    def _settle(self, env_idx: int) -> bool:
-        """Make the product. False if the host was lost meanwhile."""
-        try:
-            self.world.settle(env_idx, self.reward.rent, committed_only=self.settle == "committed")
-        except HostsLost:
-            return False
-        return True
+    def _settle(self, ended: Flags) -> Flags:
+        """Make the products. Returns which hosts were lost meanwhile."""
+        lost = np.zeros_like(ended)
+        host_idxs = [int(env_idx) for env_idx in np.flatnonzero(ended)]
+        if host_idxs:
+            try:
+                with self.stopwatch.part(HOSTS), self.stopwatch.part("settle"):
+                    self.world.settle_many(
+                        host_idxs, self.reward.rent, committed_only=self.settle == "committed"
+                    )
+            except HostsLost as loss:
+                lost[list(loss.host_idxs)] = True
+        return lost
 
     def _stand(self, env_idx: int, host: HostProtocol, standings: Standings) -> None:
         """Write down what the host is worth now, beside its control."""

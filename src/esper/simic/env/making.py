@@ -1,13 +1,14 @@
 """Environments by the name of a suite or a task instance: the one place that knows which world runs what."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from esper.leyline import Controls, World
+from esper.leyline import Controls, HostSinks, World
 from esper.simic.env.cases import CaseList, CaseSource
 from esper.simic.env.single import GrowthEnv
 from esper.simic.env.vector import GrowthVectorEnv
@@ -15,6 +16,8 @@ from esper.simic.rewards import RewardConfig
 from esper.simic.toy.suites import TOY_SUITES
 from esper.simic.toy.world import ToyControls, ToyWorld
 from esper.simic.workers import ProcessWorld
+from esper.simic.workers.controls import ControlsByWorkers
+from esper.simic.workers.link import PATIENCE_SECONDS
 from esper.tamiyo.space import GrowthSpace
 from esper.tolaria.controls import ControlCurves
 from esper.tolaria.governor import GovernorRules
@@ -38,6 +41,16 @@ class Setting:
     close: Callable[[], None] | None = None
     """Stops the worker processes, where there are any."""
 
+    @contextmanager
+    def closed_on_failure(self) -> Iterator[None]:
+        """What fails inside, such as building on this, leaves no processes behind."""
+        try:
+            yield
+        except BaseException:
+            if self.close is not None:
+                self.close()
+            raise
+
 
 @dataclass(frozen=True, slots=True)
 class SuiteCases:
@@ -58,6 +71,8 @@ class _Asked:
     workers: int
     horizon: int | None
     governor: GovernorRules
+    events: HostSinks | None
+    worker_timeout: float | None
 
 
 def make_world(
@@ -68,13 +83,17 @@ def make_world(
     workers: int = 0,
     horizon: int | None = None,
     governor: GovernorRules = GovernorRules(),  # noqa: B008  frozen
+    events: HostSinks | None = None,
+    worker_timeout: float | None = PATIENCE_SECONDS,
 ) -> Setting:
     """The world that runs a suite or a task instance, with `num_hosts` hosts, here or over worker processes.
 
     horizon   epochs of an episode; None is the task's own
     governor  what counts as broken; the toy's hosts do not break
+    events    where what happens to each host is told; the toy's hosts tell nothing
+    worker_timeout  seconds that a worker may take for an answer; None waits for ever
     """
-    asked = _Asked(num_hosts, device, workers, horizon, governor)
+    asked = _Asked(num_hosts, device, workers, horizon, governor, events, worker_timeout)
     if name in _SETTINGS:
         return _SETTINGS[name](asked)
     if name.partition(":")[0] in {row.name for row in all_tasks()}:
@@ -93,6 +112,7 @@ def make_env(
     horizon: int | None = None,
     governor: GovernorRules = GovernorRules(),  # noqa: B008  frozen
     reward: RewardConfig | None = None,
+    worker_timeout: float | None = PATIENCE_SECONDS,
     **options: Any,
 ) -> GrowthVectorEnv:
     """A vector environment over a suite ("cpu") or a task instance ("mnist1d:noise=0.2").
@@ -101,20 +121,30 @@ def make_env(
     horizon  epochs of an episode; None is the task's own
     governor  what counts as a broken host
     reward   what a step pays; by default shaped, with the task's rent, against the wait-only control
+    worker_timeout  seconds that a worker may take for an answer; None waits for ever
     options  those of `GrowthVectorEnv`
     """
-    setting = make_world(suite, num_envs, device=device, workers=workers, horizon=horizon, governor=governor)
-    return GrowthVectorEnv(
-        setting.world,
-        setting.space,
-        setting.cases,
-        num_envs=num_envs,
-        horizon=setting.horizon,
-        controls=setting.controls,
-        reward=_reward(setting, reward),
-        on_close=setting.close,
-        **options,
+    setting = make_world(
+        suite,
+        num_envs,
+        device=device,
+        workers=workers,
+        horizon=horizon,
+        governor=governor,
+        worker_timeout=worker_timeout,
     )
+    with setting.closed_on_failure():
+        return GrowthVectorEnv(
+            setting.world,
+            setting.space,
+            setting.cases,
+            num_envs=num_envs,
+            horizon=setting.horizon,
+            controls=setting.controls,
+            reward=_reward(setting, reward),
+            on_close=setting.close,
+            **options,
+        )
 
 
 def make_single_env(
@@ -154,16 +184,20 @@ def _engine(source: CaseSource, examples: tuple[str, ...], asked: _Asked) -> Set
             f"the tasks of {source.name} differ in epochs {sorted(horizons)} or rent {sorted(rents)}"
         )
     horizon = horizons.pop() if asked.horizon is None else asked.horizon
-    space, controls = _engine_space(examples), ControlCurves(horizon, device=asked.device)
+    space = _engine_space(examples)
     if asked.workers:
         spread = ProcessWorld(
             "esper.tolaria.world:worker_world",
             num_hosts=asked.num_hosts,
             workers=asked.workers,
             options={"device": asked.device, "governor": asdict(asked.governor)},
+            events=asked.events,
+            timeout=asked.worker_timeout,
         )
-        return Setting(spread, controls, source, space, horizon, rents.pop(), spread.close)
-    world = EngineWorld(asked.num_hosts, asked.device, governor=asked.governor)
+        shared = ControlCurves(horizon, device=asked.device, trainer=ControlsByWorkers(spread))
+        return Setting(spread, shared, source, space, horizon, rents.pop(), spread.close)
+    world = EngineWorld(asked.num_hosts, asked.device, governor=asked.governor, events=asked.events)
+    controls = ControlCurves(horizon, device=asked.device)
     return Setting(world, controls, source, space, horizon, rents.pop())
 
 
@@ -195,7 +229,9 @@ def _toy(name: str, asked: _Asked) -> Setting:
     controls, space = ToyControls(horizon), _toy_space(max(source.slots))
     if asked.workers:
         factory = "esper.simic.toy.world:ToyWorld"
-        spread = ProcessWorld(factory, num_hosts=asked.num_hosts, workers=asked.workers)
+        spread = ProcessWorld(
+            factory, num_hosts=asked.num_hosts, workers=asked.workers, timeout=asked.worker_timeout
+        )
         return Setting(spread, controls, source, space, horizon, 0.01, spread.close)
     return Setting(ToyWorld(asked.num_hosts), controls, source, space, horizon, 0.01)
 

@@ -109,8 +109,12 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
         self._seed(seed)
         cases = _each(options, "case", self.num_envs)
         host_seeds = _each(options, "host_seed", self.num_envs)
-        for env_idx in range(self.num_envs):
-            self.episodes.begin(env_idx, case=cases[env_idx], host_seed=host_seeds[env_idx])
+        self.episodes.begin_many(
+            [
+                self.episodes.draw(env_idx, case=cases[env_idx], host_seed=host_seeds[env_idx])
+                for env_idx in range(self.num_envs)
+            ]
+        )
         return self._observation(), self._info()
 
     def step(self, actions: Actions) -> tuple[Observation, NDArray[np.float64], Flags, Flags, Info]:
@@ -123,8 +127,7 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
                 final = {name: part[env_idx].copy() for name, part in last.items()}
                 summary = self.episodes.summary(env_idx, lost=bool(result.lost[env_idx]))
                 info = self._add_info(info, {"final_obs": final, "final_info": {"summary": summary}}, env_idx)
-            for env_idx in map(int, np.flatnonzero(ended)):
-                self.episodes.begin(env_idx)
+            self.episodes.begin_many([self.episodes.draw(int(env_idx)) for env_idx in np.flatnonzero(ended)])
         for env_idx, outcome in enumerate(result.outcomes):
             if outcome.illegal is not None:
                 info = self._add_info(info, {"illegal": outcome.illegal}, env_idx)

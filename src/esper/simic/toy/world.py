@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from esper.kasmina.rules import GrowthRules
-from esper.leyline import ActionSpec, ControlCurve
+from esper.leyline import ActionSpec, Beginning, ControlCurve
 from esper.simic.toy.curves import host_curve, loss_of
 from esper.simic.toy.host import ToyHost, measured, noise_of
 from esper.simic.toy.instance import toy_instance
@@ -23,6 +23,10 @@ class ToyWorld:
     def begin(self, host_idx: int, case: str, seed: int) -> None:
         self._hosts[host_idx] = ToyHost(toy_instance(case), seed, self.rules)
 
+    def begin_many(self, beginnings: Sequence[Beginning]) -> None:
+        for beginning in beginnings:
+            self.begin(*beginning)
+
     def host(self, host_idx: int) -> ToyHost:
         host = self._hosts[host_idx]
         if host is None:
@@ -38,6 +42,10 @@ class ToyWorld:
 
     def settle(self, host_idx: int, rent: float, *, committed_only: bool) -> None:
         self.host(host_idx).settle(rent, committed_only=committed_only)
+
+    def settle_many(self, host_idxs: Sequence[int], rent: float, *, committed_only: bool) -> None:
+        for host_idx in host_idxs:
+            self.settle(host_idx, rent, committed_only=committed_only)
 
     def state_dict(self, host_idx: int) -> dict[str, object]:
         return self.host(host_idx).state_dict()
@@ -66,3 +74,6 @@ class ToyControls:
             for epoch, accuracy in enumerate(bare)
         )
         return ControlCurve(accuracies, tuple(loss_of(accuracy) for accuracy in accuracies))
+
+    def curves(self, wanted: Sequence[tuple[str, int]]) -> list[ControlCurve]:
+        return [self.curve(case, seed) for case, seed in wanted]

@@ -1,15 +1,16 @@
 """What travels between a world and its workers: JSON, so plain data by construction, on whatever machine.
 
-A request is [verb, ...arguments]; its answer is ["done", ...], or ["failed", error type, text]. Requests are
-answered in order. Python's JSON keeps every float exactly, NaN included.
+A request is [verb, ...arguments]; its answer is ["done", result, events], or ["failed", error type, text, events].
+Requests are answered in order. Python's JSON keeps every float exactly, NaN included.
 """
 
 import base64
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import TypeAlias, get_args
 
 import torch
 
@@ -19,6 +20,7 @@ from esper.leyline import (
     BlueprintKind,
     Curve,
     EpochReport,
+    HostEvent,
     HostProtocol,
     Layout,
     LegalOperations,
@@ -156,6 +158,35 @@ def legal_from_plain(plain: Plain) -> LegalOperations:
         tuple(Style(_str(style)) for style in styles),
         tuple(targets),  # type: ignore[arg-type]
     )
+
+
+_HOST_EVENTS: Mapping[str, type[HostEvent]] = {event.kind: event for event in get_args(HostEvent)}
+_NAMED: Mapping[str, type[Enum]] = {
+    "style": Style,
+    "stage": Stage,
+    "before": Stage,
+    "after": Stage,
+    "operation": LifecycleOp,
+}
+"""Fields of host events that hold a member of an enumeration, or None."""
+
+
+def event_to_plain(event: HostEvent) -> Plain:
+    values: list[Plain] = [getattr(event, field.name) for field in fields(event)]
+    return [
+        event.kind,
+        *values,
+    ]  # JSON writes the members of our enumerations as the numbers and texts they are
+
+
+def event_from_plain(plain: Plain) -> HostEvent:
+    kind, *values = _items(plain)
+    event = _HOST_EVENTS[_str(kind)]
+    named = {field.name: value for field, value in zip(fields(event), values, strict=True)}
+    members = {
+        name: _NAMED[name](value) for name, value in named.items() if name in _NAMED and value is not None
+    }
+    return event(**{**named, **members})  # type: ignore[arg-type]
 
 
 def state_to_plain(state: Mapping[str, object]) -> Plain:

@@ -1,31 +1,25 @@
 """A world whose hosts live in worker processes: the same numbers, several cores."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 
-from esper.leyline import (
-    ActionSpec,
-    BlueprintCard,
-    EpochReport,
-    HostsLost,
-    LegalOperations,
-    SlotConfig,
-    SlotReading,
-    SlotSnapshot,
-)
-from esper.simic.workers.link import WorkerDied, WorkerLink
+from esper.leyline import ActionSpec, Beginning, HostRolledBack, HostSinks, HostsLost
+from esper.simic.workers.link import PATIENCE_SECONDS, WorkerDied, WorkerLink, first_to_answer
 from esper.simic.workers.messages import (
-    HostFacts,
-    HostView,
     Plain,
     action_to_plain,
+    event_from_plain,
     facts_from_plain,
-    legal_from_plain,
-    snapshot_from_plain,
     state_from_plain,
     state_to_plain,
     view_from_plain,
 )
+from esper.simic.workers.mirror import HostMirror
+
+Requests = Mapping[int, Sequence[Plain]]
+"""Host -> what else there is to say of what is wanted of it."""
 
 
 class ProcessWorld:
@@ -36,22 +30,39 @@ class ProcessWorld:
     factory  "module:callable" that makes a world of its first argument's number of hosts; it is found by name in
              each worker, and everything that travels is plain data, so nothing here needs one machine
     options  further arguments of the factory
+    events   where what happens to each host is told; the factory must then take `events` too
+    timeout  seconds that an answer may take before the worker counts as hung; None waits for ever
 
     A worker that dies is started anew. Its hosts are lost: `epoch` and `settle` raise `HostsLost`, after the
-    others have done what was asked, until each is begun again. `losses` counts them.
+    others have done what was asked, until each is begun again. `losses` counts them. One that hangs ends it all
+    with `WorkerHung`, which names it.
     """
 
     def __init__(
-        self, factory: str, *, num_hosts: int, workers: int, options: Mapping[str, Plain] | None = None
+        self,
+        factory: str,
+        *,
+        num_hosts: int,
+        workers: int,
+        options: Mapping[str, Plain] | None = None,
+        events: HostSinks | None = None,
+        timeout: float | None = PATIENCE_SECONDS,
     ) -> None:
         if not 1 <= workers <= num_hosts:
             raise ValueError(f"workers is {workers}; expected 1..{num_hosts}, the number of hosts")
         self._factory, self._options = factory, dict(options or {})
-        shares = [len(range(worker, num_hosts, workers)) for worker in range(workers)]
-        self._links = [self._start(worker, share) for worker, share in enumerate(shares)]
-        self._shares = shares
+        self._events, self._timeout = events, timeout
+        self._shares = [len(range(worker, num_hosts, workers)) for worker in range(workers)]
+        self._links: list[WorkerLink] = []
+        try:
+            for worker in range(workers):
+                self._links.append(self._start(worker))
+        except BaseException:
+            self.close()
+            raise
         self._hosts: list[HostMirror | None] = [None] * num_hosts
-        self._lost: set[int] = set()
+        self._lost: dict[int, str] = {}
+        """Host -> why; until it is begun again."""
         self.losses = 0
         """Hosts lost so far."""
         self.restarts = 0
@@ -60,9 +71,12 @@ class ProcessWorld:
     # The world
 
     def begin(self, host_idx: int, case: str, seed: int) -> None:
-        self._renew(host_idx, "begin", case, seed)
+        self.begin_many([Beginning(host_idx, case, seed)])
 
-    def host(self, host_idx: int) -> "HostMirror":
+    def begin_many(self, beginnings: Sequence[Beginning]) -> None:
+        self._renew("begin", {host_idx: [case, seed] for host_idx, case, seed in beginnings})
+
+    def host(self, host_idx: int) -> HostMirror:
         self._collect(self._worker(host_idx))
         mirror = self._hosts[host_idx]
         if mirror is None:
@@ -73,26 +87,21 @@ class ProcessWorld:
         self._send(host_idx, "apply", action_to_plain(action))
 
     def epoch(self, host_idxs: Sequence[int]) -> None:
-        by_worker: dict[int, list[Plain]] = {}
-        for host_idx in host_idxs:
-            if host_idx not in self._lost:
-                by_worker.setdefault(self._worker(host_idx), []).append(self._place(host_idx))
-        for worker, places in by_worker.items():  # all at work before anyone is waited for
-            self._send_to(worker, "epoch", places)
-        for worker in by_worker:
-            self._collect(worker)
+        self._share_out("epoch", self._alive(host_idxs))
         self._require_alive(host_idxs)
 
     def settle(self, host_idx: int, rent: float, *, committed_only: bool) -> None:
-        self._send(host_idx, "settle", rent, committed_only)
-        self._collect(self._worker(host_idx))
-        self._require_alive([host_idx])
+        self.settle_many([host_idx], rent, committed_only=committed_only)
+
+    def settle_many(self, host_idxs: Sequence[int], rent: float, *, committed_only: bool) -> None:
+        self._share_out("settle", self._alive(host_idxs), rent, committed_only)
+        self._require_alive(host_idxs)
 
     def state_dict(self, host_idx: int) -> dict[str, object]:
         return state_from_plain(self.ask(host_idx, "save"))
 
     def load_state_dict(self, host_idx: int, state: Mapping[str, object]) -> None:
-        self._renew(host_idx, "load", state_to_plain(state))
+        self._renew("load", {host_idx: [state_to_plain(state)]})
 
     # The processes
 
@@ -102,6 +111,8 @@ class ProcessWorld:
 
     def close(self) -> None:
         """Stop the workers. The world cannot be used afterwards."""
+        for link in self._links:
+            link.ask_to_stop()
         for link in self._links:
             link.stop()
         self._links = []
@@ -125,10 +136,53 @@ class ProcessWorld:
         except WorkerDied as death:
             self._lose(worker, death)
             raise HostsLost([host_idx], str(death)) from death
-        return answer
+        return answer.result
 
-    def _start(self, worker: int, hosts: int) -> WorkerLink:
-        return WorkerLink(f"worker {worker}", self._factory, hosts, self._options)
+    def call_all(self, function: str, calls: Sequence[Sequence[Plain]]) -> Iterator[Plain]:
+        """What a function by name ("module:callable") makes of each of these arguments, in the order they are done.
+
+        Every worker does one at a time. A call whose worker dies is made once more. Whoever stops listening early
+        may go on with the world: answers that come late are passed over.
+        """
+        for worker in range(len(self._links)):
+            self._collect(worker)
+        waiting, busy, deaths = deque(range(len(calls))), dict[int, int](), Counter[int]()
+        while waiting or busy:
+            for worker in range(len(self._links)):
+                if waiting and worker not in busy:
+                    busy[worker] = waiting.popleft()
+                    self._call(worker, function, calls[busy[worker]])
+            asked = {self._links[worker]: worker for worker in busy}
+            for link in first_to_answer(asked, self._timeout):
+                call = busy.pop(asked[link])
+                try:
+                    (answer,) = link.answers()
+                except WorkerDied as death:
+                    deaths[call] += 1
+                    if deaths[call] == 2:
+                        raise RuntimeError(f"{death}: the second time that {function} was called") from death
+                    self._lose(asked[link], death)
+                    waiting.append(call)
+                else:
+                    yield answer.result
+
+    def _call(self, worker: int, function: str, arguments: Sequence[Plain]) -> None:
+        """One that died since it last answered is replaced first."""
+        try:
+            self._links[worker].send("call", function, list(arguments))
+        except WorkerDied as death:
+            self._lose(worker, death)
+            self._links[worker].send("call", function, list(arguments))
+
+    def _start(self, worker: int) -> WorkerLink:
+        return WorkerLink(
+            f"worker {worker}",
+            self._factory,
+            self._shares[worker],
+            self._options,
+            tells=self._events is not None,
+            patience=self._timeout,
+        )
 
     def _worker(self, host_idx: int) -> int:
         if not 0 <= host_idx < len(self._hosts):
@@ -141,17 +195,34 @@ class ProcessWorld:
         """The host's index in its worker."""
         return host_idx // len(self._links)
 
-    def _renew(self, host_idx: int, verb: str, *arguments: Plain) -> None:
-        """Put a host in its place; a worker that dies of old troubles meanwhile is replaced once."""
-        worker = self._worker(host_idx)
+    def _alive(self, host_idxs: Sequence[int]) -> Requests:
+        return {host_idx: [] for host_idx in host_idxs if host_idx not in self._lost}
+
+    def _renew(self, verb: str, wanted: Requests) -> None:
+        """Put hosts in their places; a worker that dies of old troubles meanwhile is replaced once."""
         for _ in range(2):
-            self._lost.discard(host_idx)
-            link = self._links[worker]
-            self._send(host_idx, verb, *arguments)
-            self._collect(worker)
-            if self._links[worker] is link:
+            for host_idx in wanted:
+                self._lost.pop(host_idx, None)
+            links = {host_idx: self._links[self._worker(host_idx)] for host_idx in wanted}
+            self._share_out(verb, wanted)
+            wanted = {
+                host_idx: request
+                for host_idx, request in wanted.items()
+                if self._links[self._worker(host_idx)] is not links[host_idx]
+            }
+            if not wanted:
                 return
-        raise HostsLost([host_idx], f"worker {worker} died twice while it was to {verb} it")
+        raise HostsLost(list(wanted), f"their workers died twice while they were to {verb} them")
+
+    def _share_out(self, verb: str, wanted: Requests, *common: Plain) -> None:
+        """Ask for something of each host; all workers are at work before anyone is waited for."""
+        by_worker: dict[int, list[Plain]] = {}
+        for host_idx, request in wanted.items():
+            by_worker.setdefault(self._worker(host_idx), []).append([self._place(host_idx), *request])
+        for worker, requests in by_worker.items():
+            self._send_to(worker, verb, requests, *common)
+        for worker in by_worker:
+            self._collect(worker)
 
     def _send(self, host_idx: int, verb: str, *arguments: Plain) -> None:
         if host_idx not in self._lost:
@@ -171,19 +242,37 @@ class ProcessWorld:
             self._lose(worker, death)
             return
         for answer in answers:
-            assert isinstance(answer, list)
-            for update in answer:
-                assert isinstance(update, list)
-                place, view, *facts = update
-                assert isinstance(place, int)
-                host_idx = place * len(self._links) + worker
-                mirror = self._hosts[host_idx]
-                if facts:
-                    self._hosts[host_idx] = HostMirror(
-                        self, host_idx, facts_from_plain(facts[0]), view_from_plain(view)
-                    )
-                elif mirror is not None:
-                    mirror.view = view_from_plain(view)
+            self._pass_on(worker, answer.events)
+            if answer.verb != "call":  # of which nobody waits for the result any longer
+                assert isinstance(answer.result, list)
+                for change in answer.result:
+                    self._take(worker, change)
+
+    def _take(self, worker: int, change: Plain) -> None:
+        assert isinstance(change, list)
+        place, view, facts, lost = change
+        assert isinstance(place, int)
+        host_idx = place * len(self._links) + worker
+        mirror = self._hosts[host_idx]
+        if facts is not None:
+            self._hosts[host_idx] = HostMirror(self, host_idx, facts_from_plain(facts), view_from_plain(view))
+        elif mirror is not None:
+            mirror.view = view_from_plain(view)
+        if lost is not None:
+            self._lost[host_idx] = str(lost)
+            self.losses += 1
+
+    def _pass_on(self, worker: int, events: list[Plain]) -> None:
+        if self._events is None:
+            return
+        for told in events:
+            assert isinstance(told, list)
+            place, plain = told
+            assert isinstance(place, int)
+            host_idx, event = place * len(self._links) + worker, event_from_plain(plain)
+            if isinstance(event, HostRolledBack):
+                event = replace(event, host=host_idx)  # the worker knows it by another number
+            self._events(host_idx).emit(event)
 
     def _lose(self, worker: int, death: WorkerDied) -> None:
         link = self._links[worker]
@@ -192,61 +281,16 @@ class ProcessWorld:
                 f"{death}: it has never answered, so another would not start either"
             ) from death
         link.stop()
-        self._links[worker] = self._start(worker, self._shares[worker])
+        self._links[worker] = self._start(worker)
         self.restarts += 1
         mine = range(worker, len(self._hosts), len(self._links))
         begun = {host_idx for host_idx in mine if self._hosts[host_idx] is not None}
-        self.losses += len(begun - self._lost)
-        self._lost |= begun
+        self.losses += len(begun - self._lost.keys())
+        self._lost |= dict.fromkeys(sorted(begun), "their worker died")
 
     def _require_alive(self, host_idxs: Sequence[int]) -> None:
-        lost = sorted(self._lost & set(host_idxs))
+        lost = {
+            host_idx: self._lost[host_idx] for host_idx in sorted(set(host_idxs)) if host_idx in self._lost
+        }
         if lost:
-            raise HostsLost(lost, "their worker died")
-
-
-class HostMirror:
-    """A host that lives in a worker, as last reported."""
-
-    __slots__ = ("_facts", "_host_idx", "_world", "view")
-
-    def __init__(self, world: ProcessWorld, host_idx: int, facts: HostFacts, view: HostView) -> None:
-        self._world, self._host_idx, self._facts = world, host_idx, facts
-        self.view = view
-
-    @property
-    def slot_config(self) -> SlotConfig:
-        return self._facts.slot_config
-
-    @property
-    def cards(self) -> Mapping[str, tuple[BlueprintCard, ...]]:
-        return self._facts.cards
-
-    @property
-    def host_parameters(self) -> int:
-        return self._facts.host_parameters
-
-    @property
-    def added_parameters(self) -> int:
-        return self.view.added_parameters
-
-    @property
-    def training_samples(self) -> int:
-        return self.view.training_samples
-
-    @property
-    def report(self) -> EpochReport:
-        return self.view.report
-
-    def readings(self) -> Sequence[SlotReading]:
-        return self.view.readings
-
-    def snapshots(self) -> tuple[SlotSnapshot, ...]:
-        answer = self._world.ask(self._host_idx, "snapshots")
-        assert isinstance(answer, list)
-        return tuple(map(snapshot_from_plain, answer))
-
-    def legal_operations(self) -> dict[str, LegalOperations]:
-        answer = self._world.ask(self._host_idx, "legal")
-        assert isinstance(answer, dict)
-        return {slot: legal_from_plain(plain) for slot, plain in answer.items()}
+            raise HostsLost(list(lost), "; ".join(dict.fromkeys(lost.values())))

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from esper.kasmina import GrowingModel, GrowthRules, wrap
+from esper.leyline import EventSink
 from esper.tolaria.data import TaskData
 from esper.tolaria.tasks.parameters import Parameter, ParameterSpec, complete
 
@@ -101,7 +102,14 @@ class Task:
         self.check(chosen)
         return chosen
 
-    def grow(self, data: TaskData, *, seed: int, device: torch.device | str = "cpu") -> GrowingModel:
+    def grow(
+        self,
+        data: TaskData,
+        *,
+        seed: int,
+        device: torch.device | str = "cpu",
+        events: EventSink | None = None,
+    ) -> GrowingModel:
         """A new host, wrapped. Its weights and its seeds' come from `seed`; nobody else's randomness moves."""
         with torch.random.fork_rng(devices=[]):
             # torch.manual_seed would also reseed every CUDA generator.
@@ -116,6 +124,7 @@ class Task:
             rules=self.rules,
             isolation_penalty=self.isolation_penalty,
             seed=seed,
+            events=events,
         )
         return model.to(device)
 

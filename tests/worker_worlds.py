@@ -1,0 +1,45 @@
+"""Worlds that worker processes make by name: a real engine of milliseconds, and some with troubles of their own."""
+
+import os
+import signal
+from collections.abc import Sequence
+
+from esper.leyline import HostSinks, HostsLost
+from esper.simic.toy import ToyWorld
+from esper.tolaria.tasks import all_tasks, register
+from esper.tolaria.world import EngineWorld
+from tiny_tasks import tiny_task
+
+
+def tiny_engine(num_hosts: int, events: HostSinks | None = None) -> EngineWorld:
+    """Hosts of the task `tiny`."""
+    if "tiny" not in {row.name for row in all_tasks()}:
+        register(tiny_task())
+    return EngineWorld(num_hosts, events=events)
+
+
+class GivenUp(ToyWorld):
+    """Gives its host 0 up in every epoch, after all of them had it."""
+
+    __slots__ = ()
+
+    def epoch(self, host_idxs: Sequence[int]) -> None:
+        super().epoch(host_idxs)
+        if 0 in host_idxs:
+            raise HostsLost([0], "restored in vain")
+
+
+def doubled(number: int) -> int:
+    return 2 * number
+
+
+def refused(number: int) -> int:
+    raise ValueError(f"{number} is too much")
+
+
+def fatal_once(path: str, number: int) -> int:
+    """Kills its process the first time it is called."""
+    if not os.path.exists(path):
+        with open(path, "w"):
+            os.kill(os.getpid(), signal.SIGKILL)
+    return number
