@@ -44,6 +44,9 @@ def test_a_page_holds_everything(folder: RunsFolder, tmp_path: Path) -> None:
     assert "src=" not in page
     assert "href=" not in page
     assert DARK.card in page
+    data = page.partition("const figures = ")[2].partition("; for (const")[0]
+    assert "\\u003cextra" in data  # plotly's own markup is in there,
+    assert "<" not in data  # and not as something that could end a script
 
 
 def test_hostile_content_stays_text(folder: RunsFolder) -> None:
