@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from esper.cli import main
-from esper.leyline import RoundFinished, RunFinished, RunSink, RunStarted, RunStatus
+from esper.leyline import CheckpointStore, RoundFinished, RunFinished, RunSink, RunStarted, RunStatus
 from esper.recorded import new_name
 from esper.simic.agent import NonFiniteUpdateError
 from esper.simic.held_out import HeldOutScore
@@ -52,7 +52,7 @@ class Trainer:
         self,
         config: TrainingConfig,
         *,
-        directory: Path | None = None,
+        checkpoints: CheckpointStore | None = None,
         resume: Path | None = None,
         sink: RunSink | None = None,
         progress: Progress | None = None,
@@ -60,15 +60,14 @@ class Trainer:
         assert sink is not None
         assert progress is not None
         assert config.run_name is not None
-        assert directory == config.run_directory / config.run_name
+        assert checkpoints is not None
+        assert checkpoints.folder == config.run_directory / config.run_name / "checkpoints"
         self.configs.append(config)
         self.resumed.append(resume)
         self.sinks.append(sink)
         sink.emit(RunStarted(name=config.run_name, esper="0"))
         progress(example(RoundFinished))
-        folder = directory / "checkpoints"
-        folder.mkdir(exist_ok=True)
-        (folder / "last.pt").touch()
+        checkpoints.save(lambda path: path.touch(), round_number=3, reason="last")
         if self.error is not None:
             raise self.error
         status: RunStatus = "finished" if self.stopped_by is None else "interrupted"
