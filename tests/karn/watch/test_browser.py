@@ -293,9 +293,12 @@ def test_the_page_comes_back_with_the_server(page: Page, root: Path) -> None:
     with server(root, port) as address:
         page.goto(f"{address}?run=alpha&env=1&episode=3&epoch=4")
         expect(page.get_by_test_id("epoch-told")).to_have_text("epoch 4 of 12")
+        page.evaluate("window.before = true")
     write_synthetic_run(root / "gamma", rounds=2)
     with server(root, port):
-        page.wait_for_function("document.querySelector('[data-testid=gain]')?.data?.length > 0")
+        page.wait_for_function(  # it loads itself anew
+            "!window.before && document.querySelector('[data-testid=gain]')?.data?.length > 0"
+        )
         page.get_by_role("combobox", name="run", exact=True).click()
         expect(
             page.get_by_role("option", name="gamma", exact=True)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from esper.leyline import HEAD_NAMES
+
 ThemeName = Literal["light", "dark"]
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
@@ -28,16 +30,9 @@ STAGES: Mapping[str, str] = {
     "FOSSILIZED": BLUE,
     "EMBARGOED": VERMILION,
 }
-HEADS: Mapping[str, str] = {
-    "op": BLUE,
-    "slot": ORANGE,
-    "blueprint": GREEN,
-    "style": PURPLE,
-    "tempo": SKY,
-    "alpha_target": VERMILION,
-    "alpha_speed": YELLOW,
-    "alpha_curve": GREY,
-}
+HEADS: Mapping[str, str] = dict(
+    zip(HEAD_NAMES, (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, YELLOW, GREY), strict=True)
+)
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
