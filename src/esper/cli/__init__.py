@@ -17,6 +17,7 @@ VERBS = {
     "grow": "grow a model on a task under a controller, and export it",
     "controllers": "list the controllers that come with Esper, or make one of a run",
     "runs": "list the runs and how they stand",
+    "watch": "see runs live in a browser, at a terminal, or as a picture",
     "sql": "ask a run's record a question",
     "tasks": "list the tasks and suites",
     "doctor": "see what this machine has, and what is wrong with it",
