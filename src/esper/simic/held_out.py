@@ -117,6 +117,7 @@ def evaluate_controller(
         controls=setting.controls,
         on_illegal="noop",
         frozen_heads=card.frozen_choices,
+        first_growth=card.first_growth,
         plateau_threshold=card.plateau_threshold,
     )
     learned = {card.name: LearnedPlayer(partial(controller.actor, setting.space))}

@@ -34,6 +34,8 @@ PATIENT: Settings = {
     # Pruned at random, hardly a seed grows up, and what helps is never seen.
     "initial_op_logits": {"PRUNE": -3.0, "FOSSILIZE": -2.0},
     "entropy_coef_per_head": {"op": 0.03},
+    # Before that all hosts look alike, and whether to grow cannot be learned from what is grown blindly.
+    "first_growth": 4,
 }
 
 A_THOUSAND_EPISODES: Settings = {
