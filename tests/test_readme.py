@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
+import esper
 from esper.kasmina import forget
 
 README = Path(__file__).parents[1] / "README.md"
@@ -13,7 +15,7 @@ README = Path(__file__).parents[1] / "README.md"
 def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESPER_CACHE", str(tmp_path))
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     scope: dict[str, object] = {}
     try:
         for block in blocks:
@@ -24,9 +26,60 @@ def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert model.slots["1"].stage.name == "FOSSILIZED"  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("page", ["running.md", "environments.md"])
+@pytest.mark.parametrize("page", ["running.md", "environments.md", "benchmark.md"])
 def test_the_python_of_the_docs_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESPER_CACHE", str(tmp_path))
     text = (README.parent / "docs" / page).read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    exec(compile(block, page, "exec"), {})
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, page, "exec"), {})
+
+
+PAGES = ["practitioner.md", "researcher.md", "reinforcement.md", "blueprints.md", "policies.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_quick_starts_and_how_tos_run(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ESPER_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (path,) = (README.parent / "docs").glob(f"*/{page}")
+    blocks = re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)
+    assert blocks
+    scope: dict[str, object] = {"__name__": page}
+    try:
+        for block in blocks:
+            exec(compile(block, page, "exec"), scope)
+    finally:
+        if page == "blueprints.md":
+            forget("wide_gelu")
+    if page == "practitioner.md":
+        assert "epoch 14: wait (the last epoch: finish() settles)" in capsys.readouterr().out
+        assert Path("grown.pt").exists()
+    if page == "policies.md":
+        _grows_once(scope["GrowOnce"])
+
+
+def _grows_once(policy: object) -> None:
+    """The page's policy does in a loop what it says."""
+    model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs, targets = torch.randn(11, 5), torch.arange(11) % 2
+    assert callable(policy)
+    grower = esper.Grower(
+        model,
+        ["1"],
+        optimizer=optimizer,
+        example_input=inputs,
+        controller=policy(),
+        validate=[(inputs, targets)],
+    )
+    for _ in range(12):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        grower.step(train_loss=loss, val_accuracy=0.5)
+    assert grower.model.slots["1"].stage is esper.Stage.FOSSILIZED

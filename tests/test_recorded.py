@@ -67,7 +67,7 @@ def test_the_readmes_commands_work(capsys: pytest.CaptureFixture[str]) -> None:
     section = (ROOT / "README.md").read_text().partition("## Train a controller")[2]
     (block,) = re.findall(r"```bash\n(.*?)```", section.partition("\n## ")[0], flags=re.DOTALL)
     commands = [shlex.split(line, comments=True) for line in block.splitlines()]
-    assert [command[1] for command in commands] == ["train", "evaluate", "sql"]
+    assert [command[1] for command in commands] == ["train", "evaluate", "controllers", "sql"]
     for command in commands:
         smaller = shlex.split(SMALL) if command[1] == "train" else []
         assert main([*command[1:], *smaller]) == 0

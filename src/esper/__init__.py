@@ -9,15 +9,25 @@ from typing import TYPE_CHECKING
 from esper.registration import register_when_gymnasium_comes
 
 if TYPE_CHECKING:
+    from esper.benched import bench
+    from esper.grower import Decision, Grower, GrowthWarning
     from esper.kasmina import GrowingModel, GrowthRules, blueprint, wrap
     from esper.leyline import Curve, Layout, LifecycleOp, Stage, Style
     from esper.recorded import train
     from esper.simic import TrainingConfig
     from esper.simic.env import make_env
+    from esper.tamiyo.controller import Controller
+    from esper.tamiyo.rules import rule_policy
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "bench": "esper.benched",
+    "Decision": "esper.grower",
+    "Grower": "esper.grower",
+    "GrowthWarning": "esper.grower",
+    "Controller": "esper.tamiyo.controller",
+    "rule_policy": "esper.tamiyo.rules",
     "GrowingModel": "esper.kasmina",
     "GrowthRules": "esper.kasmina",
     "blueprint": "esper.kasmina",
@@ -33,16 +43,22 @@ _HOMES = {
 }
 
 __all__ = [
+    "Controller",
     "Curve",
+    "Decision",
+    "Grower",
     "GrowingModel",
     "GrowthRules",
+    "GrowthWarning",
     "Layout",
     "LifecycleOp",
     "Stage",
     "Style",
     "TrainingConfig",
+    "bench",
     "blueprint",
     "make_env",
+    "rule_policy",
     "train",
     "wrap",
 ]

@@ -115,6 +115,13 @@ def test_unknown_heads_are_refused() -> None:
     assert "entropy_coef_per_head['op'] is -1" in refusal(entropy_coef_per_head={"op": -1})
 
 
+def test_unknown_operations_are_refused() -> None:
+    assert TrainingConfig(initial_op_logits={"PRUNE": -3.0}).initial_op_logits == {"PRUNE": -3.0}
+    message = refusal(initial_op_logits={"CUT": -3.0})
+    assert "CUT" in message
+    assert all(op in message for op in LifecycleOp.__members__)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -126,6 +133,10 @@ def test_unknown_heads_are_refused() -> None:
         ({"suite": ""}, "suite is ''; expected a suite or a task instance"),
         ({"run_name": "../up"}, "run_name is '../up'; expected up to 100 letters"),
         ({"run_name": "none"}, "run_name is 'none'"),
+        (
+            {"warm_start": "weights.pt"},
+            "warm_start is 'weights.pt'; expected the name of a rule, the path of",
+        ),
         ({"freeze_tempo": 4}, "freeze_tempo is 4; expected one of 3, 5, 8, or None"),
         ({"freeze_style": "glue"}, "freeze_style is 'glue'; expected one of linear_add, "),
         ({"reward_mode": "dense"}, "reward_mode is 'dense'; expected one of 'sparse', 'shaped'"),
@@ -203,8 +214,9 @@ CONSUMERS: dict[str, Callable[[TrainingConfig], Mapping[str, object]]] = {
 }
 TRAINER = {
     *("suite", "horizon", "workers", "device", "seed", "rollout_steps", "hidden_size", "exploration_floor"),
+    "warm_start",
     *("run_name", "run_directory", "run_checkpoint_every", "run_keep_checkpoints", "run_tensorboard"),
-    *("run_wandb", "worker_timeout"),
+    *("run_wandb", "worker_timeout", "initial_op_logits"),
     *("eval_every", "eval_episodes", "pool_cases", "pool_host_seeds"),
 }
 """What the trainer reads itself."""
@@ -230,12 +242,14 @@ def other_value(name: str) -> object:
         "suite": "toy",
         "device": "cuda",
         "entropy_coef_per_head": {"op": 0.3},
+        "initial_op_logits": {"PRUNE": -1.0},
         "freeze_style": Style.GATE,
         "freeze_tempo": 8,
         "freeze_alpha_target": 0.7,
         "freeze_alpha_speed": 5,
         "freeze_alpha_curve": Curve.COSINE,
         "run_name": "other",
+        "warm_start": "probe_and_keep",
         "run_directory": Path("elsewhere"),
         "run_telemetry": "debug",
         "rollout_steps": 11,

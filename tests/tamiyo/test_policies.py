@@ -242,6 +242,19 @@ def test_blueprints_are_known_by_their_features() -> None:
         blueprint_features(cards, ["conv"], 0)
 
 
+def test_a_policy_can_begin_with_a_leaning() -> None:
+    policy = growth_policy(3, 4, generator())
+    policy.begin_leaning({"PRUNE": -3.0, "WAIT": 1.0})
+    observation = random_growth_observation(policy, 64, generator())
+    nothing = (torch.full((64, policy.layout.head_count), NO_ACTION), torch.zeros(64))
+    output, _ = policy.step(PolicyInputs(observation, *nothing), torch.zeros(2, 64, policy.hidden_size))
+    op_logits = output.logits[:, : len(LifecycleOp)]
+    means = dict(zip(LifecycleOp, op_logits.mean(dim=0).tolist(), strict=True))
+    assert means[LifecycleOp.PRUNE] == pytest.approx(-3.0, abs=0.1)
+    assert means[LifecycleOp.WAIT] == pytest.approx(1.0, abs=0.1)
+    assert means[LifecycleOp.GERMINATE] == pytest.approx(0.0, abs=0.1)
+
+
 def test_single_and_batched_actions_agree() -> None:
     policy = policies()["recurrent"]
     observation = torch.randn(1, 3, generator=generator())

@@ -10,7 +10,10 @@ from esper.cli.errors import BAD_INPUT, INTERRUPTED, BadInput, did_you_mean
 VERBS = {
     "train": "train a controller",
     "resume": "go on with a run that stopped",
-    "evaluate": "judge a run's controller on tasks it was not trained on",
+    "evaluate": "judge a controller on tasks it was not trained on",
+    "bench": "compare controllers, rules and controls on held-out hosts, with a report",
+    "grow": "grow a model on a task under a controller, and export it",
+    "controllers": "list the controllers that come with Esper, or make one of a run",
     "runs": "list the runs and how they stand",
     "watch": "see runs live in a browser, at a terminal, or as a picture",
     "sql": "ask a run's record a question",

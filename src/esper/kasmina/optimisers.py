@@ -65,7 +65,7 @@ class OptimiserCare:
             if type(scheduler) not in _SCHEDULERS:
                 names = ", ".join(kind.__name__ for kind in _SCHEDULERS)
                 raise TypeError(f"scheduler {type(scheduler).__name__} is not supported; use one of {names}")
-            if scheduler.optimizer is not optimizer:
+            if scheduler.optimizer.param_groups is not optimizer.param_groups:  # a wrapper has the same ones
                 raise ValueError(f"scheduler {type(scheduler).__name__} drives another optimizer")
         if not self.schedulers and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
             raise ValueError("a scheduler drives this optimizer: pass it too, attach(optimizer, scheduler)")

@@ -72,7 +72,9 @@ def build_agent(
         envs.space,
         hidden_size=config.hidden_size,
         generator=torch.Generator().manual_seed(config.seed),
-    ).to(config.device)
+    )
+    policy.begin_leaning(config.initial_op_logits)
+    policy = policy.to(config.device)
     policy.exploration_floor = config.exploration_floor
     return PPOAgent(
         policy,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar, overload
 
 import numpy as np
 import torch
@@ -13,6 +13,8 @@ from esper.simic.env.episodes import Episodes
 from esper.simic.env.summary import EpisodeSummary
 from esper.tamiyo import Actor
 from esper.tamiyo.rules import RulePolicy
+
+Seen = TypeVar("Seen")
 
 
 class Player(Protocol):
@@ -64,11 +66,27 @@ class RulePlayer:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(Generic[Seen]):
     """One episode, and what `look` made of its product (None if the host was condemned or lost)."""
 
     summary: EpisodeSummary
-    seen: float | None
+    seen: Seen | None
+
+
+@overload
+def play_cases(
+    player: Player, episodes: Episodes, wanted: Sequence[tuple[str, int]]
+) -> list[Judged[None]]: ...
+
+
+@overload
+def play_cases(
+    player: Player,
+    episodes: Episodes,
+    wanted: Sequence[tuple[str, int]],
+    *,
+    look: Callable[[HostProtocol, str], Seen | None],
+) -> list[Judged[Seen]]: ...
 
 
 def play_cases(
@@ -76,10 +94,10 @@ def play_cases(
     episodes: Episodes,
     wanted: Sequence[tuple[str, int]],
     *,
-    look: Callable[[HostProtocol, str], float | None] | None = None,
-) -> list[Judged]:
+    look: Callable[[HostProtocol, str], Seen | None] | None = None,
+) -> list[Judged[Seen]]:
     """One episode of each (case, host seed), as many at a time as there are envs, in the order given."""
-    judged: list[Judged] = []
+    judged: list[Judged[Seen]] = []
     for start in range(0, len(wanted), episodes.num_envs):
         part = wanted[start : start + episodes.num_envs]
         judged += _play_together(player, episodes, part, look)
@@ -90,8 +108,8 @@ def _play_together(
     player: Player,
     episodes: Episodes,
     wanted: Sequence[tuple[str, int]],
-    look: Callable[[HostProtocol, str], float | None] | None,
-) -> list[Judged]:
+    look: Callable[[HostProtocol, str], Seen | None] | None,
+) -> list[Judged[Seen]]:
     filled = [
         *wanted,
         *[wanted[-1]] * (episodes.num_envs - len(wanted)),
@@ -100,7 +118,7 @@ def _play_together(
         episodes.seed(env_idx, 0)
     episodes.begin_many([Beginning(env_idx, *pair) for env_idx, pair in enumerate(filled)])
     player.begin(episodes.num_envs)
-    finished: list[Judged | None] = [None] * episodes.num_envs
+    finished: list[Judged[Seen] | None] = [None] * episodes.num_envs
     rewards = np.zeros(episodes.num_envs)
     for _ in range(episodes.horizon):
         result = episodes.step(player.act(episodes, rewards))
@@ -116,8 +134,8 @@ def _play_together(
 
 
 def _judge(
-    episodes: Episodes, env_idx: int, lost: bool, look: Callable[[HostProtocol, str], float | None] | None
-) -> Judged:
+    episodes: Episodes, env_idx: int, lost: bool, look: Callable[[HostProtocol, str], Seen | None] | None
+) -> Judged[Seen]:
     summary = episodes.summary(env_idx, lost=lost)
     worth_looking = look is not None and summary.utility is not None
     return Judged(summary, look(episodes.host(env_idx), summary.case) if look and worth_looking else None)

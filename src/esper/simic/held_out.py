@@ -4,8 +4,9 @@ Every policy plays the same (case, host seed) pairs, so differences are paired. 
 the settled model of each episode.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,11 @@ from esper.simic.building import build, evaluation_episodes
 from esper.simic.env import make_world
 from esper.simic.env.episodes import Episodes
 from esper.simic.evaluation import Judged, LearnedPlayer, Player, RulePlayer, play_cases
+from esper.simic.rewards import RewardConfig
 from esper.simic.statistics import mean_interval
 from esper.simic.toy.suites import TOY_SUITES
 from esper.simic.training_config import TrainingConfig
+from esper.tamiyo.controller import Controller
 from esper.tamiyo.rules import RulePolicy, rule_policy
 from esper.tamiyo.space import GrowthSpace
 from esper.tolaria import final_report
@@ -85,9 +88,53 @@ def evaluate_checkpoint(
     arena = evaluation_episodes(training, config, min(len(wanted), ARENA), suite=name)
     if isinstance(arena.controls, ControlCurves):
         arena.controls.prepare(wanted, processes=max(config.workers, 1))
-    players: dict[str, Player] = {"wait": RulePlayer(lambda _: rule_policy("wait"))}
-    players[LEARNED] = LearnedPlayer(training.agent.actor)
-    players |= {rule: RulePlayer(_maker(rule, seed)) for rule in policies if rule != "wait"}
+    learned = {LEARNED: LearnedPlayer(training.agent.actor)}
+    return _compare(learned, arena, wanted, rules=policies, seed=seed, tell=tell)
+
+
+def evaluate_controller(
+    controller: Controller,
+    *,
+    name: str | None = None,
+    episodes: int = 24,
+    seed: int = 0,
+    device: str = "cpu",
+    policies: Sequence[str] = CONTROLS,
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[HeldOutScore]:
+    """The same for a controller that was saved: its weights serve any suite, whatever its hosts are offered."""
+    card = controller.card
+    wanted = held_out_cases(name or card.training.suite, episodes, seed)
+    envs = min(len(wanted), ARENA)
+    setting = make_world(name or card.training.suite, envs, device=device)
+    arena = Episodes(
+        setting.world,
+        setting.space,
+        setting.cases,
+        num_envs=envs,
+        horizon=setting.horizon,
+        reward=RewardConfig(**{**card.reward.model_dump(), "rent": setting.rent}),
+        controls=setting.controls,
+        on_illegal="noop",
+        frozen_heads=card.frozen_choices,
+        plateau_threshold=card.plateau_threshold,
+    )
+    learned = {card.name: LearnedPlayer(partial(controller.actor, setting.space))}
+    return _compare(learned, arena, wanted, rules=policies, seed=seed, tell=tell)
+
+
+def _compare(
+    learned: Mapping[str, Player],
+    arena: Episodes,
+    wanted: Sequence[tuple[str, int]],
+    *,
+    rules: Sequence[str],
+    seed: int,
+    tell: Callable[[str], None],
+) -> list[HeldOutScore]:
+    """Everybody on the same (case, host seed), waiting first: gains are over it."""
+    players: dict[str, Player] = {"wait": RulePlayer(lambda _: rule_policy("wait")), **learned}
+    players |= {rule: RulePlayer(_maker(rule, seed)) for rule in rules if rule != "wait"}
     judged = {}
     for policy, player in players.items():
         tell(policy)
@@ -120,18 +167,19 @@ def _maker(rule: str, seed: int) -> Callable[[int], RulePolicy]:
     return lambda _: rule_policy(rule)
 
 
-def _play(player: Player, arena: Episodes, wanted: Sequence[tuple[str, int]]) -> list[Judged]:
-    return play_cases(player, arena, wanted, look=_test_accuracy)
+def _play(player: Player, arena: Episodes, wanted: Sequence[tuple[str, int]]) -> list[Judged[float]]:
+    return play_cases(player, arena, wanted, look=accuracy_on_test)
 
 
-def _test_accuracy(host: HostProtocol, case: str) -> float | None:
+def accuracy_on_test(host: HostProtocol, case: str) -> float | None:
+    """On the test split of a host that is finished; None where there is none (the toy)."""
     del case
     if not isinstance(host, TrainedHost):
         return None
     return final_report.test_score(host.model, host.data.source).accuracy
 
 
-def _score(policy: str, rows: list[Judged], waited: list[Judged]) -> HeldOutScore:
+def _score(policy: str, rows: list[Judged[float]], waited: list[Judged[float]]) -> HeldOutScore:
     utilities, baseline = (np.array([row.summary.utility or 0.0 for row in of]) for of in (rows, waited))
     differences = utilities - baseline
     low, high = mean_interval(differences)

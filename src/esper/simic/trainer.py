@@ -33,6 +33,7 @@ from esper.simic.building import (
     prepare_controls,
     selection_cases,
 )
+from esper.simic.cloning import require_warm_start, warm_start
 from esper.simic.env import EpisodeSummary
 from esper.simic.env.episodes import HOSTS
 from esper.simic.evaluation import LearnedPlayer, play_cases
@@ -342,6 +343,8 @@ def train_ppo_vectorized(
     failed = None if checkpoints is None else checkpoints.folder / FAILED
     with stop_on_signals() as stop:
         try:
+            if resume is None:
+                require_warm_start(config)
             training = build(config, failure_checkpoint=failed)
             fresh = VectorizedPPOTrainer(
                 config, training, checkpoints=checkpoints, sink=sink, progress=progress
@@ -355,6 +358,7 @@ def train_ppo_vectorized(
             if stop:
                 return trainer.finish(_stopped_early(stop, prepared))
             if resume is None:
+                warm_start(training, config)
                 trainer.begin()
             return trainer.train(stop)
         except BaseException as error:

@@ -116,6 +116,10 @@ class TrainingConfig:
     """Of the critic only; above 0 the optimiser is AdamW."""
     hidden_size: ranges.Count = 128
     """Width of the policy's memory."""
+    initial_op_logits: ranges.OpLogits = field(default_factory=dict)
+    """operation -> its logit before anything is learned, 0 where not named: under 0 it is tried seldom at first."""
+    warm_start: ranges.WarmStart = None
+    """A rule to imitate before the first round, or the file of a `PolicyNetwork`; None starts from nothing."""
 
     # Heads that are not learned
 

@@ -6,11 +6,12 @@ kinds can share a batch.
 """
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from esper.leyline import HEAD_NAMES
+from esper.leyline import HEAD_NAMES, LifecycleOp
 from esper.tamiyo.blueprints import BLUEPRINT_FEATURES
 from esper.tamiyo.encoding import one_hot_or_zeros, relevant_choices, symlog
 from esper.tamiyo.initialisation import (
@@ -133,7 +134,7 @@ class GrowthPolicy(Policy):
         self.layout = layout = space.action_layout
         self.privileged_features = privileged_features
         self.observation_size = observation_size(space) + privileged_features
-        self.hidden_size = hidden_size
+        self.hidden_size, self.width, self.key_size = hidden_size, width, key_size
         self.uses_previous = True
         self._shapes = (*observation_parts(space).values(), (privileged_features,))
         self._sizes = [math.prod(shape) for shape in self._shapes]
@@ -150,6 +151,13 @@ class GrowthPolicy(Policy):
             *orthogonal_mlp((hidden_size + privileged_features, width), generator),
             orthogonal_linear(width, 1, VALUE_GAIN, generator),
         )
+
+    @torch.no_grad()
+    def begin_leaning(self, logits: Mapping[str, float]) -> None:
+        """Set what the operations' logits are before anything is learned (0 where not named)."""
+        head = self.actor.heads["op"]
+        assert isinstance(head, nn.Linear)
+        head.bias.copy_(head.bias.new_tensor([logits.get(op.name, 0.0) for op in LifecycleOp]))
 
     def forward(
         self, inputs: PolicyInputs, initial_hidden: Tensor | None = None, plan: SequencePlan | None = None

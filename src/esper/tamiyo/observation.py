@@ -12,6 +12,7 @@ from torch import Tensor
 
 from esper.leyline import HostProtocol, LifecycleOp, Situation, SlotReading
 from esper.tamiyo.blueprints import KINDS, blueprint_features
+from esper.tamiyo.budget import legal_within, readings_within
 from esper.tamiyo.host_features import HostReading, symlog_losses, write_host_features
 from esper.tamiyo.masks import GrowthMasks
 from esper.tamiyo.observation_layout import observation_parts, observation_size
@@ -41,6 +42,9 @@ class _Env:
         """Once, for everything that is asked until the next epoch."""
         host, tracker = self.host, self.tracker
         report, readings = host.report, list(host.readings())
+        if self.parameter_budget is not None:
+            cards = [host.cards[slot] for slot in host.slot_config.slot_ids]
+            readings = readings_within(readings, cards, self.parameter_budget - host.added_parameters)
         readings += [PADDING] * (slot_count - len(readings))
         if new_epoch:
             tracker.record(report, readings)
@@ -73,6 +77,7 @@ class Observer:
 
     __slots__ = (
         "_cards",
+        "_costs",
         "_each_slot",
         "_envs",
         "_masks",
@@ -105,12 +110,14 @@ class Observer:
         self._envs: list[_Env | None] = [None] * num_envs
         slots, blueprints = space.slot_count, len(space.blueprints)
         self._offered = np.zeros((num_envs, slots, blueprints), dtype=np.bool_)
+        self._costs = np.full(
+            (num_envs, slots, blueprints), np.inf
+        )  # parameters; what is not offered has no price
         # Kind of each card of each slot; the last entry, -1, is what "nothing grows" points at.
         self._cards = np.full((num_envs, slots, blueprints + 1), -1, dtype=np.int64)
         self._places = np.zeros((num_envs, slots, 2))  # relative width and depth
         self._each_slot = np.ogrid[:num_envs, :slots]
         self._readings: Array | None = None
-        self._plateau_threshold = plateau_threshold
 
     @property
     def num_envs(self) -> int:
@@ -173,18 +180,27 @@ class Observer:
             readings[..., FIELD["legal"]],
             readings[..., FIELD["style"]],
             readings[..., FIELD["alpha_target"]],
-            self._offered,
+            self._affordable(),
         )
 
     def situation(self, env_idx: int) -> Situation:
         """The same env in words, for a rule-based policy."""
         env = self._env(env_idx)
+        legal, cards, budget = env.host.legal_operations(), env.host.cards, env.parameter_budget
+        if budget is not None:
+            legal = legal_within(legal, cards, budget - env.host.added_parameters)
         return Situation(
-            signals=env.tracker.signals(env.host, env.last_operation, env.parameter_budget),
+            signals=env.tracker.signals(env.host, env.last_operation, budget),
             slots=env.host.snapshots(),
-            legal=env.host.legal_operations(),
-            cards=env.host.cards,
+            legal=legal,
+            cards=cards,
         )
+
+    def extend(self, env_idx: int, horizon: int) -> None:
+        """The episode will be longer than it was said when it began."""
+        env = self._env(env_idx)
+        env.tracker.horizon = max(env.tracker.horizon, horizon)
+        env.read(self.space.slot_count, new_epoch=False)
 
     def state_dict(self, env_idx: int) -> dict[str, object]:
         """What this env's observation depends on beside the host itself: plain numbers and lists."""
@@ -230,12 +246,27 @@ class Observer:
         features[:count] = blueprint_features(offered, self.space.blueprints, host.host_parameters)
         features[count:] = 0.0
         self._offered[env_idx] = features[..., -1] > 0
+        self._costs[env_idx] = np.inf
         for slot, slot_cards in enumerate(offered):
             self._cards[env_idx, slot, : len(slot_cards)] = [KINDS.index(card.kind) for card in slot_cards]
+            for card in slot_cards:
+                self._costs[env_idx, slot, self.space.blueprint_index[card.name]] = card.parameters
         channels = np.array([snapshot.channels for snapshot in host.snapshots()])
         self._places[env_idx] = 0.0
         self._places[env_idx, :count, 0] = channels / channels.max()
         self._places[env_idx, :count, 1] = (np.arange(count) + 0.5) / count
+
+    def _affordable(self) -> NDArray[np.bool_]:
+        """(env, slot, blueprint): offered, and within the env's budget if it has one."""
+        budgets = [env.parameter_budget for env in self._watched()]
+        if all(budget is None for budget in budgets):
+            return self._offered
+        room = [
+            math.inf if budget is None else budget - env.host.added_parameters
+            for env, budget in zip(self._watched(), budgets, strict=True)
+        ]
+        affordable: NDArray[np.bool_] = self._costs <= np.array(room)[:, np.newaxis, np.newaxis]
+        return self._offered & affordable
 
     def _slot_readings(self) -> Array:
         """(env, slot, field of SlotReading), made once an epoch."""

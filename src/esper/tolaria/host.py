@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from esper.kasmina import GrowingModel, Slot
+from esper.kasmina.execution import execute
 from esper.kasmina.persistence import laid_out_like
 from esper.leyline import (
     ActionSpec,
@@ -169,39 +170,9 @@ class TrainedHost:
 
     def apply(self, action: ActionSpec) -> None:
         """Execute one operation; an illegal one is refused by the model."""
-        model, slot, op = self.model, action.slot, LifecycleOp(action.op)
-        if op is LifecycleOp.WAIT:
-            return
-        if slot is None:
-            raise ValueError(f"{op.name} needs a slot; the slots are {', '.join(model.slots)}")
-        model.slot_config.index(slot)  # names the slots where there is no such one
-        if op is LifecycleOp.GERMINATE:
-            if action.blueprint is None:
-                raise ValueError(
-                    f"GERMINATE needs a blueprint; offered: {', '.join(model.slots[slot].blueprints)}"
-                )
-            model.germinate(
-                slot,
-                action.blueprint,
-                style=action.style,
-                tempo=action.tempo,
-                alpha_target=action.alpha_target,
-            )
+        execute(self.model, action)
+        if action.op is LifecycleOp.GERMINATE:
             self.lay_out_seeds()
-        elif op is LifecycleOp.ADVANCE:
-            model.advance(slot)
-        elif op is LifecycleOp.SET_ALPHA_TARGET:
-            model.set_alpha_target(
-                slot,
-                action.alpha_target,
-                style=action.style,
-                alpha_speed=action.alpha_speed,
-                alpha_curve=action.alpha_curve,
-            )
-        elif op is LifecycleOp.PRUNE:
-            model.prune(slot, alpha_speed=action.alpha_speed, alpha_curve=action.alpha_curve)
-        else:
-            model.fossilize(slot)
 
 
 def _role(slot: Slot) -> str:

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from esper.kasmina import GrowingModel
+from esper.kasmina.slot import Slot
 from esper.leyline import Stage
-from esper.tolaria.host import TrainedHost
 
 Accuracies = Mapping[int, float]
 """Coalition bitmask -> validation accuracy."""
@@ -16,7 +17,7 @@ def utility(accuracy: float, added_parameters: int, host_parameters: int, rent: 
 
 
 def settle(
-    hosts: Sequence[TrainedHost],
+    models: Sequence[GrowingModel],
     rent: float,
     *,
     committed_only: bool,
@@ -25,44 +26,50 @@ def settle(
     """Remove TRAINING and fading seeds, then greedily any live seed without which utility is higher now.
 
     No adaptation is left, so leave-one-out is the right question here. What stays, stays at its alpha. With
-    `committed_only` just the fossilised seeds stay. `measure` validates some of the hosts, by their place in
-    `hosts`, as they are and with each live seed off in turn. Returns the places of those that lost something.
+    `committed_only` just the fossilised seeds stay. `measure` validates some of the models, by their place in
+    `models`, as they are and with each live seed off in turn. Returns the places of those that lost something.
     """
     if not 0.0 <= rent < math.inf:
         raise ValueError(f"rent must be a finite number >= 0, not {rent!r}")
-    changed = {row for row, host in enumerate(hosts) if _drop_unfinished(host, committed_only=committed_only)}
-    unsettled = [row for row, host in enumerate(hosts) if _live(host)]
+    changed = {
+        row for row, model in enumerate(models) if _drop_unfinished(model, committed_only=committed_only)
+    }
+    unsettled = [row for row, model in enumerate(models) if _live(model)]
     while unsettled:
         measured = zip(unsettled, measure(unsettled), strict=True)
-        dropped = [row for row, accuracies in measured if _drop_worst(hosts[row], rent, accuracies)]
+        dropped = [row for row, accuracies in measured if _drop_worst(models[row], rent, accuracies)]
         changed |= set(dropped)
-        unsettled = [row for row in dropped if _live(hosts[row])]
+        unsettled = [row for row in dropped if _live(models[row])]
     return sorted(changed)
 
 
-def _live(host: TrainedHost) -> list[int]:
-    return [index for index, slot in enumerate(host.slots) if slot.stage.is_live]
+def _slots(model: GrowingModel) -> tuple[Slot, ...]:
+    return tuple(model.slots.values())
 
 
-def _drop_unfinished(host: TrainedHost, *, committed_only: bool) -> bool:
+def _live(model: GrowingModel) -> list[int]:
+    return [index for index, slot in enumerate(_slots(model)) if slot.stage.is_live]
+
+
+def _drop_unfinished(model: GrowingModel, *, committed_only: bool) -> bool:
     unfinished = [
         slot
-        for slot in host.slots
+        for slot in _slots(model)
         if slot.stage.is_live and (committed_only or slot.stage is Stage.TRAINING or slot.life.fading)
     ]
     for slot in unfinished:
-        host.model.remove(slot.name)
+        model.remove(slot.name)
     return bool(unfinished)
 
 
-def _drop_worst(host: TrainedHost, rent: float, accuracies: Accuracies) -> bool:
+def _drop_worst(model: GrowingModel, rent: float, accuracies: Accuracies) -> bool:
     """Remove the live seed without which utility rises most, if there is one."""
-    live = _live(host)
+    live, slots = _live(model), _slots(model)
     everything = sum(1 << index for index in live)
-    added, bare = host.added_parameters, host.host_parameters
+    added, bare = model.added_parameters, model.host_parameters
     gains = {
         index: utility(
-            accuracies[everything ^ (1 << index)], added - host.slots[index].parameter_count, bare, rent
+            accuracies[everything ^ (1 << index)], added - slots[index].parameter_count, bare, rent
         )
         - utility(accuracies[everything], added, bare, rent)
         for index in live
@@ -70,5 +77,5 @@ def _drop_worst(host: TrainedHost, rent: float, accuracies: Accuracies) -> bool:
     worst = max(gains, key=gains.__getitem__)
     if not gains[worst] > 0.0:
         return False
-    host.model.remove(host.slots[worst].name)
+    model.remove(slots[worst].name)
     return True

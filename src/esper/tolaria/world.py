@@ -92,7 +92,7 @@ class EngineWorld:
             ]
 
         hosts = [self.host(index) for index in host_idxs]
-        changed = settle(hosts, rent, committed_only=committed_only, measure=measure)
+        changed = settle([host.model for host in hosts], rent, committed_only=committed_only, measure=measure)
         for row, numbers in zip(changed, self._validated([host_idxs[row] for row in changed]), strict=True):
             host = hosts[row]
             host.report = replace(

@@ -124,8 +124,8 @@ def test_what_was_recorded_beyond_a_checkpoint_does_not_count(tmp_path: Path) ->
     growing, watched = tmp_path / "growing.jsonl", RunState()
     growing.write_bytes(start + lines(1, 2, 3, 4))
     state_of(growing, watched)  # its seeds are counted before it is known that some do not count
-    with growing.open("ab") as file:
-        file.write(resumed + lines(3, 4, 5))
+    with growing.open("ab") as more:
+        more.write(resumed + lines(3, 4, 5))
     assert known(state_of(growing, watched)) == known(one)
     with broken.open("rb") as file, straight.open("rb") as file_of_other:
         for number in range(1, 6):

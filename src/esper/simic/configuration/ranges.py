@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from esper.leyline import ALPHA_SPEEDS, ALPHA_TARGETS, HEAD_NAMES, TEMPOS, Curve, Style
+from esper.leyline import ALPHA_SPEEDS, ALPHA_TARGETS, HEAD_NAMES, TEMPOS, Curve, LifecycleOp, Style
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,19 @@ RunName = Annotated[
     AfterValidator(_run_name),
     Expected("up to 100 letters, digits, '.', '_' and '-' that begin with a letter or digit, or None"),
 ]
+
+
+def _warm_start(text: str | None) -> str | None:
+    if text is not None and (text == "none" or not re.fullmatch(r"\w+|.+\.safetensors", text)):
+        raise ValueError(text)
+    return text
+
+
+WarmStart = Annotated[
+    str | None,
+    AfterValidator(_warm_start),
+    Expected("the name of a rule, the path of a .safetensors file, or None"),
+]
 Directory = Annotated[Path, Field(strict=False), Expected("a path")]  # files and flags give a text
 
 
@@ -66,6 +79,20 @@ HeadCoefficients = Annotated[
     dict[str, NotNegative],
     AfterValidator(_known_heads),
     Expected(f"head -> a number >= 0, with heads among {', '.join(HEAD_NAMES)}"),
+]
+
+
+def _known_ops(logits: dict[str, float]) -> dict[str, float]:
+    unknown = [op for op in logits if op not in LifecycleOp.__members__]
+    if unknown:
+        raise ValueError(unknown)
+    return logits
+
+
+OpLogits = Annotated[
+    dict[str, Annotated[float, Expected("a number")]],
+    AfterValidator(_known_ops),
+    Expected(f"operation -> a number, with operations among {', '.join(LifecycleOp.__members__)}"),
 ]
 
 

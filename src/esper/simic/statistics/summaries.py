@@ -1,7 +1,9 @@
-"""How scores of several runs are summed up: robustly, and in pairs."""
+"""What many scores come to: the mean of the middle half, how often one is better, how many reach a threshold."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
 
 
 def interquartile_mean(scores: ArrayLike) -> float:
@@ -9,11 +11,19 @@ def interquartile_mean(scores: ArrayLike) -> float:
 
     A quarter of them, rounded down, is left out at each end. (Agarwal et al., 2021.)
     """
-    ordered = np.sort(np.asarray(scores, dtype=np.float64), axis=None)
-    if ordered.size == 0:
+    array = np.asarray(scores, dtype=np.float64)
+    if array.size == 0:
         raise ValueError("scores is empty: there is nothing to average")
-    cut = ordered.size // 4
-    return float(ordered[cut : ordered.size - cut].mean())
+    return float(interquartile_means(array.reshape(1, -1))[0])
+
+
+def interquartile_means(scores: Floats) -> Floats:
+    """(..., score) -> (...)"""
+    ordered = np.sort(scores, axis=-1)
+    count = ordered.shape[-1]
+    cut = count // 4
+    means: Floats = ordered[..., cut : count - cut].mean(axis=-1)
+    return means
 
 
 def probability_of_improvement(scores_x: ArrayLike, scores_y: ArrayLike) -> float:
@@ -23,6 +33,16 @@ def probability_of_improvement(scores_x: ArrayLike, scores_y: ArrayLike) -> floa
         raise ValueError(f"scores_x has {x.shape[1]} tasks, scores_y {y.shape[1]}; expected the same tasks")
     difference = x[:, None, :] - y[None, :, :]  # (run of x, run of y, task)
     return float((0.5 + 0.5 * np.sign(difference)).mean())
+
+
+def performance_profile(scores: ArrayLike, thresholds: ArrayLike) -> Floats:
+    """(threshold,): the share of all scores that reach each threshold."""
+    ordered = np.sort(np.asarray(scores, dtype=np.float64), axis=None)
+    if ordered.size == 0:
+        raise ValueError("scores is empty: it has no profile")
+    below = np.searchsorted(ordered, np.asarray(thresholds, dtype=np.float64), side="left")
+    shares: Floats = 1.0 - below / ordered.size
+    return shares
 
 
 BOOTSTRAP_DRAWS = 2000
@@ -38,7 +58,7 @@ def mean_interval(values: ArrayLike) -> tuple[float, float]:
     return low, high
 
 
-def _by_run_and_task(name: str, scores: ArrayLike) -> NDArray[np.float64]:
+def _by_run_and_task(name: str, scores: ArrayLike) -> Floats:
     array = np.asarray(scores, dtype=np.float64)
     if array.ndim != 2 or array.size == 0:
         raise ValueError(f"{name} has shape {array.shape}; expected (run, task), neither empty")

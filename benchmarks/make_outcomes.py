@@ -1,0 +1,125 @@
+"""Outcomes of open-loop schedules for a suite: the search for the single best one, and a table for tabular mode.
+
+First a grid of schedules is played on draws that controllers may train on. Then a portfolio of it, chosen on those
+draws, is played on the held-out instances with host seeds that no benchmark scores on. What is kept is small:
+
+    python benchmarks/make_outcomes.py --suite cpu --processes 16 --minutes 30
+    python benchmarks/make_outcomes.py --suite cpu --processes 16 --resume    (goes on after a stop)
+
+The result goes to src/esper/simic/bench/outcomes/<suite>.parquet unless --out says otherwise.
+"""
+
+import argparse
+import math
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from esper.simic.bench.arms import WAIT, RuleArm, ScheduleArm
+from esper.simic.bench.outcomes import WAITING, Outcome, Outcomes, outcome_of, schedule_grid
+from esper.simic.bench.rows import RowStore
+from esper.simic.bench.runner import BenchPlan, BenchProgress, run_bench
+from esper.simic.bench.suites import BenchSuite, bench_suite
+from esper.simic.env.making import make_world
+from harness import RESULTS
+
+SHIPPED = Path(__file__).parents[1] / "src" / "esper" / "simic" / "bench" / "outcomes"
+SELECTION_SEEDS = 500
+"""Host seeds of an instance from here on are for choosing; a benchmark scores on the first ones."""
+DRAW_SEED = 77
+BIRTHS = {"cpu": (0, 4, 10), "shift": (0, 6, 11, 16)}
+PAIRED = ("mixer", "conv_small", "conv_heavy", "widen")
+
+
+def grid(suite: str, *, small: bool) -> tuple[str, ...]:
+    space = make_world(suite, 1).space
+    slots, births = range(space.slot_count), BIRTHS.get(suite, (0, 5, 10))
+    if small:
+        return schedule_grid(space.blueprints[:2], slots[:1], births[:1])
+    paired = [name for name in PAIRED if name in space.blueprints]
+    return schedule_grid(space.blueprints, slots, births, paired=paired)
+
+
+def drawn_cases(suite: str, draws: int) -> tuple[str, ...]:
+    rng, source = np.random.default_rng(DRAW_SEED), make_world(suite, 1).cases
+    cases: dict[str, None] = {}
+    for _ in range(50 * draws):
+        cases.setdefault(source.draw(rng))
+        if len(cases) == draws:
+            break
+    return tuple(cases)  # fewer where a suite has only a few
+
+
+def plan_of(suite: BenchSuite, schedules: tuple[str, ...], seeds: int) -> BenchPlan:
+    arms = [
+        ScheduleArm(schedule, dict.fromkeys(suite.instances, schedule))
+        for schedule in schedules
+        if schedule != WAITING
+    ]
+    return BenchPlan(
+        suite, (RuleArm(WAIT), *arms), seeds, reference=WAIT, treatments=(), first_seed=SELECTION_SEEDS
+    )
+
+
+def play(
+    plan: BenchPlan, folder: Path, chosen: argparse.Namespace, minutes: float, *, held_out: bool
+) -> list[Outcome]:
+    """Of a whole plan; what the clock left out ends the program, and --resume goes on."""
+    print(f"{plan.episodes:,} episodes on {len(plan.suite.instances)} cases", flush=True)
+    store, last = RowStore(folder), [0.0]
+
+    def tell(progress: BenchProgress) -> None:
+        if progress.seconds - last[0] > 30 or progress.done == progress.total:
+            last[0] = progress.seconds
+            left = "?" if progress.seconds_left is None else f"{progress.seconds_left / 60:.1f}"
+            print(f"  {progress.done:,} of {progress.total:,}, {left} minutes left", flush=True)
+
+    stopped = run_bench(plan, store, processes=chosen.processes, minutes=minutes, tell=tell)
+    if stopped is not None:
+        sys.exit(f"stopped by {stopped}; --resume goes on")
+    names = {arm.name for arm in plan.arms}
+    return [
+        outcome_of(row, held_out=held_out, schedule=WAITING if row.arm == WAIT else row.arm)
+        for row in store.read()
+        if row.arm in names
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--suite", default="cpu")
+    parser.add_argument("--draws", type=int, default=48, help="cases that the single best is searched on")
+    parser.add_argument(
+        "--portfolio", type=int, default=32, help="schedules played on the held-out instances"
+    )
+    parser.add_argument("--seeds", type=int, default=4, help="hosts of each held-out instance")
+    parser.add_argument("--instances", type=int, default=None, help="only so many held-out instances")
+    parser.add_argument("--small", action="store_true", help="three schedules, to try the tool")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no episode after this time")
+    parser.add_argument("--resume", action="store_true", help="keep the episodes of the last, unfinished run")
+    parser.add_argument("--out", type=Path, default=None, help="where the result goes")
+    chosen = parser.parse_args()
+    began, work = time.monotonic(), RESULTS / f"outcomes_{chosen.suite}"
+    if not chosen.resume:
+        shutil.rmtree(work, ignore_errors=True)
+    drawn = BenchSuite(chosen.suite, drawn_cases(chosen.suite, chosen.draws))
+    first = plan_of(drawn, grid(chosen.suite, small=chosen.small), 1)
+    search = Outcomes(play(first, work / "drawn", chosen, chosen.minutes, held_out=False))
+    portfolio = search.portfolio(chosen.portfolio)
+    print(f"the single best: {search.single_best() or 'waiting'}")
+    second = plan_of(bench_suite(chosen.suite).first(chosen.instances), portfolio, chosen.seeds)
+    left = chosen.minutes - (time.monotonic() - began) / 60
+    table = play(second, work / "held_out", chosen, left, held_out=True)
+    out = chosen.out or SHIPPED / f"{chosen.suite}.parquet"
+    Outcomes([*search.rows, *table]).write(out)
+    print(f"{len(search.rows) + len(table):,} outcomes in {out}, {out.stat().st_size / 1024:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""Does it learn? One configuration trained with several seeds, each judged greedy on held-out instances and hosts.
+
+Every seed trains in a process of its own (with `--workers` more for its hosts), at most `--at-once` of them together.
+Then the last checkpoint of each, waiting and a random legal policy play the same held-out episodes.
+
+    python benchmarks/study_learning.py --preset cpu --seeds 0 1 2 3 4 --workers 2 --at-once 1
+    python benchmarks/study_learning.py --preset demo --set num_envs=8 rounds=30 --seeds 0
+
+A seed whose run exists under `--runs` is not trained again, so that the study can be stopped and gone on with.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from esper.leyline import RoundFinished
+from esper.nissa import read_events
+from esper.simic.building import build, evaluation_episodes
+from esper.simic.evaluation import LearnedPlayer, Player, RulePlayer, play_cases
+from esper.simic.held_out import held_out_cases
+from esper.simic.training_config import TrainingConfig
+from esper.tamiyo.rules import rule_policy
+from harness import Row, report
+
+RULES = ("wait", "random", "probe_and_keep")
+DRAWS = 2000
+
+
+def main() -> None:
+    options = _options()
+    settings = dict(_setting(text) for text in options.set)
+    configs = {
+        seed: TrainingConfig.preset(
+            options.preset,
+            **{
+                "workers": options.workers,
+                **settings,
+                "seed": seed,
+                "run_name": f"{options.name or options.preset}-{seed}",
+                "run_directory": str(options.runs),
+            },
+        )
+        for seed in options.seeds
+    }
+    began = time.perf_counter()
+    train_all(list(configs.values()), options.at_once, began + 60 * options.minutes)
+    print(f"trained after {time.perf_counter() - began:.0f} s", flush=True)
+    processes = options.processes or os.cpu_count() or 1
+    utilities = judge_all(configs, options.held_out, processes, options.together)
+    _tell(options.name or options.preset, configs, utilities)
+    print(f"judged after {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def train_all(configs: Sequence[TrainingConfig], at_once: int, deadline: float) -> None:
+    """As `esper train` would, each in its own process; what runs past the deadline is asked to stop and save."""
+    waiting, running = list(configs), list[subprocess.Popen[bytes]]()
+    while waiting or running:
+        while waiting and len(running) < at_once:
+            config = waiting.pop(0)
+            if not (Path(config.run_directory) / str(config.run_name)).exists():
+                running.append(_start(config))
+        running = [process for process in running if process.poll() is None]
+        if time.perf_counter() > deadline:
+            for process in running:
+                process.terminate()
+            for process in running:
+                process.wait()
+            return
+        time.sleep(0.5)
+
+
+def _start(config: TrainingConfig) -> "subprocess.Popen[bytes]":
+    file = Path(config.run_directory) / f"{config.run_name}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    config.save(file)
+    command = [sys.executable, "-m", "esper", "train", "--config", str(file), "--quiet"]
+    return subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
+def judge_all(
+    configs: dict[int, TrainingConfig], episodes: int, processes: int, together: int
+) -> dict[str, list[float]]:
+    """policy -> utility of each held-out episode, the same episodes for all."""
+    some = next(iter(configs.values()))
+    wanted = held_out_cases(some.suite, episodes, 0)
+    parts = [wanted[start : start + together] for start in range(0, len(wanted), together)]
+    names = [*RULES, *(f"learned, seed {seed}" for seed in configs)]
+    judges = {f"learned, seed {seed}": config for seed, config in configs.items()}
+    jobs = [
+        (name, judges.get(name, some), number, part) for name in names for number, part in enumerate(parts)
+    ]
+    spawn = multiprocessing.get_context("spawn")
+    utilities: dict[str, dict[int, list[float]]] = {name: {} for name in names}
+    with ProcessPoolExecutor(processes, spawn) as pool:
+        for name, number, judged in pool.map(_judge, jobs):
+            utilities[name][number] = judged
+    return {name: [one for number in sorted(of) for one in of[number]] for name, of in utilities.items()}
+
+
+def _judge(
+    job: tuple[str, TrainingConfig, int, Sequence[tuple[str, int]]],
+) -> tuple[str, int, list[float]]:
+    name, config, number, part = job
+    torch.set_num_threads(1)
+    config = replace(config, workers=0, num_envs=8, num_minibatches=None, reward_control_variate=False)
+    training = build(config)
+    if name in RULES:
+        rng = np.random.default_rng(number)
+        player: Player = RulePlayer(
+            lambda _: rule_policy("random", rng=rng) if name == "random" else rule_policy(name)
+        )
+    else:
+        _load(training.agent.policy, config)
+        player = LearnedPlayer(training.agent.actor)
+    arena = evaluation_episodes(training, config, len(part))
+    return name, number, [one.summary.utility or 0.0 for one in play_cases(player, arena, part)]
+
+
+def _load(policy: torch.nn.Module, config: TrainingConfig) -> None:
+    path = Path(config.run_directory) / str(config.run_name) / "checkpoints" / "last.pt"
+    policy.load_state_dict(torch.load(path, weights_only=True)["policy"])
+
+
+def _tell(name: str, configs: dict[int, TrainingConfig], utilities: dict[str, list[float]]) -> None:
+    rows: list[Row] = []
+    wait, random = np.array(utilities["wait"]), np.array(utilities["random"])
+    for policy, values in utilities.items():
+        mean, low, high = _interval(np.array(values) - wait)
+        over, over_low, over_high = _interval(np.array(values) - random)
+        rows.append(
+            {
+                "policy": policy,
+                "episodes": len(values),
+                "utility": float(np.mean(values)),
+                "over wait": f"{mean:+.4f} [{low:+.4f}, {high:+.4f}]",
+                "over random": f"{over:+.4f} [{over_low:+.4f}, {over_high:+.4f}]",
+            }
+        )
+    report(
+        f"learning_{name}",
+        f"{name}: utility on held-out episodes, with 95 % intervals of paired differences",
+        rows,
+    )
+    curves = {seed: list(_curve(config)) for seed, config in configs.items()}
+    print("\nmean gain of each round while it trains (it explores):")
+    for seed, curve in curves.items():
+        gains = " ".join("?" if one.mean_gain is None else f"{one.mean_gain:+.3f}" for one in curve)
+        last = curve[-1]
+        print(f"seed {seed}, {sum(one.seconds for one in curve):.0f} s: {gains}")
+        print(f"   explained variance {last.explained_variance}, {dict(last.operations)}")
+        print(f"   entropies {dict(last.entropy_by_head)}")
+    out = Path(__file__).parent / "results" / f"learning_{name}_curves.json"
+    rounds = {seed: [asdict(one) for one in curve] for seed, curve in curves.items()}
+    out.write_text(json.dumps({"utilities": utilities, "curves": rounds}, default=dict))
+
+
+def _interval(differences: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> tuple[float, float, float]:
+    drawn = np.random.default_rng(0).integers(len(differences), size=(DRAWS, len(differences)))
+    low, high = np.quantile(differences[drawn].mean(axis=1), (0.025, 0.975)).tolist()
+    return float(differences.mean()), low, high
+
+
+def _curve(config: TrainingConfig) -> Iterator[RoundFinished]:
+    run = Path(config.run_directory) / str(config.run_name)
+    for record in read_events(run, kinds=["round_finished"]):
+        assert isinstance(record.event, RoundFinished)
+        yield record.event
+
+
+def _setting(text: str) -> tuple[str, object]:
+    name, _, value = text.partition("=")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--preset", default="cpu")
+    parser.add_argument("--name", help="of the study and its runs; the preset's if not given")
+    parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="settings to change")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
+    parser.add_argument("--workers", type=int, default=2, help="processes that train hosts, for each seed")
+    parser.add_argument("--at-once", type=int, default=1, help="seeds trained at the same time")
+    parser.add_argument("--minutes", type=float, default=600.0, help="after which training is stopped")
+    parser.add_argument("--held-out", type=int, default=96, help="episodes to judge by")
+    parser.add_argument("--together", type=int, default=6, help="episodes that a process plays side by side")
+    parser.add_argument("--processes", type=int, help="for judging; all cores if not given")
+    parser.add_argument("--runs", type=Path, default=Path("runs/study"))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""`esper bench`: compare controllers, rules, schedules and equal-size controls on hosts nobody was trained on."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from esper.cli.arguments import VerbParser
+from esper.cli.errors import INTERRUPTED, BadInput
+from esper.cli.output import as_json, table
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable, Sequence
+
+    from esper.simic.bench import BenchPlan, BenchProgress, BenchResult, BenchTable
+
+_SUMMARY = """Play every arm on the same held-out hosts and compare them in pairs, on the test split.
+
+  esper bench [options]      play; a bench that was stopped goes on where it was
+  esper bench table DIR      the table, from the rows in DIR alone
+  esper bench report DIR     the same as a page with pictures, DIR/report.html
+
+Arms: wait; the rules random, periodic, plateau, fit_ratio, probe_and_keep, detect_then_probe; the open-loop schedules
+sbs (the single best one) and vbs (the best of each instance); controls of equal size, made from what the --match arm
+kept on the same host: static (a wider host), from_birth, from_scratch, random_matched; blind (the --match arm's
+decisions on another instance); and what --controller names."""
+
+
+def run(arguments: list[str]) -> int:
+    if arguments[:1] == ["table"]:
+        return _table(arguments[1:])
+    if arguments[:1] == ["report"]:
+        return _report(arguments[1:])
+    return _play(_parser().parse_args(arguments))
+
+
+def _parser() -> VerbParser:
+    parser = VerbParser(
+        "bench", _SUMMARY, "esper bench --suite cpu --seeds 8 --controller runs/a runs/b --out benches/cpu"
+    )
+    parser.add_argument(
+        "--suite", default="cpu", metavar="CASE", help="a suite or a task instance (%(default)s)"
+    )
+    parser.add_argument("--arms", nargs="+", metavar="ARM", help="only these, and wait; by default all")
+    parser.add_argument(
+        "--seeds", type=int, default=8, metavar="N", help="hosts of each instance (%(default)s)"
+    )
+    parser.add_argument(
+        "--instances", type=int, metavar="N", help="only so many, spread over the suite's list"
+    )
+    parser.add_argument(
+        "--controller",
+        nargs="+",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="runs or checkpoints of one arm, one for each training seed; NAME=PATH first names the arm (learned)",
+    )
+    parser.add_argument("--match", metavar="ARM", help="the arm that controls of equal size are made from")
+    parser.add_argument("--outcomes", type=Path, metavar="FILE", help="outcomes of schedules for sbs and vbs")
+    parser.add_argument("--processes", type=int, default=2, metavar="N", help="(%(default)s)")
+    parser.add_argument("--device", default="cpu", help="where hosts are trained (%(default)s)")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing after so long")
+    parser.add_argument(
+        "--out", type=Path, default=Path("bench"), metavar="DIR", help="rows go here (%(default)s)"
+    )
+    parser.add_quiet()
+    return parser
+
+
+def _play(chosen: "Namespace") -> int:
+    if chosen.processes < 1:
+        raise BadInput(f"processes is {chosen.processes}; expected a whole number >= 1")
+    plan = _plan(chosen)
+    from esper.benched import play
+    from esper.simic.bench import BenchMismatch, RowsError, read_bench
+    from esper.simic.bench.runner import LOST_PROCESS
+
+    _use_one_thread()
+    tell = (lambda _: None) if chosen.quiet else _teller()
+    try:
+        stopped = play(plan, chosen.out, processes=chosen.processes, minutes=chosen.minutes, progress=tell)
+    except (BenchMismatch, RowsError) as error:
+        raise BadInput(str(error)) from None
+    if stopped is not None:
+        print(f"esper: stopped by {stopped}; the same command goes on from {chosen.out}", flush=True)
+        return INTERRUPTED if stopped.startswith("SIG") else int(stopped == LOST_PROCESS)
+    if not chosen.quiet:
+        print(tables_text(read_bench(chosen.out).tables))
+        print(f"\n`esper bench report {chosen.out}` makes a page of it")
+    return 0
+
+
+def _plan(chosen: "Namespace") -> "BenchPlan":
+    from esper.cli.tasks import require_suite
+
+    require_suite(chosen.suite)
+    _require_device(chosen.device)
+    from esper.simic.bench import BenchRequest, ControllerError, PlanError, RowsError, plan_bench
+
+    try:
+        return plan_bench(
+            BenchRequest(
+                suite=chosen.suite,
+                arms=None if chosen.arms is None else tuple(chosen.arms),
+                seeds=chosen.seeds,
+                instances=chosen.instances,
+                controllers=_controllers(chosen.controller),
+                match=chosen.match,
+                outcomes=chosen.outcomes,
+                device=chosen.device,
+            )
+        )
+    except (PlanError, ControllerError, RowsError, ValueError) as error:
+        raise BadInput(str(error)) from None
+
+
+def _require_device(device: str) -> None:
+    if device == "cpu":
+        return
+    import torch
+
+    if device.partition(":")[0] != "cuda":
+        raise BadInput(f"device is {device!r}; expected cpu, cuda or cuda:<number>")
+    if not torch.cuda.is_available():
+        raise BadInput(f"device is {device!r}, and torch finds no CUDA device; `esper doctor` tells")
+
+
+def _controllers(given: list[list[str]]) -> dict[str, list[Path]]:
+    """[["ppo=a", "b"], ["c"]] -> {"ppo": [a, b], "learned": [c]}"""
+    named: dict[str, list[Path]] = {}
+    for texts in given:
+        name, equals, first = texts[0].partition("=")
+        if not equals:
+            name, first = "learned", texts[0]
+        if not name.isidentifier():
+            raise BadInput(
+                f"controller is named {name!r}; expected letters, digits and underscores before the ="
+            )
+        named.setdefault(name, []).extend(Path(text) for text in (first, *texts[1:]))
+    return named
+
+
+def _teller() -> "Callable[[BenchProgress], None]":
+    """A line for each chunk."""
+
+    def tell(progress: "BenchProgress") -> None:
+        share = f"{progress.done:6,} of {progress.total:,} episodes"
+        if progress.latest is None:
+            print(f"{share} are there", flush=True)
+            return
+        arm, member, instance = progress.latest
+        left = "" if progress.seconds_left is None else f"  {_duration(progress.seconds_left)} left"
+        who = f"{arm} {member}" if member else arm
+        print(f"{share}{left}  {who} on {instance}", flush=True)
+
+    return tell
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+# From the rows alone
+
+
+def _table(arguments: list[str]) -> int:
+    parser = VerbParser(
+        "bench table", "The table of a benchmark, from its rows alone.", "esper bench table bench"
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="where `esper bench --out` put the rows")
+    parser.add_json()
+    chosen = parser.parse_args(arguments)
+    made = _read(chosen.folder).tables
+    print(as_json(made) if chosen.json else tables_text(made))
+    return 0
+
+
+def _report(arguments: list[str]) -> int:
+    parser = VerbParser("bench report", "A page of a benchmark: one file.", "esper bench report bench")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="where `esper bench --out` put the rows")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="by default DIR/report.html")
+    chosen = parser.parse_args(arguments)
+    from esper.karn.report import write_report
+
+    path = chosen.out or chosen.folder / "report.html"
+    write_report(_read(chosen.folder), path)
+    print(path)
+    return 0
+
+
+def tables_text(made: "Sequence[BenchTable]") -> str:
+    from esper.simic.bench import gate, verdict
+
+    parts = [gate(made[0]), *verdict(made[0])]
+    for each in made:
+        parts += [f"\n{each.suite}, {each.subset}: {len(each.instances)} instances x {each.seeds} hosts"]
+        if each.left_out:
+            parts.append(f"{len(each.left_out)} instances are left out: not every arm has played them")
+        parts.append(_lines(each))
+        if each is not made[0]:
+            parts.append(gate(each))
+    return "\n".join(parts)
+
+
+def _lines(made: "BenchTable") -> str:
+    rows = [
+        (
+            f"{arm.arm} ({arm.members})" if arm.members > 1 else arm.arm,
+            f"{arm.score.value:.4f} [{arm.score.low:.4f}, {arm.score.high:.4f}]",
+            f"{arm.over_wait.value:+.4f} [{arm.over_wait.low:+.4f}, {arm.over_wait.high:+.4f}]",
+            None if arm.test_accuracy is None else f"{arm.test_accuracy:.4f}",
+            None if arm.parameters is None else f"{arm.parameters:.0f}",
+            None if arm.training_flops is None else f"{arm.training_flops / 1e9:.2f}",
+            f"{arm.wall_seconds:.1f}",
+            f"{arm.operations:.1f}",
+        )
+        for arm in made.arms
+    ]
+    columns = (
+        "arm",
+        "utility (IQM)",
+        "over waiting",
+        "accuracy",
+        "parameters",
+        "GFLOP",
+        "seconds",
+        "decisions",
+    )
+    return table(columns, rows)
+
+
+def _read(folder: Path) -> "BenchResult":
+    from esper.simic.bench import RowsError, read_bench
+
+    try:
+        return read_bench(folder)
+    except RowsError as error:
+        raise BadInput(str(error)) from None
+
+
+def _use_one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)

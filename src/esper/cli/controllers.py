@@ -1,0 +1,99 @@
+"""`esper controllers`: what comes with Esper, and a run's controller as files."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from esper.cli.arguments import VerbParser, find_run
+from esper.cli.errors import BadInput
+from esper.cli.output import as_json, table
+
+if TYPE_CHECKING:
+    from esper.tamiyo.controller_card import ControllerCard
+
+COLUMNS = ("controller", "trained on", "steps", "gain over waiting", "licence", "what it is")
+
+
+def run(arguments: list[str]) -> int:
+    if arguments[:1] == ["export"]:
+        return _export(arguments[1:])
+    parser = VerbParser(
+        "controllers",
+        "List the controllers that come with Esper. `esper controllers export RUN --to FOLDER` makes one of a run.",
+        "esper controllers export my-run --to my-controller --episodes 24",
+    )
+    parser.add_json()
+    chosen = parser.parse_args(arguments)
+    from esper.tamiyo.controller import ControllerError, read_card, shipped_controllers
+
+    try:
+        cards = [read_card(folder) for folder in shipped_controllers().values()]
+    except ControllerError as error:
+        raise BadInput(str(error)) from None
+    if chosen.json:
+        print(as_json([card.model_dump(mode="json") for card in cards]))
+    elif not cards:
+        print("none comes with this version; `esper controllers export RUN --to FOLDER` makes one of a run")
+    else:
+        print(table(COLUMNS, [_row(card) for card in cards]))
+    return 0
+
+
+def _row(card: "ControllerCard") -> tuple[object, ...]:
+    own = [row for row in card.evidence if row.policy == card.name]
+    gain = f"{own[0].gain:+.3f} on {own[0].suite}" if own else None
+    return card.name, card.training.suite, card.training.env_steps, gain, card.licence, card.summary
+
+
+def _export(arguments: list[str]) -> int:
+    parser = VerbParser(
+        "controllers export",
+        "Turn the best checkpoint of a run into a controller: a folder with weights and a card.",
+        "esper controllers export my-run --to my-controller --episodes 24",
+    )
+    parser.add_run()
+    parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="where to write it")
+    parser.add_argument("--name", help="what it is called; by default as the folder")
+    parser.add_argument("--summary", default="", metavar="TEXT", help="one line on what it is")
+    parser.add_argument("--licence", default="MIT", metavar="TEXT", help="its terms of use (%(default)s)")
+    parser.add_argument(
+        "--episodes", type=int, default=0, metavar="N", help="held-out episodes to put on its card (none)"
+    )
+    parser.add_json()
+    chosen = parser.parse_args(arguments)
+    if chosen.episodes < 0:
+        raise BadInput(f"episodes is {chosen.episodes}; expected a whole number >= 0")
+    path = find_run(chosen.run, chosen.directory)
+    from pydantic import ValidationError
+
+    from esper.nissa import RunError
+    from esper.shipping import best_checkpoint, controller_of_run, with_evidence
+    from esper.simic.agent import CheckpointError
+    from esper.simic.configuration.errors import ConfigError
+    from esper.simic.held_out import evaluate_controller
+    from esper.tamiyo.controller import ControllerError
+
+    checkpoint = best_checkpoint(path)
+    if checkpoint is None:
+        raise BadInput(f"run {path} has no checkpoint to export; train it first")
+    try:
+        controller = controller_of_run(
+            path,
+            checkpoint,
+            name=chosen.name or chosen.to.name,
+            summary=chosen.summary,
+            licence=chosen.licence,
+        )
+        if chosen.episodes:
+            scores = evaluate_controller(controller, episodes=chosen.episodes)
+            controller = with_evidence(controller, controller.card.training.suite, scores)
+        controller.save(chosen.to)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadInput(f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first['msg']}") from None
+    except (ConfigError, CheckpointError, ControllerError, RunError, OSError) as error:
+        raise BadInput(str(error)) from None
+    if chosen.json:
+        print(as_json(controller.card.model_dump(mode="json")))
+    else:
+        print(f"{checkpoint.stem} checkpoint of {path.name} is now the controller {chosen.to}")
+    return 0

@@ -1,0 +1,457 @@
+"""`esper.Grower`: a model that grows in a training loop that knows nothing of growing."""
+
+import math
+import os
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, SupportsFloat
+
+import torch
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+from esper.grower import history as telling
+from esper.grower.ending import settle_model
+from esper.grower.errors import GrowthWarning
+from esper.grower.governing import Guard
+from esper.grower.gradients import GradientWatch, SeedGradients
+from esper.grower.history import Decision, SlotStanding
+from esper.grower.host import LoopHost
+from esper.grower.measuring import Scale, SeedWorth, Validate, as_call, measure, seed_worths
+from esper.grower.metrics import EpochMetrics, read_metrics
+from esper.grower.paying import Paymaster
+from esper.grower.refusing import refuse_parallel, require_count, require_room
+from esper.kasmina import GrowingModel, GrowthRules, WrapError, wrap
+from esper.kasmina.coalitions import live_slots
+from esper.kasmina.execution import execute
+from esper.kasmina.optimisers import Scheduler
+from esper.kasmina.probing import ExampleInput
+from esper.leyline import ActionSpec, EpochReport, EventSink, Layout, LifecycleOp, Style
+from esper.tamiyo.controller import Controller
+from esper.tamiyo.deciders import Choice, LearnedDecider, decider
+from esper.tamiyo.rules import RulePolicy
+from esper.tamiyo.rules.reading import refusal
+from esper.tolaria.governor import GovernorRules, Verdict
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+USUAL_EPOCHS = 20
+"""The length of a run that did not say: what controllers are trained on."""
+EPOCHS_AHEAD = 8
+"""A run that outlives what it said is taken to have so many epochs left."""
+_WAIT = ActionSpec()
+
+
+class Grower:
+    """Lets a model grow while it trains, under a controller that is asked once an epoch.
+
+        grower = esper.Grower(
+            model, slots=["layer*"], optimizer=optimizer, example_input=x, validate=val_loader
+        )
+        for epoch in range(epochs):
+            train_one_epoch(grower.model, optimizer)  # your loop, unchanged
+            decision = grower.step(train_loss=loss)   # once an epoch
+        plain = grower.finish()                       # settled, exported, an ordinary module
+
+    model             any nn.Module, which is hooked and not copied; or a GrowingModel (then without slots)
+    slots             submodule names or patterns where it may grow; `*` stays within a part of a dotted name
+    optimizer         SGD, Adam or AdamW over the model's parameters
+    example_input     a tensor, a tuple of arguments or a dict of keyword arguments, batch first
+    controller        a shipped controller's name, a rule's name (`probe_and_keep`, `plateau`, ...), a controller's
+                      folder, a `Controller`, or a policy of your own with `reset()` and `act(situation)`
+    validate          a function of the model that returns {"val_loss": ..., "val_accuracy": ...} (either or both),
+                      or a loader of (inputs, classes) or dict batches. With it, seeds are measured one by one
+    epochs            how many there will be; controllers look at the time that is left
+    scheduler         learning rate scheduler(s) of the optimiser, kept right across growth
+    scaler            the GradScaler, if there is one
+    parameter_budget  parameters that may be added in all; None is no limit
+    rent              what utility pays for doubling the host's parameters, when the run is settled
+    training_samples  how many there are, which controllers like to know
+    accumulate        batches whose gradients you add up before a step
+    governor          when to go back to the last good epoch; None never does, and keeps no second copy in memory
+    generator         lets a controller sample instead of taking its first choice
+    seed_lr_multiplier   learning rate of a seed over that of the part it grows at
+    layout, causal, blueprints, rules, seed, events, isolation_penalty   as `esper.wrap` takes them
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        slots: Sequence[str] | None = None,
+        *,
+        optimizer: Optimizer,
+        example_input: ExampleInput | None = None,
+        controller: str | Controller | RulePolicy = "probe_and_keep",
+        validate: Validate | None = None,
+        epochs: int | None = None,
+        scheduler: Scheduler | Sequence[Scheduler] | None = None,
+        scaler: GradScaler | None = None,
+        parameter_budget: int | None = None,
+        rent: float = 0.01,
+        training_samples: int | None = None,
+        accumulate: int = 1,
+        governor: GovernorRules | None = GovernorRules(),  # noqa: B008  frozen
+        generator: torch.Generator | None = None,
+        seed_lr_multiplier: float = 3.0,
+        layout: Layout | str | Mapping[str, Layout | str] | None = None,
+        causal: bool = False,
+        blueprints: Sequence[str] | None = None,
+        rules: GrowthRules | None = None,
+        seed: int = 0,
+        events: EventSink | None = None,
+        isolation_penalty: float = 1.0,
+    ) -> None:
+        for name, count in {"epochs": epochs, "training_samples": training_samples}.items():
+            require_count(name, count)
+        require_count("accumulate", accumulate)
+        if not 0.0 <= rent < math.inf:
+            raise ValueError(f"rent is {rent!r}; expected a finite number >= 0")
+        refuse_parallel(model)
+        self._validate = None if validate is None else as_call(validate)
+        self._decider = decider(controller, seed=seed, generator=generator)
+        if isinstance(model, GrowingModel):
+            if slots is not None or example_input is not None:
+                raise WrapError(
+                    "the model is a GrowingModel and has its slots: leave out slots and example_input"
+                )
+            self.model = model
+        elif slots is None or example_input is None:
+            raise WrapError(
+                "slots and example_input are missing: where may the model grow, and what goes through it?"
+            )
+        else:
+            self.model = wrap(
+                model,
+                slots,
+                example_input,
+                layout=layout,
+                causal=causal,
+                blueprints=blueprints,
+                rules=rules,
+                isolation_penalty=isolation_penalty / accumulate,
+                seed=seed,
+                events=events,
+            )
+        require_room(self.model, parameter_budget)
+        self.model.attach(optimizer, scheduler, scaler=scaler, seed_lr_multiplier=seed_lr_multiplier)
+        self.epochs, self.rent, self.parameter_budget = epochs, rent, parameter_budget
+        self.history: tuple[Decision, ...] = ()
+        """What was decided after each epoch, with why."""
+        self._host = LoopHost(self.model, training_samples)
+        self._guard = Guard(self.model, governor)
+        self._watch = GradientWatch(self.model, optimizer, before_first=self._guard.remember)
+        self._scale = Scale()
+        card = self._decider.controller.card if isinstance(self._decider, LearnedDecider) else None
+        self._pay = Paymaster(rent, None if card is None else card.reward)
+        self._observer = self._decider.observer(
+            self._host, horizon=epochs or USUAL_EPOCHS, parameter_budget=parameter_budget
+        )
+        self._last_operation = LifecycleOp.WAIT
+        self._graphs_before = _compiled_graphs()  # by others
+        self._warned: set[str] = set()
+        self._notes: list[str] = []
+        self._undecided = False  # whether the last decision is still without an epoch of training behind it
+
+    @property
+    def controller(self) -> str:
+        """Who decides."""
+        return self._decider.name
+
+    @property
+    def epoch(self) -> int:
+        """Epochs trained so far."""
+        return self._host.report.epoch
+
+    # Once an epoch
+
+    def step(
+        self,
+        *,
+        train_loss: SupportsFloat | None = None,
+        val_loss: SupportsFloat | None = None,
+        train_accuracy: SupportsFloat | None = None,
+        val_accuracy: SupportsFloat | None = None,
+    ) -> Decision:
+        """Take in the epoch that was just trained, decide, and prepare the next. Accuracies are 0 to 1.
+
+        With `validate` the validation metrics may be left out: they are then measured here.
+        """
+        given, lost = read_metrics(
+            {
+                "train_loss": train_loss,
+                "train_accuracy": train_accuracy,
+                "val_loss": val_loss,
+                "val_accuracy": val_accuracy,
+            }
+        )
+        if not given.validated and self._validate is None and not lost:
+            raise ValueError(
+                "step() was told nothing of validation: pass val_loss or val_accuracy, or make the Grower with "
+                "validate=, a loader or a function of the model"
+            )
+        if not self._watch.steps:
+            return self._refuse_idle(given)
+        for name in lost:
+            self._warn(f"{name} is NaN and counts as unknown: look at how it is computed", once=name)
+        norm, gradients = self._watch.take()
+        metrics = self._validated(given)
+        verdict = self._guard.judge(metrics, norm)
+        epoch = self.epoch + 1
+        if verdict is not None:
+            return self._go_back(epoch, metrics, verdict)
+        worths = self._worths(metrics, measured_here=not given.validated)
+        self._report_seeds(gradients, worths)
+        self._remove_broken()
+        if self._guard.content:
+            self._guard.remember()
+        self._host.report = EpochReport(
+            epoch=epoch,
+            train_loss=metrics.train_loss,
+            train_accuracy=metrics.train_accuracy,
+            validation_loss=math.nan if metrics.val_loss is None else metrics.val_loss,
+            validation_accuracy=metrics.val_accuracy,
+            gradient_norm=norm,
+            rolled_back=None,
+        )
+        return self._decide(metrics)
+
+    def _decide(self, metrics: EpochMetrics) -> Decision:
+        self._observer.record(0, self._host, self._last_operation)
+        if self.epoch > (self.epochs or self.epoch):
+            self._warn(
+                f"step() was called more often than epochs={self.epochs} says; going on", once="epochs"
+            )
+        if self._is_late:
+            self._observer.extend(0, self.epoch + EPOCHS_AHEAD)
+        score = self._scale.score(metrics)
+        grown = any(slot.life.births for slot in self.model.slots.values())
+        reward = self._pay.pay(score, self.model.added_parameters, self.model.host_parameters, grown=grown)
+        if self.epoch == self.epochs:
+            choice, reason = Choice(_WAIT), "the last epoch: finish() settles"
+        else:
+            choice, reason = self._choose(reward)
+        decision = self._record(metrics, choice, reason)
+        self._carry_out(choice.action)
+        return replace(decision, notes=self._keep(decision))
+
+    @property
+    def _is_late(self) -> bool:
+        return self.epoch + EPOCHS_AHEAD > USUAL_EPOCHS if self.epochs is None else self.epoch > self.epochs
+
+    def _choose(self, reward: float) -> tuple[Choice, str]:
+        """What the decider wants, made legal and affordable."""
+        choice = self._decider.decide(self._observer, self._host, reward=reward)
+        situation = self._observer.situation(0)
+        action = self._without_gate(choice.action)
+        reason = refusal(action, situation)
+        if reason is not None:
+            self._warn(
+                f"controller {self.controller} asked for what cannot be done, so nothing was: {reason}"
+            )
+            return Choice(_WAIT), reason
+        told = telling.reason_for(action, situation, self.rent, choice.probability)
+        return replace(choice, action=action), told
+
+    def _without_gate(self, action: ActionSpec) -> ActionSpec:
+        """A gate costs parameters that the card does not count; the budget may have no room for it."""
+        if (
+            self.parameter_budget is None
+            or action.op is not LifecycleOp.GERMINATE
+            or action.style is not Style.GATE
+        ):
+            return action
+        slot = self.model.slots[str(action.slot)]
+        cost = next(card.parameters for card in slot.cards if card.name == action.blueprint)
+        room = self.parameter_budget - self.model.added_parameters
+        gate = slot.site.channels + 1
+        return action if cost + gate <= room else replace(action, style=Style.LINEAR_ADD)
+
+    def _carry_out(self, action: ActionSpec) -> None:
+        if self.epoch == self.epochs:  # no epoch comes that could show it
+            return
+        before = self._topology()
+        execute(self.model, action)
+        self.model.tick()
+        self._last_operation, self._undecided = action.op, True
+        if before != self._topology() and _compiled_graphs() > self._graphs_before:
+            self._notes.append("the model changed: torch.compile compiles it anew at its next forward")
+
+    def _topology(self) -> tuple[object, ...]:
+        return tuple((slot.life.births, slot.stage, slot.life.fading) for slot in self.model.slots.values())
+
+    # What is measured
+
+    def _validated(self, given: EpochMetrics) -> EpochMetrics:
+        """With validation measured here where the loop did not say."""
+        if given.validated or self._validate is None:
+            return given
+        found = measure(self.model, self._validate)
+        return replace(given, val_loss=found.val_loss, val_accuracy=found.val_accuracy)
+
+    def _worths(self, metrics: EpochMetrics, *, measured_here: bool) -> dict[str, SeedWorth]:
+        if self._validate is None:
+            if live_slots(self.model):
+                self._warn(
+                    "seeds grow, and without validate= nobody can tell what each contributes: the controller does "
+                    "not know, and finish() keeps what is HOLDING or FOSSILIZED",
+                    once="validate",
+                )
+            return {}
+        if metrics.broken:
+            return {}
+        # Numbers of the loop's own need not be comparable with ours.
+        return seed_worths(self.model, self._validate, self._scale, metrics if measured_here else None)
+
+    def _report_seeds(self, gradients: Mapping[str, SeedGradients], worths: Mapping[str, SeedWorth]) -> None:
+        for name in live_slots(self.model):
+            seen, worth = gradients.get(name), worths.get(name)
+            self.model.report(
+                name,
+                contribution=None if worth is None else worth.contribution,
+                probe=None if worth is None else worth.probe,
+                gradients_finite=None if seen is None else seen.finite,
+                gradient_norm=seen.norm if seen is not None and seen.finite else None,
+                gradient_health=None if seen is None else seen.health,
+            )
+
+    def _remove_broken(self) -> None:
+        for name in self._guard.broken_seeds():
+            self.model.remove(name)
+            self._warn(f"the seed at {name} put out NaN or Inf and was removed; the host was kept from it")
+
+    # When something is wrong
+
+    def _refuse_idle(self, metrics: EpochMetrics) -> Decision:
+        """Nothing was trained since the last step: the clock of the seeds stands still."""
+        self._warn(
+            "step() was called although the optimizer has not stepped since the last time: call it once an epoch, "
+            "after training with the optimizer that the Grower was given. This call is ignored"
+        )
+        return self._recorded(metrics, Choice(_WAIT), "nothing was trained since the last decision")
+
+    def _go_back(self, epoch: int, metrics: EpochMetrics, verdict: Verdict) -> Decision:
+        self._guard.restore()
+        self._warn(
+            f"epoch {epoch}: the governor found the model {verdict.value.replace('_', ' ')} and went back to the "
+            "last good epoch; a lower learning rate helps if this repeats"
+        )
+        if self._guard.gives_up():
+            self._warn("going back has not helped; from here on the model is left as it is")
+        self._host.report = EpochReport(epoch, None, None, math.nan, None, None, verdict.value)
+        self._observer.record(0, self._host, self._last_operation)
+        decision = self._record(
+            metrics, Choice(_WAIT), "the governor went back to the last good epoch", rolled_back=verdict.value
+        )
+        self._carry_out(_WAIT)
+        return replace(decision, notes=self._keep(decision))
+
+    def _warn(self, message: str, *, once: str | None = None) -> None:
+        if once is not None and once in self._warned:
+            return
+        self._warned.add(once or message)
+        self._notes.append(message)
+        warnings.warn(message, GrowthWarning, stacklevel=3)
+
+    # What is told
+
+    def _record(
+        self, metrics: EpochMetrics, choice: Choice, reason: str, *, rolled_back: str | None = None
+    ) -> Decision:
+        decision = self._recorded(metrics, choice, reason, rolled_back=rolled_back)
+        self.history = (*self.history, decision)
+        return decision
+
+    def _recorded(
+        self, metrics: EpochMetrics, choice: Choice, reason: str, *, rolled_back: str | None = None
+    ) -> Decision:
+        score = None if rolled_back or metrics.broken else self._scale.score(metrics)
+        added, bare = self.model.added_parameters, self.model.host_parameters
+        return Decision(
+            epoch=self.epoch,
+            action=choice.action,
+            controller=self.controller,
+            reason=reason,
+            metrics=metrics,
+            score=score,
+            forecast=self._pay.forecast.now,
+            gain_forecast=self._pay.gain(score, added, bare),
+            added_parameters=added,
+            slots={
+                name: SlotStanding(
+                    stage=slot.stage,
+                    alpha=slot.alpha,
+                    blueprint=None if slot.seed is None else slot.seed.blueprint_name,
+                    contribution=slot.contribution,
+                    probe=slot.probe,
+                )
+                for name, slot in self.model.slots.items()
+            },
+            probability=choice.probability,
+            rolled_back=rolled_back,
+        )
+
+    def _keep(self, decision: Decision) -> tuple[str, ...]:
+        """Put what was noted meanwhile on the decision that was recorded last."""
+        notes, self._notes = tuple(self._notes), []
+        self.history = (*self.history[:-1], replace(decision, notes=notes))
+        return notes
+
+    def explain(self) -> str:
+        """What was done and why, and where that has led."""
+        return telling.explain(self.model, self.history, self.controller)
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
+        """The score against its forecast, and the life of every seed; with a path, also as a file (.png, .svg)."""
+        from esper.grower.plotting import plot
+
+        figure = plot(self.history, f"controller {self.controller}, {self.epoch} epochs")
+        if path is not None:
+            figure.savefig(path, dpi=150)
+        return figure
+
+    # The end, and going on later
+
+    def finish(self, *, committed_only: bool = False) -> nn.Module:
+        """Settle, and give back an ordinary module that needs no esper.
+
+        Seeds that are not finished are removed, then each whose removal raises validation utility now. Without
+        `validate`, what is HOLDING or FOSSILIZED stays. With `committed_only` just fossilised seeds do.
+        """
+        if not self.epoch:
+            self._warn(
+                "finish() without a step(): nothing was decided. Call step() once an epoch", once="never"
+            )
+        if self._undecided and not self._watch.steps:
+            self._guard.restore()  # the last decision was never trained with
+            self._undecided = False
+        settle_model(self.model, self.rent, self._validate, self._scale, committed_only=committed_only)
+        return self.model.export()
+
+    def state_dict(self) -> dict[str, object]:
+        """Everything, for your checkpoint: the model with its seeds, the optimiser, the controller's memory.
+
+        Loadable with `weights_only=True`. A scheduler's and a scaler's state are their own, as always.
+        """
+        from esper.grower.saving import saved_state
+
+        return saved_state(self)
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on where `state_dict` was taken, in a Grower made the same way over a fresh model.
+
+        It restores the optimiser too, whose own state_dict could not be loaded before the seeds are there.
+        """
+        from esper.grower.saving import restore_state
+
+        restore_state(self, state)
+
+
+def _compiled_graphs() -> int:
+    """How many graphs torch.compile has made in this process."""
+    if "torch._dynamo" not in sys.modules:  # a second's import, and without it nothing has been compiled
+        return 0
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])

@@ -1,0 +1,191 @@
+"""Validation under coalitions of seeds, with whatever the training loop validates with."""
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import SupportsFloat
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from esper.grower.metrics import EpochMetrics, read_metrics
+from esper.kasmina import GrowingModel
+from esper.kasmina.coalitions import coalition_alphas, live_slots
+from esper.kasmina.outputs import main_tensor
+from esper.leyline import Stage
+
+ValidateCall = Callable[[nn.Module], Mapping[str, SupportsFloat | None]]
+Validate = ValidateCall | Iterable[object]
+"""A function of the model that returns val_loss, val_accuracy or both; or batches of (inputs, targets) or dicts."""
+
+
+@dataclass(slots=True)
+class Scale:
+    """One number for how well validation goes: accuracy, or without it minus the loss over the first one seen."""
+
+    first_loss: float | None = None
+
+    def score(self, metrics: EpochMetrics) -> float | None:
+        if metrics.val_accuracy is not None:
+            return metrics.val_accuracy
+        loss = metrics.val_loss
+        if loss is None or not math.isfinite(loss):
+            return None
+        if self.first_loss is None:
+            self.first_loss = loss
+        return -loss / self.first_loss if self.first_loss > 0 else -loss
+
+
+@dataclass(frozen=True, slots=True)
+class SeedWorth:
+    """What validation says of one live seed; exactly one of them is known, or none."""
+
+    contribution: float | None
+    probe: float | None
+
+
+def as_call(validate: Validate) -> ValidateCall:
+    """The one form that measuring uses."""
+    if callable(validate):
+        return validate
+    if not hasattr(validate, "__iter__"):
+        raise TypeError(
+            f"validate is a {type(validate).__name__}; expected a function of the model, or a loader of batches"
+        )
+    if iter(validate) is validate:
+        raise TypeError("validate is an iterator, which runs out: pass the loader or a list of batches")
+    return lambda model: loader_metrics(model, validate)
+
+
+def measure(
+    model: GrowingModel, validate: ValidateCall, members: Iterable[str] | None = None
+) -> EpochMetrics:
+    """Validation metrics of the model as it is, or with just these live seeds on. Nothing of it is changed."""
+    alphas = {} if members is None else coalition_alphas(model, [members], 1)
+    with _looking(model), model.override_alpha(alphas):
+        found: object = validate(model)
+    if not isinstance(found, Mapping) or not {"val_loss", "val_accuracy"} & set(found):
+        raise TypeError(
+            f"validate returned {found!r}; expected a mapping with val_loss, val_accuracy or both"
+        )
+    return read_metrics({name: found.get(name) for name in ("val_loss", "val_accuracy")})[0]
+
+
+def seed_worths(
+    model: GrowingModel, validate: ValidateCall, scale: Scale, base: EpochMetrics | None = None
+) -> dict[str, SeedWorth]:
+    """Each live seed switched the other way, one after another, against the model as it is."""
+    live = live_slots(model)
+    if not live:
+        return {}
+    blended = blended_slots(model)
+    here = scale.score(measure(model, validate, blended) if base is None else base)
+    worths = {}
+    for name in live:
+        other = scale.score(measure(model, validate, blended ^ {name}))
+        if here is None or other is None:
+            worths[name] = SeedWorth(None, None)
+        elif model.slots[name].stage is Stage.TRAINING:
+            worths[name] = SeedWorth(contribution=None, probe=other - here)
+        else:
+            worths[name] = SeedWorth(contribution=here - other, probe=None)
+    return worths
+
+
+def blended_slots(model: GrowingModel) -> frozenset[str]:
+    """Live seeds that the output shows."""
+    return frozenset(name for name in live_slots(model) if model.slots[name].stage is not Stage.TRAINING)
+
+
+def loader_metrics(model: nn.Module, loader: Iterable[object]) -> dict[str, float | None]:
+    """Cross-entropy and accuracy over batches (inputs, class targets); the model's own loss over dicts."""
+    device = next(model.parameters()).device
+    loss = correct = torch.zeros((), device=device)
+    samples = labelled = 0
+    for raw in loader:
+        batch = tree_map_only(Tensor, lambda tensor: tensor.to(device), raw)
+        if isinstance(batch, Mapping):
+            output = model(**batch)
+            part, logits, targets = _own_loss(output), _logits(output), batch.get("labels")
+        else:
+            inputs, targets = _pair(batch)
+            logits = main_tensor(model(*inputs) if isinstance(inputs, tuple | list) else model(inputs))
+            if logits is None:
+                raise TypeError("the model returned no tensor to validate: pass validate as a function of it")
+            part = _cross_entropy(logits, targets)
+        size = len(targets) if isinstance(targets, Tensor) else 1
+        loss, samples = loss + part * size, samples + size
+        hits = _hits(logits, targets, shifted=isinstance(batch, Mapping))
+        if hits is not None:
+            correct, labelled = correct + hits.sum(), labelled + hits.numel()
+    if not samples:
+        raise ValueError("validate has no batches: there is nothing to measure with")
+    return {
+        "val_loss": float(loss) / samples,
+        "val_accuracy": float(correct) / labelled if labelled else None,
+    }
+
+
+def _pair(batch: object) -> tuple[object, object]:
+    if isinstance(batch, tuple | list) and len(batch) == 2:
+        return batch[0], batch[1]
+    raise TypeError(
+        f"a batch of validate is a {type(batch).__name__}; expected (inputs, targets) or a dict. For anything else "
+        "pass validate as a function of the model"
+    )
+
+
+def _cross_entropy(logits: Tensor, targets: object) -> Tensor:
+    if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.shape != logits.shape[:-1]:
+        found = tuple(targets.shape) if isinstance(targets, Tensor) else type(targets).__name__
+        raise TypeError(
+            f"targets are {found} for outputs {tuple(logits.shape)}; expected classes, one for each row of outputs. "
+            "For anything else pass validate as a function of the model"
+        )
+    return F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten())
+
+
+def _own_loss(output: object) -> Tensor:
+    loss = getattr(output, "loss", None)
+    if not isinstance(loss, Tensor):
+        raise TypeError(
+            "the model gives no loss for these batches (labels missing?): pass validate as a function of the model"
+        )
+    return loss.mean()
+
+
+def _logits(output: object) -> Tensor | None:
+    logits = getattr(output, "logits", None)
+    return logits if isinstance(logits, Tensor) else None
+
+
+def _hits(logits: Tensor | None, targets: object, *, shifted: bool) -> Tensor | None:
+    """Where the likeliest class is the target; None where the two cannot be compared.
+
+    shifted  the model may answer for the next position, as language models with a loss of their own do
+    """
+    if logits is None or not isinstance(targets, Tensor) or targets.is_floating_point():
+        return None
+    if targets.shape != logits.shape[:-1] or (shifted and logits.ndim > 2):
+        return None
+    return logits.argmax(-1) == targets
+
+
+@contextmanager
+def _looking(model: nn.Module) -> Iterator[None]:
+    """Eval mode without gradients; flags and random states are as before afterwards, and nothing is compiled."""
+    flags = [(module, module.training) for module in model.modules()]
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    compiling = "torch._dynamo" in sys.modules
+    eager = torch.compiler.set_stance("force_eager") if compiling else nullcontext()
+    with torch.random.fork_rng(devices=devices), torch.no_grad(), eager:
+        model.eval()
+        try:
+            yield
+        finally:
+            for module, training in flags:
+                module.training = training

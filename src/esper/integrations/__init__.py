@@ -1,0 +1,1 @@
+"""Growth inside other people's trainers. Each module needs its own package: esper[lightning], esper[transformers]."""

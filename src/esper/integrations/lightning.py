@@ -1,0 +1,103 @@
+"""PyTorch Lightning: a callback that lets a LightningModule, or a part of it, grow while it is fitted."""
+
+from collections.abc import Sequence
+from typing import Unpack
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from esper.grower import Grower
+from esper.integrations.options import GrowerOptions
+from esper.kasmina import WrapError
+from esper.kasmina.probing import ExampleInput
+
+
+class GrowthCallback(Callback):
+    """Grows at the end of each training epoch, from the metrics that the module logs.
+
+        growth = GrowthCallback(slots=["layer*"], module="net", example_input=x, validate=val_loader)
+        trainer = Trainer(max_epochs=20, callbacks=[growth])
+        trainer.fit(model, train_loader, val_loader)
+        plain = growth.finish()
+
+    slots          names or patterns of submodules, within `module`
+    module         the submodule that grows and is exported; "" is the whole LightningModule
+    example_input  what goes through it; by default the module's `example_input_array`
+    train_loss, train_accuracy, val_loss, val_accuracy   the names they are logged by; what is not logged is unknown
+    options        those of `esper.Grower`; optimizer, schedulers, scaler, accumulation and epochs are the trainer's
+    """
+
+    def __init__(
+        self,
+        slots: Sequence[str],
+        *,
+        module: str = "",
+        example_input: ExampleInput | None = None,
+        train_loss: str = "train_loss",
+        train_accuracy: str = "train_acc",
+        val_loss: str = "val_loss",
+        val_accuracy: str = "val_acc",
+        **options: Unpack[GrowerOptions],
+    ) -> None:
+        super().__init__()
+        self._slots, self._module, self._example = list(slots), module, example_input
+        self._names = {
+            "train_loss": train_loss,
+            "train_accuracy": train_accuracy,
+            "val_loss": val_loss,
+            "val_accuracy": val_accuracy,
+        }
+        self._options = options
+        self._grower: Grower | None = None
+        self._pending: dict[str, object] | None = None
+
+    @property
+    def grower(self) -> Grower:
+        """With `history`, `explain()` and `plot()`; there once fitting has begun."""
+        if self._grower is None:
+            raise RuntimeError("nothing has been fitted yet: the Grower is made when fitting begins")
+        return self._grower
+
+    def finish(self, *, committed_only: bool = False) -> nn.Module:
+        """Settle, and give back an ordinary module."""
+        return self.grower.finish(committed_only=committed_only)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.world_size > 1:
+            raise WrapError(
+                f"the Trainer runs {trainer.world_size} processes: growing several replicas together is not "
+                "supported yet. Use devices=1"
+            )
+        if len(trainer.optimizers) != 1:
+            raise WrapError(f"the module has {len(trainer.optimizers)} optimizers; growing expects one")
+        example = pl_module.example_input_array if self._example is None else self._example
+        if example is None:
+            raise WrapError("example_input is missing: pass it, or set the module's example_input_array")
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        self._grower = Grower(
+            pl_module.get_submodule(self._module),
+            self._slots,
+            optimizer=trainer.optimizers[0],
+            example_input=tree_map_only(Tensor, lambda tensor: tensor.to(pl_module.device), example),
+            scheduler=[config.scheduler for config in trainer.lr_scheduler_configs],
+            scaler=scaler if isinstance(scaler, torch.amp.grad_scaler.GradScaler) else None,
+            epochs=trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None,
+            accumulate=trainer.accumulate_grad_batches,
+            **self._options,
+        )
+        if self._pending is not None:  # before the trainer restores the optimiser, which must know the seeds
+            self._grower.load_state_dict(self._pending)
+            self._pending = None
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        del pl_module
+        logged = trainer.callback_metrics
+        self.grower.step(**{name: logged.get(key) for name, key in self._names.items()})
+
+    def state_dict(self) -> dict[str, object]:
+        return {} if self._grower is None else self._grower.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
+        self._pending = state_dict or None

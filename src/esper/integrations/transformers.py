@@ -1,0 +1,135 @@
+"""Hugging Face Transformers: a callback that lets the Trainer's model grow, a decision at every evaluation."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils._pytree import tree_map_only
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from esper.grower import Grower
+from esper.grower.measuring import loader_metrics
+from esper.integrations.options import GrowerOptions
+from esper.kasmina import WrapError
+from esper.kasmina.probing import ExampleInput
+
+
+class GrowthCallback(TrainerCallback):
+    """Grows at every evaluation (`eval_strategy="epoch"`), from the metrics that it gives.
+
+        growth = GrowthCallback(slots=["resnet.encoder.stages.*"], example_input={"pixel_values": x})
+        trainer = Trainer(model, args, train_dataset=..., eval_dataset=..., callbacks=[growth])
+        trainer.train()
+        plain = growth.finish()
+
+    Seeds are measured on the evaluation set, a pass for each live one, unless `validate` says otherwise
+    (`validate=None`: not at all). `Trainer.save_model` writes the host without its seeds: use `finish()`, or
+    `growth.grower.model.save(...)`. A run that was stopped cannot be resumed by the Trainer yet.
+
+    slots          names or patterns of the model's submodules
+    example_input  keyword arguments, arguments or a tensor
+    val_accuracy   the evaluation's name for it, if `compute_metrics` gives one
+    options        those of `esper.Grower`; optimizer, scheduler, scaler, accumulation and epochs are the trainer's
+    """
+
+    def __init__(
+        self,
+        slots: Sequence[str],
+        example_input: ExampleInput,
+        *,
+        val_loss: str = "eval_loss",
+        val_accuracy: str = "eval_accuracy",
+        **options: Unpack[GrowerOptions],
+    ) -> None:
+        self._slots, self._example, self._options = list(slots), example_input, options
+        self._val_loss, self._val_accuracy = val_loss, val_accuracy
+        self._grower: Grower | None = None
+        self._training = False
+        self._batches: Iterable[object] = ()
+
+    @property
+    def grower(self) -> Grower:
+        """With `history`, `explain()` and `plot()`; there once training has begun."""
+        if self._grower is None:
+            raise RuntimeError("nothing has been trained yet: the Grower is made when training begins")
+        return self._grower
+
+    def finish(self, *, committed_only: bool = False) -> nn.Module:
+        """Settle, and give back an ordinary module."""
+        return self.grower.finish(committed_only=committed_only)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        del control
+        model, optimizer, scheduler = (kwargs.get(name) for name in ("model", "optimizer", "lr_scheduler"))
+        if state.global_step:
+            raise WrapError(
+                "the Trainer resumes a checkpoint, which holds no seeds: growing cannot go on from it yet. Train "
+                "from the start, or save with growth.grower.state_dict() in a loop of your own"
+            )
+        if args.world_size > 1 or args.n_gpu > 1:
+            raise WrapError(
+                "the Trainer runs several replicas: growing them together is not supported yet. Use one device"
+            )
+        if args.eval_strategy == "no":
+            raise WrapError(
+                "the Trainer never evaluates, so nothing can be decided: set eval_strategy='epoch'"
+            )
+        assert isinstance(model, nn.Module)
+        device = next(model.parameters()).device
+        scaler = getattr(optimizer, "scaler", None)
+        options: GrowerOptions = {"validate": self._evaluate, **self._options}
+        self._grower = Grower(
+            model,
+            self._slots,
+            optimizer=_bare_optimizer(optimizer),
+            example_input=tree_map_only(Tensor, lambda tensor: tensor.to(device), self._example),
+            scheduler=_bare_scheduler(scheduler),
+            scaler=scaler if isinstance(scaler, torch.amp.grad_scaler.GradScaler) else None,
+            epochs=int(args.num_train_epochs) if args.eval_strategy == "epoch" else None,
+            accumulate=args.gradient_accumulation_steps,
+            **options,
+        )
+        self._training = True
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        del args, control
+        if not self._training:
+            return
+        metrics, batches = kwargs.get("metrics"), kwargs.get("eval_dataloader")
+        assert isinstance(metrics, Mapping)
+        if isinstance(batches, Iterable):
+            self._batches = batches
+        losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
+        self.grower.step(
+            train_loss=losses[-1] if losses else None,
+            val_loss=metrics.get(self._val_loss),
+            val_accuracy=metrics.get(self._val_accuracy),
+        )
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        del args, state, control, kwargs
+        self._training = False
+
+    def _evaluate(self, model: nn.Module) -> Mapping[str, float | None]:
+        return loader_metrics(model, self._batches)
+
+
+def _bare_optimizer(given: object) -> Optimizer:
+    """Accelerate wraps it; growth needs what is inside."""
+    inner = getattr(given, "optimizer", given)
+    assert isinstance(inner, Optimizer)
+    return inner
+
+
+def _bare_scheduler(given: object) -> LRScheduler | None:
+    inner = getattr(given, "scheduler", given)
+    return inner if isinstance(inner, LRScheduler) else None

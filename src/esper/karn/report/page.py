@@ -1,0 +1,296 @@
+"""The page: what was found, first; then how it is known; then where it comes from."""
+
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
+
+from esper.karn.report import figures
+from esper.karn.report.data import slots_seen, typical_episode
+from esper.karn.report.network import draw_network
+from esper.karn.report.style import CSS
+from esper.karn.report.words import about_arm, big, short_instance
+from esper.simic.bench import BenchResult, BenchTable, gate, verdict
+from esper.simic.bench.arms import WAIT
+from esper.simic.bench.scores import ScoreTable, score_table
+from esper.simic.statistics import Estimate
+
+_CURVES = 6
+"""Arms in one picture of curves, at most."""
+
+
+def write_report(result: BenchResult, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(report_html(result), encoding="utf-8")
+
+
+def report_html(result: BenchResult) -> str:
+    """One file that needs nothing else."""
+    table, scores = result.tables[0], score_table(result.rows)
+    body = "\n".join(
+        [
+            _head(table),
+            _verdict(table),
+            _section("The table", _tables(result), _TABLE_TEXT.format(rent=result.rows[0].rent)),
+            _section("Every arm over waiting", _figure(figures.over_waiting(table)), _FOREST_TEXT),
+            *(
+                _section(
+                    f"{note.treatment} against each control",
+                    _figure(figures.treatment_over(table, note.treatment))
+                    + _comparisons(table, note.treatment),
+                    _AGAINST_TEXT,
+                )
+                for note in table.notes
+            ),
+            *_pictures(table, scores),
+            *_behaviour(table, scores),
+            _section("Where this comes from", _provenance(result), _PROVENANCE_TEXT),
+        ]
+    )
+    title = f"Esper on {table.suite}"
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{CSS}</style>'
+        f"<script>{get_plotlyjs()}</script></head><body><main>{body}</main></body></html>\n"
+    )
+
+
+_TABLE_TEXT = """Utility is test accuracy minus a rent of {rent:g} for each host's worth of added parameters; its
+interquartile mean is over all hosts. Brackets are 95 % intervals, drawing hosts anew within each instance and, where
+an arm has several training seeds, the controllers too. Costs are means: parameters of the product, floating point
+operations of training, seconds a host."""
+_FOREST_TEXT = """Mean paired difference to waiting on the very same hosts: same data, same initial weights, same
+minibatches. Treatments are orange."""
+_AGAINST_TEXT = """Green is better and red worse after Holm's adjustment for all comparisons of the table; grey is no
+difference that these hosts could show."""
+_PROVENANCE_TEXT = (
+    """Everything on this page is computed from the rows in this folder, one for each episode."""
+)
+
+
+def _head(table: BenchTable) -> str:
+    hosts = len(table.instances) * table.seeds
+    met = (
+        f"{len(table.instances)} task instances that nothing was trained on, {table.seeds} random starts each"
+    )
+    if "digits" in table.instances and len(table.instances) > 1:
+        met += " (digits is among them: there only the starts and the test split are new)"
+    return f"""<header><p class="kicker">Esper benchmark</p>
+<h1>Does deciding how to grow pay on <em>{escape(table.suite)}</em>?</h1>
+<p class="lead">Esper grows a small neural network while it trains: it plants <em>seeds</em> (small modules) in
+slots of a host, trains them beside it, blends them in, and keeps or prunes them. A controller decides what to grow
+where and when. Here every arm, learned or not, met the same {hosts:,} hosts: {met}.</p></header>"""
+
+
+def _verdict(table: BenchTable) -> str:
+    kind = "open" if table.headroom is not None and table.headroom.open else "shut"
+    sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in verdict(table))
+    left = (
+        f"<p>{len(table.left_out)} instances are left out: not every arm has played them yet.</p>"
+        if table.left_out
+        else ""
+    )
+    return f'<section class="verdict"><p class="gate {kind}">{escape(gate(table))}</p>{sentences}{left}</section>'
+
+
+def _section(title: str, body: str, text: str = "") -> str:
+    told = f'<p class="text">{text}</p>' if text else ""
+    return f"<section><h2>{escape(title)}</h2>{told}{body}</section>"
+
+
+def _figure(figure: go.Figure) -> str:
+    html: str = figure.to_html(
+        full_html=False, include_plotlyjs=False, config={"displayModeBar": False, "responsive": True}
+    )
+    return f'<div class="figure">{html}</div>'
+
+
+# Tables
+
+
+def _tables(result: BenchResult) -> str:
+    first, *parts = result.tables
+    folded = "".join(
+        f"<details><summary>{escape(part.subset)}: {len(part.instances)} instances</summary>"
+        f"<p>{escape(gate(part))}</p>{_arm_table(part)}</details>"
+        for part in parts
+    )
+    return _arm_table(first) + folded
+
+
+def _arm_table(table: BenchTable) -> str:
+    columns = (
+        "arm",
+        "utility",
+        "over waiting, points",
+        "accuracy",
+        "parameters",
+        "FLOPs",
+        "seconds",
+        "decisions",
+    )
+    treated = {note.treatment for note in table.notes}
+    rows = []
+    for arm in table.arms:
+        name = f"{arm.arm} ({arm.members} seeds)" if arm.members > 1 else arm.arm
+        cells = [
+            f'<td title="{escape(about_arm(arm.arm))}"><b>{escape(name)}</b></td>',
+            _cell(f"{arm.score.value:.3f}", f"[{arm.score.low:.3f}, {arm.score.high:.3f}]"),
+            _cell(f"{100 * arm.over_wait.value:+.2f}", _range(arm.over_wait)),
+            _cell("-" if arm.test_accuracy is None else f"{100 * arm.test_accuracy:.1f} %"),
+            _cell("-" if arm.parameters is None else f"{arm.parameters:,.0f}"),
+            _cell("-" if arm.training_flops is None else big(arm.training_flops)),
+            _cell(f"{arm.wall_seconds:.1f}"),
+            _cell(f"{arm.operations:.1f}"),
+        ]
+        rows.append(f'<tr class="{"treated" if arm.arm in treated else ""}">{"".join(cells)}</tr>')
+    glossary = "".join(
+        f"<dt>{escape(arm.arm)}</dt><dd>{escape(about_arm(arm.arm))}</dd>" for arm in table.arms
+    )
+    return (
+        _html_table(columns, rows)
+        + f"<details><summary>What the arms are</summary><dl>{glossary}</dl></details>"
+    )
+
+
+def _comparisons(table: BenchTable, treatment: str) -> str:
+    columns = (
+        "control",
+        "difference, points",
+        "on new instances too",
+        "better on",
+        "p (Holm)",
+        "finding",
+        "could find",
+    )
+    rows = [
+        "<tr>"
+        + "".join(
+            [
+                f"<td><b>{escape(each.control)}</b></td>",
+                _cell(f"{100 * each.difference.value:+.2f}", _range(each.difference)),
+                _cell("", _range(each.on_new_instances)),
+                _cell(f"{100 * each.improvement.value:.0f} %"),
+                _cell(f"{each.p_holm:.3f}"),
+                f'<td class="{each.finding.split()[0]}">{each.finding}</td>',
+                _cell("-" if each.detectable is None else f"{100 * each.detectable:.2f}"),
+            ]
+        )
+        + "</tr>"
+        for each in table.comparisons
+        if each.treatment == treatment
+    ]
+    return _html_table(columns, rows)
+
+
+def _html_table(columns: Sequence[str], rows: Iterable[str]) -> str:
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+
+
+def _cell(value: str, interval: str = "") -> str:
+    told = f' <span class="interval">{escape(interval)}</span>' if interval else ""
+    return f'<td class="number">{escape(value)}{told}</td>'
+
+
+def _range(estimate: Estimate) -> str:
+    return f"[{100 * estimate.low:+.2f}, {100 * estimate.high:+.2f}]"
+
+
+# Pictures
+
+
+def _pictures(table: BenchTable, scores: ScoreTable) -> Iterable[str]:
+    arms = [arm.arm for arm in table.arms]
+    shown = _worth_a_curve(table)
+    yield _section(
+        "Instance by instance",
+        _figure(figures.by_instance(scores, arms)),
+        "Points over waiting. Blue gains, red loses. What helps one task harms another: that is there to decide.",
+    )
+    yield _section(
+        "While they train",
+        _figure(figures.curves(scores, shown)),
+        "Means over all hosts; bands are 95 % intervals of the paired difference. A dip is what an operation costs.",
+    )
+    yield _section(
+        "How often, and by how much",
+        _figure(figures.profiles(scores, shown)),
+        "The share of hosts on which an arm is at least so many points over waiting: further up and right is better.",
+    )
+    front = figures.pareto(table)
+    if front is not None:
+        yield _section(
+            "What accuracy costs",
+            _figure(front),
+            "Nothing below the dotted line is worth its price: something as cheap is better.",
+        )
+    loo = figures.leave_one_out(scores)
+    if loo is not None:
+        yield _section(
+            "What a host depends on, and what it gained",
+            _figure(loo),
+            "Each dot is an episode that ended with one seed. Across: how much accuracy falls when that seed is "
+            "switched off at the end, the usual measure of what a part contributes. Up: what the episode gained over "
+            "the same host on which nothing was grown. Were they the same, dots would lie on the line; below it are "
+            "hosts that came to depend on more than they gained.",
+        )
+
+
+def _worth_a_curve(table: BenchTable) -> list[str]:
+    """Waiting, the treatments, the oracles, and then the best of the rest."""
+    names = [arm.arm for arm in table.arms]
+    first = [WAIT, *(note.treatment for note in table.notes), "sbs", "vbs", "static"]
+    rest = sorted(table.arms, key=lambda arm: -arm.over_wait.value)
+    ordered = dict.fromkeys([*(name for name in first if name in names), *(arm.arm for arm in rest)])
+    return list(ordered)[:_CURVES]
+
+
+def _behaviour(table: BenchTable, scores: ScoreTable) -> Iterable[str]:
+    for note in table.notes:
+        name = note.treatment
+        line = figures.timeline(scores, name)
+        if line is None:
+            yield _section(f"What {name} does", "<p>It always waits.</p>")
+            continue
+        yield _section(
+            f"What {name} does",
+            _figure(line),
+            "Every decision but to wait, at the epoch it fell; the hosts of an instance lie beside each other.",
+        )
+        row = typical_episode(scores, name)
+        if row is not None:
+            slots = slots_seen([each for rows in scores.rows.values() for each in rows])
+            told = f"{short_instance(row.instance)}, host {row.seed}: {row.decisions}"
+            yield _section(
+                f"A network that {name} grew",
+                f'<div class="scroll">{draw_network(row, slots)}</div><p class="small">{escape(told)}</p>',
+                "Of the episodes that kept something, the one with the median gain. Black seeds are fossils, part of "
+                "the host for good; points are leave-one-out.",
+            )
+        kept = figures.contributions(scores, name)
+        if kept is not None:
+            yield _section(
+                f"What the seeds that {name} kept contribute",
+                _figure(kept),
+                "Leave-one-out at the end, seed by seed.",
+            )
+
+
+def _provenance(result: BenchResult) -> str:
+    record = result.record
+    starts = "".join(
+        f"<details><summary>start {number}</summary><pre>{escape(json.dumps(each, indent=1))}</pre></details>"
+        for number, each in enumerate(record.provenance, start=1)
+    )
+    arms = "".join(f"<dt>{escape(arm)}</dt><dd>{escape(what)}</dd>" for arm, what in record.arms.items())
+    cases = "".join(f"<li><code>{escape(instance)}</code></li>" for instance in record.instances)
+    return (
+        f"<p>{len(result.rows):,} rows. <code>esper bench table</code> prints the table from them, "
+        f"<code>esper bench --suite {escape(record.suite)} --seeds {record.seeds}</code> makes them anew.</p>"
+        f"<details><summary>Arms</summary><dl>{arms}</dl></details>"
+        f"<details><summary>Instances</summary><ol>{cases}</ol></details>{starts}"
+    )

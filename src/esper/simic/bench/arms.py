@@ -1,0 +1,259 @@
+"""The arms of a benchmark: who decides, and what of other arms' episodes must be known before.
+
+Every arm meets the same hosts through the same environment. Arms that match another one (static, from_birth, ...) are
+made from what that one kept on the very same host.
+"""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from esper.simic.bench.controllers import ControllerFile, open_controller
+from esper.simic.bench.policies import BlindPolicy, RandomMatchedPolicy, from_birth
+from esper.simic.bench.rows import BenchRow
+from esper.simic.bench.scratch import ScratchPlayer
+from esper.simic.bench.static import widened_case
+from esper.simic.evaluation import LearnedPlayer, Player, RulePlayer
+from esper.tamiyo.rules import RULE_POLICIES, RulePolicy, SchedulePolicy, rule_policy
+
+WAIT = "wait"
+RULES = tuple(name for name in RULE_POLICIES if name not in (WAIT, "schedule"))
+MATCHED = ("static", "from_birth", "from_scratch", "random_matched")
+BLIND, SBS, VBS = "blind", "sbs", "vbs"
+
+Group = tuple[str, int, str]
+"""(arm, member, instance): episodes that are played together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """The hosts of one instance that an arm is to meet, and what it may know of other arms' episodes on them."""
+
+    instance: str
+    seeds: tuple[int, ...]
+    host_seeds: tuple[int, ...]
+    known: Mapping[Group, Sequence[BenchRow]]
+    """What the arm needs, by group, one row per seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """How an arm meets its hosts."""
+
+    player: Player
+    cases: tuple[str, ...]
+    """One per host; another than the instance where the host itself is another."""
+    controller: ControllerFile | None = None
+    """Whose environment it is to be played in; None is the plain one."""
+
+
+class Arm(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def members(self) -> int: ...
+
+    @property
+    def identity(self) -> str:
+        """Changes when the arm would play otherwise: rows of one and the other are not mixed."""
+        ...
+
+    def needs(self, member: int, instance: str, instances: Sequence[str]) -> tuple[Group, ...]:
+        """What must have been played before."""
+        ...
+
+    def copied(self, hosts: Hosts) -> dict[int, BenchRow]:
+        """seed -> the episode of another arm that this one's would repeat, number for number."""
+        ...
+
+    def stage(self, hosts: Hosts, member: int, context: ExitStack) -> Staging:
+        """`context` closes what is only needed while the episodes are played."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RuleArm:
+    """A policy without learning."""
+
+    name: str
+    members: int = 1
+
+    @property
+    def identity(self) -> str:
+        return "rule"
+
+    def needs(self, member: int, instance: str, instances: Sequence[str]) -> tuple[Group, ...]:
+        del member, instance, instances
+        return ()
+
+    def copied(self, hosts: Hosts) -> dict[int, BenchRow]:
+        del hosts
+        return {}
+
+    def stage(self, hosts: Hosts, member: int, context: ExitStack) -> Staging:
+        del member, context
+
+        def policy(env_idx: int) -> RulePolicy:
+            if self.name == "random":
+                return rule_policy("random", rng=np.random.default_rng(hosts.host_seeds[env_idx]))
+            return rule_policy(self.name)
+
+        return Staging(RulePlayer(policy), (hosts.instance,) * len(hosts.seeds))
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleArm:
+    """An open-loop schedule for each instance: the same one everywhere (SBS), or the best for each (VBS)."""
+
+    name: str
+    schedules: Mapping[str, str]
+    """instance -> schedule; an empty one waits"""
+    members: int = 1
+
+    @property
+    def identity(self) -> str:
+        text = "\n".join(f"{instance} {schedule}" for instance, schedule in sorted(self.schedules.items()))
+        return f"schedules {zlib.crc32(text.encode()):08x}"
+
+    def needs(self, member: int, instance: str, instances: Sequence[str]) -> tuple[Group, ...]:
+        del member, instances
+        return () if self.schedules[instance] else ((WAIT, 0, instance),)
+
+    def copied(self, hosts: Hosts) -> dict[int, BenchRow]:
+        waits = not self.schedules[hosts.instance]
+        return _by_seed(hosts.known[WAIT, 0, hosts.instance]) if waits else {}
+
+    def stage(self, hosts: Hosts, member: int, context: ExitStack) -> Staging:
+        del member, context
+        schedule = self.schedules[hosts.instance]
+        return Staging(RulePlayer(lambda _: SchedulePolicy(schedule)), (hosts.instance,) * len(hosts.seeds))
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedArm:
+    """Trained controllers, one member for each training seed. Greedy."""
+
+    name: str
+    controllers: tuple[ControllerFile, ...]
+
+    @property
+    def members(self) -> int:
+        return len(self.controllers)
+
+    @property
+    def identity(self) -> str:
+        return f"controllers {', '.join(file.digest for file in self.controllers)}"
+
+    def needs(self, member: int, instance: str, instances: Sequence[str]) -> tuple[Group, ...]:
+        del member, instances
+        return ((WAIT, 0, instance),)  # the reward that it sees is measured against it
+
+    def copied(self, hosts: Hosts) -> dict[int, BenchRow]:
+        del hosts
+        return {}
+
+    def stage(self, hosts: Hosts, member: int, context: ExitStack) -> Staging:
+        del context
+        file = self.controllers[member]
+        player = LearnedPlayer(open_controller(file).actor)
+        return Staging(player, (hosts.instance,) * len(hosts.seeds), file)
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedArm:
+    """A control made from what the reference arm kept on the same host.
+
+    static          the bare host, wider from the beginning, with as many parameters
+    from_birth      the same seeds, grown from the first epoch on
+    from_scratch    the same architecture, built in before the first step and trained as one
+    random_matched  as many seeds of about the same sizes: where, when and which kind at random
+
+    With several members in the reference, host seed s is matched to member s modulo their number.
+    """
+
+    name: str
+    reference: str
+    reference_members: int
+    members: int = 1
+
+    @property
+    def identity(self) -> str:
+        return f"matched to {self.reference} of {self.reference_members}"
+
+    def needs(self, member: int, instance: str, instances: Sequence[str]) -> tuple[Group, ...]:
+        del member, instances
+        others = tuple((self.reference, each, instance) for each in range(self.reference_members))
+        return ((WAIT, 0, instance), *others)
+
+    def copied(self, hosts: Hosts) -> dict[int, BenchRow]:
+        """Where nothing was kept there is nothing to match."""
+        waited = _by_seed(hosts.known[WAIT, 0, hosts.instance])
+        return {seed: waited[seed] for seed in hosts.seeds if not self._matched(hosts, seed).kept}
+
+    def stage(self, hosts: Hosts, member: int, context: ExitStack) -> Staging:
+        del member
+        matched = [self._matched(hosts, seed) for seed in hosts.seeds]
+        cases = (hosts.instance,) * len(hosts.seeds)
+        if self.name == "static":
+            sizes = [row.parameters for row in matched]
+            wide = {
+                size: context.enter_context(widened_case(hosts.instance, size))
+                for size in dict.fromkeys(sizes)
+                if size is not None
+            }
+            cases = tuple(hosts.instance if size is None else wide[size] for size in sizes)
+            return Staging(RulePlayer(lambda _: rule_policy(WAIT)), cases)
+        if self.name == "from_scratch":
+            return Staging(ScratchPlayer([row.kept for row in matched]), cases)
+        if self.name == "from_birth":
+            return Staging(RulePlayer(lambda env: SchedulePolicy(from_birth(matched[env].kept))), cases)
+        return Staging(
+            RulePlayer(lambda env: RandomMatchedPolicy(matched[env].kept, hosts.host_seeds[env])), cases
+        )
+
+    def _matched(self, hosts: Hosts, seed: int) -> BenchRow:
+        member = seed % self.reference_members
+        return _by_seed(hosts.known[self.reference, member, hosts.instance])[seed]
+
+
+@dataclass(frozen=True, slots=True)
+class BlindArm:
+    """What the reference did on the next instance of the list, done here: decisions that did not look.
+
+    With several members in the reference, host seed s copies member s modulo their number.
+    """
+
+    reference: str
+    reference_members: int
+    name: str = BLIND
+    members: int = 1
+
+    @property
+    def identity(self) -> str:
+        return f"copies {self.reference} of {self.reference_members}"
+
+    def needs(self, member: int, instance: str, instances: Sequence[str]) -> tuple[Group, ...]:
+        del member
+        donor = instances[(instances.index(instance) + 1) % len(instances)]
+        return tuple((self.reference, each, donor) for each in range(self.reference_members))
+
+    def copied(self, hosts: Hosts) -> dict[int, BenchRow]:
+        del hosts
+        return {}
+
+    def stage(self, hosts: Hosts, member: int, context: ExitStack) -> Staging:
+        del member, context
+        donated = {(row.member, row.seed): row for rows in hosts.known.values() for row in rows}
+        decisions = [donated[seed % self.reference_members, seed].decisions for seed in hosts.seeds]
+        return Staging(
+            RulePlayer(lambda env: BlindPolicy(decisions[env])), (hosts.instance,) * len(hosts.seeds)
+        )
+
+
+def _by_seed(rows: Sequence[BenchRow]) -> dict[int, BenchRow]:
+    return {row.seed: row for row in rows}

@@ -1,0 +1,178 @@
+"""Controllers as files: a trained policy's weights beside a card that says what it is.
+
+A controller is a folder of `card.json` and `weights.safetensors`. Nothing in it can execute, and it is checked in
+full before it is used. Its weights serve any host: any number of slots, any blueprints.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load as read_tensors
+from safetensors.torch import save as write_tensors
+from torch import Tensor
+
+from esper.tamiyo.actor import Actor
+from esper.tamiyo.controller_card import FORMAT, VERSION, ControllerCard, layout_fingerprint
+from esper.tamiyo.growth_policy import GrowthPolicy
+from esper.tamiyo.space import GrowthSpace, numbered_slots
+
+CARD, WEIGHTS = "card.json", "weights.safetensors"
+SHIPPED = Path(__file__).parents[1] / "controllers"
+"""The controllers that come with Esper, a folder each."""
+
+
+class ControllerError(ValueError):
+    """A controller that cannot or must not be used; the message says which and why."""
+
+
+class Controller:
+    """A trained policy for any host.
+
+    >>> controller = Controller.load("path/to/controller")
+    >>> policy = controller.policy(space)         # for hosts of this space
+    >>> actor = controller.actor(space)           # the same with its memory; greedy, or sampling with a generator
+    """
+
+    __slots__ = ("card", "weights")
+
+    def __init__(self, card: ControllerCard, weights: Mapping[str, Tensor]) -> None:
+        self.card = card
+        self.weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
+        if card.layout != layout_fingerprint():
+            raise ControllerError(
+                f"controller {card.name!r} knows layout {card.layout}, this Esper has {layout_fingerprint()}: it "
+                "sees and answers otherwise. Train or fetch one for this version"
+            )
+        _require_fitting(card.name, self.weights, self._network(_SMALLEST).state_dict())
+
+    def __repr__(self) -> str:
+        return f"Controller({self.card.name!r}, trained on {self.card.training.suite})"
+
+    # In use
+
+    def policy(self, space: GrowthSpace, device: torch.device | str = "cpu") -> GrowthPolicy:
+        """The network with these weights, for hosts of this space."""
+        network = self._network(space)
+        network.load_state_dict(self.weights)
+        return network.to(device).eval()
+
+    def actor(
+        self, space: GrowthSpace, num_envs: int = 1, *, generator: torch.Generator | None = None
+    ) -> Actor:
+        """The policy with its memory in `num_envs` hosts at once; greedy, or sampling with a generator."""
+        return Actor(self.policy(space), num_envs, generator=generator)
+
+    def _network(self, space: GrowthSpace) -> GrowthPolicy:
+        sizes = self.card.network
+        return GrowthPolicy(
+            space,
+            hidden_size=sizes.hidden_size,
+            width=sizes.width,
+            key_size=sizes.key_size,
+            generator=torch.Generator().manual_seed(0),  # drawn and then overwritten
+        )
+
+    # As files
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the folder `path`. The card goes last and names its weights, so a torn save is noticed."""
+        folder = Path(path)
+        if folder.exists() and not folder.is_dir():
+            raise ControllerError(f"{folder} is a file; a controller is a folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        content = write_tensors(self.weights)
+        card = self.card.model_copy(update={"weights_sha256": _digest(content)})
+        _write(folder / WEIGHTS, content)
+        _write(folder / CARD, (json.dumps(card.model_dump(mode="json"), indent=2) + "\n").encode())
+
+    @staticmethod
+    def load(name_or_path: str | os.PathLike[str]) -> "Controller":
+        """One that comes with Esper, by its name, or one in a folder of yours."""
+        folder = _find(name_or_path)
+        card = read_card(folder)
+        try:
+            content = (folder / WEIGHTS).read_bytes()
+        except OSError as error:
+            raise ControllerError(f"{folder / WEIGHTS} cannot be read: {error.strerror}") from None
+        if _digest(content) != card.weights_sha256:
+            raise ControllerError(
+                f"{folder / WEIGHTS} is not what {CARD} was written for: damaged, or replaced"
+            )
+        try:
+            weights = read_tensors(content)
+        except SafetensorError as error:
+            raise ControllerError(f"{folder / WEIGHTS} is not a whole safetensors file: {error}") from None
+        return Controller(card, weights)
+
+
+def shipped_controllers() -> dict[str, Path]:
+    """Name -> folder of the controllers that come with Esper."""
+    return {card.parent.name: card.parent for card in sorted(SHIPPED.glob(f"*/{CARD}"))}
+
+
+def read_card(folder: Path) -> ControllerCard:
+    """A controller's card alone."""
+    path = folder / CARD
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ControllerError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ControllerError(f"{path} is not JSON: {error}") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ControllerError(f"{path} is not the card of a controller: its format is not {FORMAT!r}")
+    if document.get("version") != VERSION:
+        raise ControllerError(
+            f"{path} has version {document.get('version')!r}; this Esper reads version {VERSION}"
+        )
+    try:
+        return ControllerCard.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the card"
+        raise ControllerError(f"{path}: {where}: {first['msg']}, found {first['input']!r}") from None
+
+
+_SMALLEST = GrowthSpace(numbered_slots(1), ("any",))
+
+
+def _find(name_or_path: str | os.PathLike[str]) -> Path:
+    shipped, path = shipped_controllers(), Path(name_or_path)
+    if str(name_or_path) in shipped:
+        return shipped[str(name_or_path)]
+    if (path / CARD).is_file():
+        return path
+    known = f"there are {', '.join(shipped)}" if shipped else "none comes with this Esper"
+    raise ControllerError(
+        f"there is no controller {str(name_or_path)!r}: {known}, and no folder of that name holds a {CARD}"
+    )
+
+
+def _require_fitting(name: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    for tensor in sorted(set(found) ^ set(expected)):
+        problem = "lacks" if tensor in expected else "has an unknown"
+        raise ControllerError(f"controller {name!r} {problem} {tensor}")
+    for tensor, wanted in expected.items():
+        if found[tensor].shape != wanted.shape or found[tensor].dtype != wanted.dtype:
+            raise ControllerError(
+                f"controller {name!r}: {tensor} is {found[tensor].dtype} {tuple(found[tensor].shape)}; expected "
+                f"{wanted.dtype} {tuple(wanted.shape)}"
+            )
+        if not found[tensor].isfinite().all():
+            raise ControllerError(f"controller {name!r}: {tensor} holds NaN or Inf")
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _write(path: Path, content: bytes) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(content)
+    os.replace(partial, path)

@@ -1,0 +1,175 @@
+"""Whoever decides for one host, once an epoch: a trained controller or a rule, behind one interface."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from esper.leyline import ActionSpec, HostProtocol
+from esper.tamiyo.actions import decode
+from esper.tamiyo.controller import Controller, ControllerError, shipped_controllers
+from esper.tamiyo.growth_policy import GrowthPolicy
+from esper.tamiyo.observation import Observer
+from esper.tamiyo.policy import ActorState
+from esper.tamiyo.rules import RULE_POLICIES, RulePolicy, rule_policy
+from esper.tamiyo.rules.memory import recall, remember
+from esper.tamiyo.space import GrowthSpace
+from esper.tamiyo.tracker import PLATEAU_THRESHOLD
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was decided. How sure a rule is, nobody knows: None."""
+
+    action: ActionSpec
+    probability: float | None = None
+    """Of this very action, all heads together."""
+    value: float | None = None
+    """The utility that is still to come, as the critic sees it."""
+
+
+class Decider(Protocol):
+    """Decides for the one host of an `Observer`."""
+
+    @property
+    def name(self) -> str: ...
+
+    def observer(self, host: HostProtocol, *, horizon: int, parameter_budget: int | None) -> Observer:
+        """Eyes as this decider needs them, on a host whose report is that of epoch 0; its memory begins anew."""
+        ...
+
+    def decide(self, observer: Observer, host: HostProtocol, *, reward: float) -> Choice:
+        """What to do now; `reward` is that of the epoch that ended."""
+        ...
+
+    def state_dict(self) -> dict[str, object]:
+        """Its memory: plain data and tensors."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None: ...
+
+
+class LearnedDecider:
+    """A trained controller: greedy, or sampling with a generator."""
+
+    def __init__(self, controller: Controller, *, generator: torch.Generator | None = None) -> None:
+        self.controller, self._generator = controller, generator
+        self._policy: GrowthPolicy | None = None
+        self._state: ActorState | None = None
+
+    @property
+    def name(self) -> str:
+        return self.controller.card.name
+
+    def observer(self, host: HostProtocol, *, horizon: int, parameter_budget: int | None) -> Observer:
+        card = self.controller.card
+        observer = _watching(
+            host, horizon, parameter_budget, card.plateau_threshold, frozen_heads=card.frozen_choices
+        )
+        self._policy = self.controller.policy(observer.space)
+        self._state = ActorState.initial(self._policy, 1, self._policy.device)
+        return observer
+
+    def decide(self, observer: Observer, host: HostProtocol, *, reward: float) -> Choice:
+        policy, state = self._ready()
+        state.previous_reward = torch.tensor([reward], dtype=torch.float32)
+        observer.observe()
+        mask = torch.from_numpy(observer.masks())
+        actions, evaluation, value, hidden = policy.get_action_batch(
+            observer.flat, mask, state, generator=self._generator
+        )
+        state.hidden, state.previous_action = hidden, actions
+        action = decode(actions[0].tolist(), observer.space, host.slot_config, host.cards)
+        return Choice(action, math.exp(float(evaluation.log_prob.sum())), float(value))
+
+    def state_dict(self) -> dict[str, object]:
+        state: dict[str, object] = {"memory": self._ready()[1].state_dict()}
+        if self._generator is not None:
+            state["generator"] = self._generator.get_state()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        memory, generator = state.get("memory"), state.get("generator")
+        if not isinstance(memory, dict):
+            raise ValueError(f"memory is {memory!r}; expected that of a controller, from its state_dict")
+        self._ready()[1].load_state_dict(memory)
+        if self._generator is not None and isinstance(generator, Tensor):
+            self._generator.set_state(generator)
+
+    def _ready(self) -> tuple[GrowthPolicy, ActorState]:
+        if self._policy is None or self._state is None:
+            raise RuntimeError("this decider has seen no host yet: call observer(host, ...) first")
+        return self._policy, self._state
+
+
+class RuleDecider:
+    """A rule that needs no learning."""
+
+    def __init__(self, rule: RulePolicy, name: str) -> None:
+        self.rule, self._name = rule, name
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def observer(self, host: HostProtocol, *, horizon: int, parameter_budget: int | None) -> Observer:
+        self.rule.reset()
+        return _watching(host, horizon, parameter_budget, PLATEAU_THRESHOLD)
+
+    def decide(self, observer: Observer, host: HostProtocol, *, reward: float) -> Choice:
+        del host, reward
+        return Choice(self.rule.act(observer.situation(0)))
+
+    def state_dict(self) -> dict[str, object]:
+        return {"rule": remember(self.rule)}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        recall(self.rule, state["rule"])
+
+
+def decider(
+    asked: "str | Controller | RulePolicy", *, seed: int = 0, generator: torch.Generator | None = None
+) -> Decider:
+    """Whoever was asked for: a controller, its name or path, a rule, or a rule's name.
+
+    seed       of the rule `random`
+    generator  lets a controller sample instead of taking its first choice
+    """
+    if isinstance(asked, Controller):
+        return LearnedDecider(asked, generator=generator)
+    if not isinstance(asked, str):
+        return RuleDecider(asked, type(asked).__name__)
+    if asked == "schedule":
+        raise ControllerError(
+            "the rule schedule needs its text: pass rule_policy('schedule', schedule='germinate mixer@1 t=0; ...')"
+        )
+    if asked in RULE_POLICIES:
+        options = {"rng": np.random.default_rng(seed)} if asked == "random" else {}
+        return RuleDecider(rule_policy(asked, **options), asked)
+    try:
+        return LearnedDecider(Controller.load(asked), generator=generator)
+    except ControllerError as error:
+        if "there is no controller" not in str(error):
+            raise
+        known = [*shipped_controllers(), *(rule for rule in RULE_POLICIES if rule != "schedule")]
+        raise ControllerError(
+            f"controller is {asked!r}; expected one of {', '.join(known)}, or the folder of a controller"
+        ) from None
+
+
+def _watching(
+    host: HostProtocol,
+    horizon: int,
+    parameter_budget: int | None,
+    plateau_threshold: float,
+    *,
+    frozen_heads: Mapping[str, int] | None = None,
+) -> Observer:
+    space = GrowthSpace.covering([host])
+    observer = Observer(space, 1, frozen_heads=frozen_heads, plateau_threshold=plateau_threshold)
+    observer.begin(0, host, horizon=horizon, parameter_budget=parameter_budget)
+    return observer

@@ -1,0 +1,173 @@
+"""`esper bench`: from a command to rows, a table and a page; mistakes before any work."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import esper
+from bench_rows import rows_of
+from esper.cli import main
+from esper.simic.bench import BenchProgress, BenchRequest, RowStore, read_bench
+
+TOY = ["bench", "--suite", "toy", "--instances", "2", "--seeds", "2", "--processes", "1"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_bench_is_played_tabled_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TOY, "--arms", "probe_and_keep", "from_birth", "blind"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("     0 of 16 episodes are there\n     2 of 16 episodes")
+    assert "Headroom: not measured" in told
+    assert "probe_and_keep is" in told
+    assert len(RowStore(Path("bench")).read()) == 16
+    provenance = json.loads(Path("bench/bench.json").read_text())["provenance"]
+    assert len(provenance) == 1
+    assert provenance[0]["device"] == "cpu"
+    # From the rows alone:
+    assert main(["bench", "table", "bench"]) == 0
+    assert capsys.readouterr().out.strip() in told
+    assert main(["bench", "table", "bench", "--json"]) == 0
+    (made,) = json.loads(capsys.readouterr().out)
+    assert [arm["arm"] for arm in made["arms"]] == ["wait", "probe_and_keep", "from_birth", "blind"]
+    assert main(["bench", "report", "bench"]) == 0
+    assert capsys.readouterr().out == "bench/report.html\n"
+    assert Path("bench/report.html").stat().st_size > 1_000_000
+    # More seeds go on from there:
+    assert main([*TOY, "--arms", "probe_and_keep", "--seeds", "3", "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    assert len(RowStore(Path("bench")).read()) == 16 + 4
+
+
+def test_the_same_from_python() -> None:
+    request = BenchRequest(suite="toy", arms=("plateau",), seeds=2, instances=2)
+    assert esper.bench("mine", request, minutes=0.0) is None
+    result = esper.bench("mine", request)
+    assert result is not None
+    assert [arm.arm for arm in result.tables[0].arms] == ["wait", "plateau"]
+    assert result == read_bench(Path("mine"))
+
+
+def test_a_planted_copy_and_a_planted_point(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command over rows that were made up: what it says of them is what was planted."""
+    assert main([*TOY, "--arms", "probe_and_keep", "--out", "planted", "--quiet"]) == 0
+    record = json.loads(Path("planted/bench.json").read_text())
+    from dataclasses import replace
+
+    rows = rows_of({"wait": lambda *_: 0.5, "static": lambda rng, *_: 0.52 + 0.01 * rng.standard_normal()})
+    noisy = rows_of({"better": lambda rng, *_: 0.53 + 0.01 * rng.standard_normal()})
+    rows += noisy + [replace(row, arm="copy") for row in rows if row.arm == "static"]
+    Path("planted/rows.parquet").unlink()
+    RowStore(Path("planted")).append(rows)
+    instances = list(dict.fromkeys(row.instance for row in rows))
+    arms = dict.fromkeys(("wait", "static", "copy", "better"), "planted")
+    changed = {
+        **record,
+        "suite": "cpu",
+        "instances": instances,
+        "arms": arms,
+        "treatments": ["copy", "better"],
+    }
+    Path("planted/bench.json").write_text(json.dumps(changed))
+    assert main(["bench", "table", "planted"]) == 0
+    told = capsys.readouterr().out
+    assert "copy is better than wait" in told
+    assert "no different from static, +0.00 [+0.00, +0.00] points" in told
+    assert "better than static" in told
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+    import signal
+
+    def interrupting() -> Callable[[BenchProgress], None]:
+        def tell(progress: BenchProgress) -> None:
+            if progress.done == 4:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        return tell
+
+    monkeypatch.setattr("esper.cli.bench._teller", interrupting)
+    assert main([*TOY, "--arms", "plateau"]) == 130
+    assert "stopped by SIGINT; the same command goes on from bench" in capsys.readouterr().out
+    assert len(RowStore(Path("bench")).read()) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--suite", "nothing"], "suite is 'nothing'"),
+        (["--arms", "nobody"], "no arm is named 'nobody'"),
+        (["--arms", "static"], "static needs hosts that are trained"),
+        (["--arms", "sbs"], "sbs needs the outcomes of schedules on toy, and none are shipped"),
+        (["--seeds", "0"], "seeds is 0"),
+        (["--instances", "0"], "instances is 0"),
+        (["--instances", "1", "--arms", "blind"], "blind copies decisions from another instance"),
+        (["--processes", "0"], "processes is 0"),
+        (["--controller", "missing"], "missing: there is no such run or checkpoint"),
+        (["--controller", "a b=missing"], "controller is named 'a b'"),
+        (["--controller", "wait=missing"], "a controller is named 'wait', which is another arm's name"),
+        (["--match", "nobody"], "match is 'nobody'"),
+        (["--outcomes", "missing.parquet", "--arms", "sbs"], "missing.parquet: no outcomes of schedules"),
+        (["--device", "tpu"], "device is 'tpu'; expected cpu"),
+        (["--frobnicate"], "unrecognized arguments"),
+    ],
+)
+def test_mistakes_are_told_before_any_work(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*TOY, *arguments]) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith("esper: ")
+    assert message in told.err
+    assert told.err.count("\n") == 1
+    assert not Path("bench").exists()
+
+
+def test_folders_without_rows_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("table", "report"):
+        assert main(["bench", verb, "nowhere"]) == 2
+        assert "nowhere holds no benchmark" in capsys.readouterr().err
+    main([*TOY, "--arms", "plateau", "--quiet"])
+    assert main([*TOY, "--suite", "toy_shift", "--arms", "plateau"]) == 2
+    assert "holds a benchmark of toy, not of toy_shift" in capsys.readouterr().err
+
+
+def test_outcomes_are_made_and_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import make_outcomes
+
+    monkeypatch.setattr(make_outcomes, "RESULTS", tmp_path / "results")
+    small = [
+        "--suite",
+        "toy",
+        "--small",
+        "--draws",
+        "3",
+        "--seeds",
+        "2",
+        "--instances",
+        "2",
+        "--processes",
+        "1",
+    ]
+    out = tmp_path / "toy.parquet"
+    monkeypatch.setattr(sys, "argv", ["make_outcomes.py", *small, "--out", str(out), "--minutes", "0"])
+    with pytest.raises(SystemExit, match="stopped by the clock; --resume goes on"):
+        make_outcomes.main()
+    monkeypatch.setattr(sys, "argv", ["make_outcomes.py", *small, "--out", str(out), "--resume"])
+    make_outcomes.main()
+    assert "21 outcomes in" in capsys.readouterr().out
+    assert main([*TOY, "--outcomes", str(out), "--arms", "sbs", "vbs", "plateau", "--match", "plateau"]) == 0
+    told = capsys.readouterr().out
+    assert "Headroom: the best schedule of each instance scores" in told
+    assert "plateau is" in told

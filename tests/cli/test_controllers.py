@@ -1,0 +1,125 @@
+"""A real run becomes a controller, which is judged, listed and used like one that comes with Esper."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from esper.cli import main
+from esper.shipping import best_checkpoint, controller_of_run
+from esper.simic.configuration.errors import ConfigError
+from esper.simic.held_out import evaluate_checkpoint, evaluate_controller
+from esper.simic.training_config import TrainingConfig
+from esper.tamiyo import controller as controllers
+from esper.tamiyo.controller import Controller
+from tiny_controllers import tiny_controller
+
+pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
+TRAIN = ["train", "--preset", "toy", "--run-name", "mine", "--no-run-tensorboard", "--quiet"]
+TRAIN += ["--rounds", "1", "--num-envs", "3", "--num-minibatches", "1", "--hidden-size", "13"]
+TRAIN += ["--pool-cases", "3", "--pool-host-seeds", "1", "--eval-every", "0"]
+
+
+@pytest.fixture
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    assert main(TRAIN) == 0
+    return Path("runs/mine")
+
+
+def test_a_run_becomes_a_controller(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["controllers", "export", "mine", "--to", "given", "--summary", "a try", "--episodes", "3"]) == 0
+    )
+    assert capsys.readouterr().out == "best checkpoint of mine is now the controller given\n"
+    card = Controller.load("given").card
+    assert (card.name, card.summary, card.licence) == ("given", "a try", "MIT")
+    assert card.network.hidden_size == 13
+    assert card.frozen_heads == {
+        "style": "linear_add", "tempo": 3, "alpha_target": 1.0, "alpha_speed": 0, "alpha_curve": "linear"
+    }  # fmt: skip
+    assert (card.training.suite, card.training.rounds) == ("toy", 1)
+    assert card.training.env_steps == 3 * 20
+    assert card.training.seconds is not None
+    assert card.training.settings["num_envs"] == 3
+    assert "run_directory" not in card.training.settings
+    assert [row.policy for row in card.evidence] == ["wait", "given", "random", "probe_and_keep"]
+    # The same numbers as the run's own policy: saving it changed nothing of what it decides.
+    checkpoint = best_checkpoint(trained)
+    assert checkpoint is not None
+    config = TrainingConfig.load(trained / "config.json")
+    (_, own) = evaluate_checkpoint(config, checkpoint, episodes=3, policies=())
+    (_, ours) = evaluate_controller(Controller.load("given"), episodes=3, policies=())
+    assert (ours.utility, ours.added_parameters) == (own.utility, own.added_parameters)
+
+
+def test_a_controller_is_judged_by_its_name_or_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(controllers, "SHIPPED", tmp_path / "shipped")
+    tiny_controller().save("shipped/known")
+    for given in ("known", "shipped/known"):
+        assert main(["evaluate", given, "--episodes", "2", "--task", "toy_slots"]) == 0
+        told = capsys.readouterr().out.splitlines()
+        assert told[0] == "controller tiny on toy_slots, held out"
+        assert told[3].startswith("tiny ")
+    (tmp_path / "shipped/known/card.json").write_text('{"format": "esper controller", "version": 7}')
+    assert main(["evaluate", "known"]) == 2
+    assert "has version 7; this Esper reads version 1" in capsys.readouterr().err
+
+
+def test_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(controllers, "SHIPPED", tmp_path)
+    assert main(["controllers"]) == 0
+    assert capsys.readouterr().out.startswith("none comes with this version")
+    tiny_controller().save(tmp_path / "tiny")
+    assert main(["controllers"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == [
+        "tiny",
+        "toy",
+        "-",
+        "-",
+        "MIT",
+        "knows",
+        "nothing",
+    ]
+    assert main(["controllers", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["name"] == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["export", "mine", "--to", "out", "--name", "a b"], "name is 'a b'"),
+        (
+            ["export", "mine", "--to", "out", "--episodes", "-1"],
+            "episodes is -1; expected a whole number >= 0",
+        ),
+        (["export", "nope", "--to", "out"], "there is no run 'nope' in runs"),
+        (["export", "mine"], "the following arguments are required: --to"),
+    ],
+)
+def test_what_cannot_be_exported(
+    trained: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["controllers", *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not Path("out").exists()
+    assert trained.exists()
+
+
+def test_statistics_of_one_suite_cannot_be_shipped(trained: Path) -> None:
+    config = TrainingConfig.load(trained / "config.json")
+    checkpoint = best_checkpoint(trained)
+    assert checkpoint is not None
+    TrainingConfig.of({**config.to_dict(), "normalize_observations": True}).save(trained / "config.json")
+    with pytest.raises(ConfigError, match="normalize_observations is on"):
+        controller_of_run(trained, checkpoint, name="x")
+    checkpoint.unlink()
+    for name in ("last.pt", "best.pt"):
+        (trained / "checkpoints" / name).unlink(missing_ok=True)
+    assert best_checkpoint(trained) is None
+    assert main(["controllers", "export", "mine", "--to", "out"]) == 2

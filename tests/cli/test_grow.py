@@ -1,0 +1,128 @@
+"""`esper grow` on a task that trains in moments, and what it exports."""
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from esper.cli import main
+from esper.kasmina.export_files import require_writable
+from esper.leyline import HostProtocol
+from esper.simic.growing import GrownEpoch, grow_case
+from esper.simic.rewards import RewardConfig
+from esper.tamiyo.deciders import Choice, decider
+from esper.tamiyo.observation import Observer
+from esper.tolaria.tasks import Instance, forget, register, task
+from tiny_controllers import tiny_controller
+from tiny_tasks import tiny_task
+
+
+@pytest.fixture(autouse=True)
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("ESPER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    register(tiny_task())
+    yield "tiny"
+    forget("tiny")
+
+
+GROW = ["grow", "tiny", "--epochs", "9", "--controller", "periodic"]
+
+
+def test_it_tells_of_every_epoch_and_of_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(GROW) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "epoch  accuracy  without growth    added  decision before it"
+    assert [line.split()[0] for line in lines[1:10]] == [str(epoch) for epoch in range(1, 10)]
+    assert "germinate" in lines[1]
+    assert any(line.startswith("test_accuracy") for line in lines)
+    assert main([*GROW, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["epochs"] == 9
+    assert result["gain"] == pytest.approx(
+        result["validation_accuracy"]
+        - result["without_growth"]
+        - task("tiny").rent * result["added_parameters"] / result["host_parameters"]
+    )
+    assert main([*GROW, "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_waiting_gains_exactly_nothing() -> None:
+    grown = grow_case("tiny", decider("wait"), epochs=5)
+    assert grown.summary.gain == 0.0
+    assert grown.summary.added_parameters == 0
+
+
+def test_what_is_exported_is_the_settled_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*GROW, "--export", "out.safetensors"]) == 0
+    assert capsys.readouterr().out.endswith("exported to out.safetensors\n")
+    again = grow_case("tiny", decider("periodic"), epochs=9).host
+    fresh = task("tiny").grow(Instance.parse("tiny").load(), seed=0)
+    fresh.load("out.safetensors")
+    inputs = again.validation.inputs
+    with torch.no_grad():
+        assert torch.equal(fresh.eval()(inputs), again.model.eval()(inputs))
+
+
+def test_a_decider_is_paid_as_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    who, rewards, seen = decider("periodic"), list[float](), list[GrownEpoch]()
+    decide = who.decide
+
+    def listening(observer: Observer, host: HostProtocol, *, reward: float) -> Choice:
+        rewards.append(reward)
+        return decide(observer, host, reward=reward)
+
+    monkeypatch.setattr(who, "decide", listening)
+    grown = grow_case("tiny", who, epochs=6, tell=seen.append)
+    gamma, rent = RewardConfig().gamma, task("tiny").rent
+    worths = [
+        epoch.report.validation_accuracy
+        - epoch.control_accuracy
+        - rent * epoch.added_parameters / grown.host_parameters
+        for epoch in seen
+        if epoch.report.validation_accuracy is not None and epoch.control_accuracy is not None
+    ]
+    expected = [gamma * after - before for before, after in pairwise([0.0, *worths])]
+    assert rewards == pytest.approx([0.0, *expected[:5]])
+
+
+def test_a_controller_from_a_folder_within_a_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    tiny_controller(1, scale=3.0).save("mine")
+    assert main([*GROW[:4], "--controller", "mine", "--sample", "--budget", "40", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["controller"] == "tiny"
+    assert result["added_parameters"] <= 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["grow", "nope"], "task is 'nope'; expected one of digits, "),
+        (["grow", "cpu"], "task is 'cpu'; expected one of digits, "),
+        (["grow", "tiny", "--controller", "plato"], "controller is 'plato'; expected one of"),
+        (["grow", "tiny", "--controller", "schedule"], "the rule schedule needs its text"),
+        (["grow", "tiny", "--export", "a.pkl"], "expected an ending among .safetensors, .onnx, .pt2"),
+        (["grow", "tiny", "--export", "no/a.pt2"], "there is no folder no"),
+        (["grow", "tiny", "--epochs", "0"], "epochs is 0; expected a whole number >= 1"),
+        (["grow", "tiny", "--seed", "-1"], "seed is -1; expected a whole number >= 0"),
+        (["grow", "tiny", "--device", "cuda"], "torch finds no CUDA device"),
+    ],
+)
+def test_what_cannot_be_grown(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(arguments) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+
+
+def test_onnx_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esper.kasmina.export_files.find_spec", lambda _: None)
+    with pytest.raises(ValueError, match=r"pip install 'esper\[onnx\]'"):
+        require_writable(Path("a.onnx"))

@@ -1,0 +1,131 @@
+"""The callback inside a real Hugging Face Trainer, on a ResNet with random weights."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+import esper
+from esper.kasmina import WrapError
+from esper.leyline import Stage
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of the package's own imports
+    pytest.importorskip("transformers")
+    from transformers import (
+        EvalPrediction,
+        ResNetConfig,
+        ResNetForImageClassification,
+        Trainer,
+        TrainingArguments,
+    )
+
+    from esper.integrations.transformers import GrowthCallback
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+SCHEDULE = "germinate lora@1 t=1; advance 1 t=2; fossilize 1 t=6"
+EXAMPLE = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+class Pictures(Dataset[dict[str, Tensor]]):
+    """Bright and dark noise."""
+
+    def __init__(self, samples: int) -> None:
+        generator = torch.Generator().manual_seed(samples)
+        self.labels = torch.arange(samples) % 2
+        noise = torch.randn(samples, 3, 16, 16, generator=generator)
+        self.pictures = noise + 0.3 * self.labels.view(-1, 1, 1, 1)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"pixel_values": self.pictures[index], "labels": self.labels[index]}
+
+
+def resnet() -> ResNetForImageClassification:
+    torch.manual_seed(0)
+    config = ResNetConfig(embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic")
+    config.num_labels = 2
+    make_model: Callable[..., ResNetForImageClassification] = ResNetForImageClassification
+    return make_model(config)
+
+
+def accuracy(answer: EvalPrediction) -> dict[str, float]:
+    likeliest = np.asarray(answer.predictions).argmax(-1)
+    return {"accuracy": float((likeliest == np.asarray(answer.label_ids)).mean())}
+
+
+def make(growth: GrowthCallback, folder: Path, model: nn.Module, **options: object) -> Trainer:
+    given: dict[str, object] = {
+        "output_dir": str(folder),
+        "num_train_epochs": 7,
+        "per_device_train_batch_size": 8,
+        "eval_strategy": "epoch",
+        "save_strategy": "no",
+        "logging_strategy": "epoch",
+        "report_to": [],
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "lr_scheduler_type": "cosine",
+        "seed": 0,
+    }
+    arguments: Callable[..., TrainingArguments] = TrainingArguments
+    return Trainer(
+        model=model,
+        args=arguments(**(given | options)),
+        train_dataset=Pictures(24),
+        eval_dataset=Pictures(10),
+        compute_metrics=accuracy,
+        callbacks=[growth],
+    )
+
+
+def callback(**options: object) -> GrowthCallback:
+    given: dict[str, object] = {
+        "slots": ["resnet.encoder.stages.*"],
+        "example_input": {"pixel_values": EXAMPLE},
+        "controller": esper.rule_policy("schedule", schedule=SCHEDULE),
+    }
+    return GrowthCallback(**(given | options))  # type: ignore[arg-type]
+
+
+def test_a_trainer_grows(tmp_path: Path) -> None:
+    growth, model = callback(), resnet()
+    with pytest.raises(RuntimeError, match="nothing has been trained yet"):
+        growth.finish()
+    training = make(growth, tmp_path, model)
+    training.train()
+    history = growth.grower.history
+    assert len(history) == 7
+    assert growth.grower.model.slots["resnet.encoder.stages.1"].stage is Stage.FOSSILIZED
+    assert all(d.metrics.train_loss is not None and d.metrics.val_accuracy is not None for d in history)
+    holding = next(d for d in history if d.slots["resnet.encoder.stages.1"].stage is Stage.HOLDING)
+    assert holding.slots["resnet.encoder.stages.1"].contribution is not None
+    training.evaluate()  # afterwards, nothing is decided any more
+    assert len(history) == len(growth.grower.history)
+    plain = growth.finish().eval()
+    model.train(False)
+    torch.testing.assert_close(plain(EXAMPLE).logits, model(EXAMPLE).logits)
+    assert not any("esper" in type(module).__module__ for module in plain.modules())
+
+
+def test_losses_alone_and_no_measuring(tmp_path: Path) -> None:
+    growth = callback(controller="wait", validate=None, val_accuracy="eval_nothing")
+    make(growth, tmp_path, resnet(), num_train_epochs=1).train()
+    assert growth.grower.history[0].metrics.val_accuracy is None
+    assert growth.grower.history[0].metrics.val_loss is not None
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WrapError, match="never evaluates, so nothing can be decided"):
+        make(callback(), tmp_path, resnet(), eval_strategy="no").train()
+    growth = callback(controller="wait")
+    make(growth, tmp_path, resnet(), num_train_epochs=1, save_strategy="epoch").train()
+    with pytest.raises(WrapError, match="the Trainer resumes a checkpoint, which holds no seeds"):
+        make(callback(), tmp_path, resnet(), num_train_epochs=2).train(resume_from_checkpoint=True)

@@ -1,0 +1,180 @@
+"""The page of a benchmark: made from rows alone, self-contained, with every picture that the rows allow."""
+
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench_rows import GROWN, ROW, rows_of
+from esper.karn.report import report_html, write_report
+from esper.karn.report.data import (
+    Dependence,
+    correlation,
+    decisions,
+    dependence,
+    gain_band,
+    pareto_front,
+    slots_seen,
+    typical_episode,
+)
+from esper.karn.report.figures import _distinct
+from esper.karn.report.network import draw_network
+from esper.karn.report.words import about_arm, big, short_instance
+from esper.leyline import LifecycleOp
+from esper.simic.bench import BenchRecord, BenchResult, BenchRow, bench_table
+from esper.simic.bench.scores import score_table
+
+
+def bench_rows(*, instances: int = 3, seeds: int = 4) -> list[BenchRow]:
+    rows = rows_of(
+        {
+            name: lambda rng, *_: 0.5 + 0.02 * rng.standard_normal()
+            for name in ("wait", "sbs", "vbs", "learned")
+        },
+        instances=instances,
+        seeds=seeds,
+        members={"learned": 2},
+    )
+    return [
+        replace(
+            row,
+            decisions=GROWN.decisions,
+            added_parameters=713,
+            seeds=(replace(GROWN.seeds[0], contribution=0.1 + 0.01 * row.seed),),
+            validation_accuracies=(0.125, 0.5, 0.8125 + 0.02 * row.seed),
+        )
+        if row.arm == "learned"
+        else row
+        for row in rows
+    ]
+
+
+def result_of(rows: list[BenchRow], treatments: tuple[str, ...] = ("learned",)) -> BenchResult:
+    arms = dict.fromkeys(dict.fromkeys(row.arm for row in rows), "<what it is>")
+    record = BenchRecord(
+        "cpu",
+        tuple({row.instance: 0 for row in rows}),
+        4,
+        arms,
+        "learned",
+        treatments,
+        ("sbs", "vbs"),
+        ({"esper": "1"},),
+    )
+    return BenchResult(record, tuple(rows), (bench_table(rows, treatments),))
+
+
+def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "report.html"
+    write_report(result_of(bench_rows()), path)
+    page = path.read_text("utf-8")
+    own = re.sub(
+        r"<script>/\*\*.*?</script>", "", page, count=1, flags=re.S
+    )  # plotly's own code has links in it
+    assert "http://" not in own.replace("http://www.w3.org", "")
+    assert not re.search(r'(src|href)="', own)
+    assert own.count('class="plotly-graph-div"') == 9
+    for title in (
+        "The table",
+        "learned against each control",
+        "What learned does",
+        "A network that learned grew",
+    ):
+        assert f"<h2>{title}</h2>" in page
+    assert "learned (2 training seeds) is" in page
+    assert "Headroom:" in page
+    assert "&lt;what it is&gt;" in page  # texts are escaped
+
+
+def test_a_treatment_that_waits_and_a_toy_have_their_page_too() -> None:
+    toy = [
+        replace(row, test_accuracy=None, suite="toy", instance=f"toy:draw={index % 3}", seed=index // 3)
+        for index, row in enumerate([ROW] * 6)
+    ]
+    rows = toy + [replace(row, arm="plateau", utility=0.9) for row in toy]
+    page = report_html(result_of(rows, ("plateau",)))
+    assert "It always waits." in page
+    assert "What accuracy costs" not in page
+    assert "What a host depends on" not in page
+
+
+@pytest.mark.slow
+def test_a_full_table_is_a_page_within_seconds() -> None:
+    arms = {f"arm_{number}": lambda rng, *_: 0.5 + 0.02 * rng.standard_normal() for number in range(13)}
+    rows = rows_of(
+        {"wait": lambda *_: 0.5, "learned": lambda *_: 0.5, **arms}, instances=25, members={"learned": 5}
+    )
+    rows = [replace(row, validation_accuracies=tuple(np.linspace(0.1, 0.8, 21))) for row in rows]
+    began = time.perf_counter()
+    report_html(result_of(rows))
+    assert time.perf_counter() - began < 10
+
+
+def test_the_true_gain_is_paired_and_before_settling() -> None:
+    table = score_table(bench_rows())
+    points = dependence(table)
+    assert len(points) == 2 * 3 * 4
+    assert {(round(p.leave_one_out, 3), round(p.true_gain, 3)) for p in points} == {
+        (0.1, 0.0),
+        (0.11, 0.02),
+        (0.12, 0.04),
+        (0.13, 0.06),
+    }
+    assert correlation(points) == pytest.approx(1.0)
+    assert correlation(points[:2]) is None
+    assert correlation([Dependence("a", "b", "c", 0.1, 0.2)] * 5) is None
+    band = gain_band(table, "learned")
+    assert band.middle == pytest.approx([0.0, 0.0, 0.03])
+    assert band.low[2] < 0.03 < band.high[2]
+
+
+def test_decisions_are_read_from_schedules() -> None:
+    marks = decisions([GROWN, ROW])
+    assert [(mark.epoch, mark.op) for mark in marks] == [
+        (0, LifecycleOp.GERMINATE),
+        (1, LifecycleOp.ADVANCE),
+        (5, LifecycleOp.FOSSILIZE),
+    ]
+    assert slots_seen([GROWN, ROW]) == ["blocks.1"]
+
+
+def test_the_picture_is_of_the_median_episode() -> None:
+    table = score_table(bench_rows())
+    row = typical_episode(table, "learned")
+    assert row is not None
+    waited = {(each.instance, each.seed): each.score or 0.0 for each in table.rows["wait"]}
+    gains = sorted((each.score or 0.0) - waited[each.instance, each.seed] for each in table.rows["learned"])
+    assert (row.score or 0.0) - waited[row.instance, row.seed] == gains[len(gains) // 2]
+    assert typical_episode(table, "wait") is None
+
+
+def test_a_front_has_what_nothing_cheaper_beats() -> None:
+    assert pareto_front([(3, 5.0), (1, 1.0), (2, 4.0), (2, 3.0), (4, 5.0)]) == [1, 2, 0]
+    assert pareto_front([]) == []
+
+
+def test_a_network_is_drawn_with_its_seeds() -> None:
+    drawing = draw_network(GROWN, ["blocks.0", "blocks.1"])
+    assert drawing.count("<rect") == 5
+    assert "+25.0 points" in drawing
+    assert "713 parameters" in drawing
+    unmeasured = replace(GROWN, seeds=(replace(GROWN.seeds[0], contribution=None),))
+    assert "not measured" in draw_network(unmeasured, ["blocks.1"])
+
+
+def test_names_for_people() -> None:
+    assert (
+        short_instance("mnist1d:classes=8,data=1,noise=0.009,permutation=10,shuffled=0.75,size=3263")
+        == "3,263 samples, 75 % shuffled, 1 % noise, 8 classes"
+    )
+    assert short_instance("shift:change=7,kind=noise,noise=0.2") == "noise at 7, 20 % noise"
+    assert short_instance("digits") == "digits"
+    assert short_instance("mnist1d") == "mnist1d"
+    assert short_instance("toy:draw=1") == "toy:draw=1"
+    assert [big(value) for value in (1426.0, 2.5e6, 3.21e9, 4e12)] == ["1,426", "2.50 M", "3.21 G", "4.00 T"]
+    assert about_arm("wait").startswith("never grows")
+    assert about_arm("mine") == "a trained controller, greedy"
+    assert _distinct(["a", "b", "a"]) == ["a", "b", "a (2)"]

@@ -1,0 +1,230 @@
+"""Behaviour cloning: a network agrees with its teacher on episodes it was not taught, and PPO can start from it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from esper.nissa import Checkpoints
+from esper.simic.building import build
+from esper.simic.cloning import (
+    CloningError,
+    PolicyNetwork,
+    Recording,
+    clone_rule,
+    record_episodes,
+    require_warm_start,
+    warm_start,
+)
+from esper.simic.cloning.recording import RecordingError
+from esper.simic.configuration.errors import ConfigError
+from esper.simic.env import make_env
+from esper.simic.evaluation import LearnedPlayer, RulePlayer
+from esper.simic.trainer import train_ppo_vectorized
+from esper.simic.training_config import TrainingConfig
+from esper.tamiyo.rules import rule_policy
+from esper.tamiyo.space import GrowthSpace
+
+pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
+
+
+def toy_cases(count: int, first: int = 0) -> list[str]:
+    return [f"toy:draw={first + number}" for number in range(count)]
+
+
+def config(**changes: object) -> TrainingConfig:
+    small = {
+        "num_envs": 8,
+        "num_minibatches": 1,
+        "hidden_size": 64,
+        "rounds": 1,
+        "eval_every": 0,
+        "pool_cases": 50,
+    }
+    return TrainingConfig.preset("toy", **{**small, **changes})
+
+
+def recorded(rule: str, episodes: int, *, first: int = 0, num_envs: int = 8) -> Recording:
+    envs = make_env("toy", num_envs, frozen_heads=config().frozen_heads).episodes
+    wanted = [(case, 0) for case in toy_cases(episodes, first)]
+    recording, judged = record_episodes(RulePlayer(lambda _: rule_policy(rule)), envs, wanted)
+    assert [one.summary.case for one in judged] == [case for case, _ in wanted]
+    return recording
+
+
+@pytest.fixture(scope="module")
+def teacher() -> Recording:
+    return recorded("probe_and_keep", 72)
+
+
+@pytest.fixture(scope="module")
+def taught(teacher: Recording) -> PolicyNetwork:
+    network = PolicyNetwork(teacher.space, hidden_size=64, notes={"config": config().to_dict()})
+    network.fit(teacher.split(16)[0], passes=20, lr=6e-3)
+    return network
+
+
+def test_a_clone_agrees_with_its_teacher_on_held_out_episodes(
+    teacher: Recording, taught: PolicyNetwork
+) -> None:
+    _, held_out = teacher.split(16)
+    untaught = PolicyNetwork(teacher.space, hidden_size=64).agreement(held_out)
+    agreement = taught.agreement(held_out)
+    assert agreement.joint > 0.9
+    assert agreement.acting is not None
+    assert agreement.acting > 0.8
+    assert untaught.joint < 0.6
+    assert agreement.log_likelihood > untaught.log_likelihood
+    assert agreement.by_head["op"] is not None
+    assert agreement.by_head["op"] > 0.9
+    assert agreement.by_head["style"] is None  # frozen: there was no choice
+    assert agreement.steps <= held_out.steps
+
+
+def test_the_loss_falls_and_is_told(teacher: Recording) -> None:
+    told: list[tuple[int, float]] = []
+    network = PolicyNetwork(teacher.space, hidden_size=64)
+    report = network.fit(
+        teacher.part(range(24)), passes=3, held_out=teacher.part([30]), tell=lambda *now: told.append(now)
+    )
+    assert told == list(enumerate(report.losses))
+    assert report.losses[2] < report.losses[0]
+    assert report.held_out is not None
+    assert report.held_out == network.agreement(teacher.part([30]))
+
+
+def test_step_by_step_it_decides_what_it_was_judged_to(taught: PolicyNetwork) -> None:
+    """Agreement replays whole sequences; acting goes step by step: both are the same network."""
+    envs = make_env("toy", 4, frozen_heads=config().frozen_heads).episodes
+    wanted = [(case, 0) for case in toy_cases(4, 900)]
+    recording, _ = record_episodes(LearnedPlayer(taught.actor), envs, wanted)
+    assert taught.agreement(recording).joint == 1.0
+    untaught = PolicyNetwork(
+        taught.space, hidden_size=64, seed=3
+    )  # nothing but its inputs tells it what to do
+    recording, _ = record_episodes(LearnedPlayer(untaught.actor), envs, wanted)
+    assert len(set(recording.action[..., 0].flatten().tolist())) > 1
+    assert untaught.agreement(recording).joint == 1.0
+
+
+def test_recordings_are_padded_and_survive_the_disk(tmp_path: Path) -> None:
+    recording = recorded("plateau", 5, num_envs=3)
+    assert len(recording) == 5
+    assert recording.length.tolist() == [20] * 5
+    assert recording.steps == 100
+    assert bool((recording.previous_reward[:, 0] == 0).all())
+    assert bool((recording.previous_reward[:, 1:] != 0).any())
+    alone = recorded("plateau", 1, num_envs=1)
+    assert torch.equal(recording.observation[0], alone.observation[0])
+    recording.save(tmp_path / "episodes.safetensors")
+    again = Recording.load(tmp_path / "episodes.safetensors")
+    assert again.space == recording.space
+    for name in ("observation", "mask", "action", "previous_reward", "length"):
+        assert torch.equal(getattr(again, name), getattr(recording, name))
+    (tmp_path / "bad.safetensors").write_bytes(b"\x00" * 50)
+    with pytest.raises(RecordingError, match="no recording of episodes"):
+        Recording.load(tmp_path / "bad.safetensors")
+    with pytest.raises(ValueError, match=r"held_out is 5; expected 1\.\.4"):
+        recording.split(5)
+
+
+def test_padding_changes_nothing(teacher: Recording, taught: PolicyNetwork) -> None:
+    """An episode cut short is judged by the steps that it has."""
+    few = teacher.part([0, 1])
+    cut = replace(few, length=torch.tensor([7, 20]))
+    spoiled = replace(
+        cut,
+        observation=torch.where(
+            torch.arange(20).view(1, -1, 1) < cut.length.view(-1, 1, 1), cut.observation, 99.0
+        ),
+    )
+    assert taught.agreement(cut) == taught.agreement(spoiled)
+    assert taught.agreement(cut).steps < taught.agreement(few).steps
+
+
+def test_a_network_survives_the_disk(taught: PolicyNetwork, teacher: Recording, tmp_path: Path) -> None:
+    path = tmp_path / "clone.safetensors"
+    taught.save(path)
+    again = PolicyNetwork.load(path)
+    assert again.agreement(teacher) == taught.agreement(teacher)
+    assert again.notes == taught.notes
+    teacher.save(tmp_path / "other.safetensors")
+    with pytest.raises(CloningError, match=r"other\.safetensors: no cloned policy .*its format is None"):
+        PolicyNetwork.load(tmp_path / "other.safetensors")
+    with pytest.raises(CloningError, match="no cloned policy can be read"):
+        PolicyNetwork.load(tmp_path / "nothing.safetensors")
+
+
+def test_what_does_not_fit_is_refused(teacher: Recording) -> None:
+    other = GrowthSpace(teacher.space.slot_config, ("norm",))
+    with pytest.raises(CloningError, match=r"the network is for .* and norm"):
+        PolicyNetwork(other).agreement(teacher)
+    with pytest.raises(ValueError, match="passes is 0"):
+        PolicyNetwork(teacher.space).fit(teacher, passes=0)
+
+
+# Warm starts
+
+
+def test_ppo_starts_from_a_saved_clone(taught: PolicyNetwork, tmp_path: Path) -> None:
+    path = tmp_path / "clone.safetensors"
+    taught.save(path)
+    started = config(warm_start=str(path))
+    require_warm_start(started)
+    training = build(started)
+    before = {name: value.clone() for name, value in training.agent.policy.state_dict().items()}
+    assert warm_start(training, started) is None
+    for name, value in training.agent.policy.state_dict().items():
+        wanted = before[name] if name.startswith("critic.") else taught.policy.state_dict()[name]
+        assert torch.equal(value, wanted), name
+    with pytest.raises(ConfigError, match="this run has hidden_size 16"):
+        warm_start(build(config(hidden_size=16)), replace(started, hidden_size=16))
+
+
+def test_ppo_starts_from_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esper.simic.cloning.starting.EPISODES", 8)
+    started = config(warm_start="plateau")
+    report = warm_start(build(started), started)
+    assert report is not None
+    assert report.training.joint > 0.9
+
+
+def test_a_run_starts_warm_once(
+    taught: PolicyNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it begins, and not when it goes on."""
+    calls: list[str | None] = []
+    monkeypatch.setattr("esper.simic.trainer.warm_start", lambda _, config: calls.append(config.warm_start))
+    path = tmp_path / "clone.safetensors"
+    taught.save(path)
+    started, store = config(warm_start=str(path)), Checkpoints(tmp_path / "checkpoints")
+    result = train_ppo_vectorized(started, checkpoints=store)
+    assert calls == [str(path)]
+    path.unlink()
+    train_ppo_vectorized(replace(started, rounds=2), checkpoints=store, resume=result.last_checkpoint)
+    assert calls == [str(path)]
+
+
+def test_a_rule_is_cloned_and_judged_on_other_episodes() -> None:
+    network, report = clone_rule(config(), "plateau", episodes=24, held_out=8)
+    assert report.held_out is not None
+    assert report.held_out.steps < report.training.steps
+    assert network.notes["rule"] == "plateau"
+    with pytest.raises(CloningError, match="no rule is named 'nobody'"):
+        clone_rule(config(), "nobody")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [("nobody", "warm_start is 'nobody'; expected one of wait"), ("missing.safetensors", "no cloned policy")],
+)
+def test_mistakes_are_told_before_anything_takes_time(given: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train_ppo_vectorized(config(warm_start=given))
+
+
+@pytest.mark.parametrize("given", ["none", "two words", "weights.pt"])
+def test_a_warm_start_is_a_rule_or_a_file(given: str) -> None:
+    with pytest.raises(ConfigError, match=r"warm_start is .*expected the name of a rule"):
+        config(warm_start=given)

@@ -1,0 +1,116 @@
+"""Controllers as files: what is saved comes back, what does not fit is refused by name."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+import esper
+from esper.tamiyo import controller as controllers
+from esper.tamiyo.controller import Controller, ControllerError, shipped_controllers
+from esper.tamiyo.controller_card import ControllerCard, layout_fingerprint
+from esper.tamiyo.space import GrowthSpace, numbered_slots
+from tiny_controllers import tiny_card, tiny_controller
+
+
+def test_what_is_saved_comes_back(tmp_path: Path) -> None:
+    saved = tiny_controller(3)
+    saved.save(tmp_path / "mine")
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["card.json", "weights.safetensors"]
+    loaded = Controller.load(tmp_path / "mine")
+    assert loaded.card == saved.card.model_copy(update={"weights_sha256": loaded.card.weights_sha256})
+    assert loaded.weights.keys() == saved.weights.keys()
+    assert all(torch.equal(loaded.weights[name], tensor) for name, tensor in saved.weights.items())
+    loaded.save(tmp_path / "mine")  # again, over itself
+    assert repr(Controller.load(tmp_path / "mine")) == "Controller('tiny', trained on toy)"
+
+
+def test_the_same_weights_serve_any_space() -> None:
+    controller = tiny_controller()
+    for slots, blueprints in ((1, ("a",)), (5, ("x", "y", "z"))):
+        policy = controller.policy(GrowthSpace(numbered_slots(slots), blueprints))
+        assert all(
+            torch.equal(tensor, controller.weights[name]) for name, tensor in policy.state_dict().items()
+        )
+        assert not policy.training
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "has version 2; this Esper reads version 1"),
+        ({"format": "something"}, "is not the card of a controller"),
+        ({"layout": "0" * 12}, f"knows layout 000000000000, this Esper has {layout_fingerprint()}"),
+        ({"licence": ""}, "licence: String should have at least 1 character"),
+        ({"extra": 1}, "extra: Extra inputs are not permitted"),
+        ({"frozen_heads": {"tempo": 4}}, "frozen_heads has tempo=4"),
+        ({"weights_sha256": "no"}, "is not what card.json was written for"),
+        ({"network": {"hidden_size": 13, "width": 7, "key_size": 5}}, r"joint_encoder.*expected"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    tiny_controller().save(tmp_path)
+    card = json.loads((tmp_path / "card.json").read_text())
+    (tmp_path / "card.json").write_text(json.dumps(card | change))
+    with pytest.raises(ControllerError, match=message):
+        Controller.load(tmp_path)
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    controller = tiny_controller()
+    controller.save(tmp_path)
+    (tmp_path / "card.json").write_text("{")
+    with pytest.raises(ControllerError, match="is not JSON"):
+        Controller.load(tmp_path)
+    controller.save(tmp_path)
+    (tmp_path / "weights.safetensors").unlink()
+    with pytest.raises(ControllerError, match="cannot be read"):
+        Controller.load(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(ControllerError, match="is a file; a controller is a folder"):
+        controller.save(tmp_path / "file")
+
+
+def test_weights_that_are_not_numbers_are_refused() -> None:
+    weights = dict(tiny_controller().weights)
+    weights["lstm_ln.weight"] = torch.full_like(weights["lstm_ln.weight"], float("nan"))
+    with pytest.raises(ControllerError, match=r"lstm_ln.weight holds NaN or Inf"):
+        Controller(tiny_card(), weights)
+    del weights["lstm_ln.weight"]
+    with pytest.raises(ControllerError, match=r"controller 'tiny' lacks lstm_ln.weight"):
+        Controller(tiny_card(), weights)
+
+
+def test_a_controller_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ControllerError, match="there is no controller 'nope'"):
+        Controller.load("nope")
+    with pytest.raises(ControllerError, match=r"no folder of that name holds a card.json"):
+        Controller.load(tmp_path)
+
+
+def test_shipped_ones_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controllers, "SHIPPED", tmp_path)
+    assert shipped_controllers() == {}
+    tiny_controller().save(tmp_path / "cpu-v9")
+    assert list(shipped_controllers()) == ["cpu-v9"]
+    assert Controller.load("cpu-v9").card.name == "tiny"
+
+
+def test_they_lie_in_the_package() -> None:
+    assert Path(esper.__file__).parent / "controllers" == controllers.SHIPPED
+
+
+@pytest.mark.parametrize("name", shipped_controllers())
+def test_every_shipped_one_loads_and_has_evidence(name: str) -> None:
+    card = Controller.load(name).card
+    assert card.name == name
+    assert card.evidence
+
+
+def test_the_card_knows_choices_as_words() -> None:
+    card = tiny_card()
+    assert card.frozen_choices == {"style": 0, "tempo": 0, "alpha_target": 2}
+    with pytest.raises(ValidationError, match="frozen_heads has slot='x'"):
+        ControllerCard.model_validate(card.model_dump() | {"frozen_heads": {"slot": "x"}})

@@ -1,0 +1,49 @@
+"""Every example runs, with the smallest settings; what it finds with its own is told in the docs."""
+
+import importlib
+import re
+
+import pytest
+
+from esper.leyline import Stage
+
+COMPARISONS = ("digits_cnn", "breast_cancer", "char_gpt", "frozen_encoder", "shifting_data")
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_a_comparison_runs(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = importlib.import_module(name)
+    if name == "char_gpt":
+        monkeypatch.setattr(example.inspect, "getsource", lambda module: str(module.__doc__) * 4)
+    example.main(["--seeds", "1", "--epochs", "3" if name == "shifting_data" else "5"])
+    told = capsys.readouterr().out
+    assert example.PROBLEM.title in told
+    for arm in ("left alone", "grown", "widened"):
+        assert re.search(rf"│ {arm} +│ +[\d,]+ │", told), arm
+    assert "Growing gained" in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["frozen_encoder", "shifting_data"])
+def test_where_growing_pays_it_is_seen(name: str) -> None:
+    """Both gained over 0.1 in the table of docs/examples.md; a controller that never grows gains 0."""
+    side_by_side = importlib.import_module("side_by_side")
+    problem = importlib.import_module(name).PROBLEM
+    outcomes = side_by_side.compare(problem, problem.seeds, problem.epochs)
+    gains = [
+        ours.accuracy - alone.accuracy
+        for ours, alone in zip(outcomes[side_by_side.GROWN], outcomes[side_by_side.ALONE], strict=True)
+    ]
+    assert sum(gains) / len(gains) > 0.05
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_loop_under_accelerate(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("accelerate")
+    grower = importlib.import_module("accelerate_loop").main(["--epochs", "7"])
+    assert grower.epoch == 7
+    assert grower.model.slots["0"].stage in (Stage.FOSSILIZED, Stage.EMBARGOED, Stage.DORMANT)
+    assert any(decision.action.blueprint == "conv_heavy" for decision in grower.history)
+    assert "epoch  7  loss" in capsys.readouterr().out
