@@ -23,7 +23,7 @@ from synthetic_run import line_of, write_synthetic_run
 
 CHROMIUM = shutil.which("chromium")
 HOSTILE = "<img src=x onerror=alert(1)>"
-PATIENCE = 20_000
+PATIENCE = 40_000
 """Milliseconds that a machine with other things to do may take."""
 
 pytestmark = pytest.mark.skipif(
@@ -184,10 +184,10 @@ def test_light_and_dark(page: Page, address: str) -> None:
     page.emulate_media(color_scheme="dark")
     page.goto(f"{address}?run=alpha")
     wait_for_points(page, "gain", 25)
-    assert page.evaluate(paper) == "#1D2126"
+    page.wait_for_function(f"{paper} === '#1D2126'")
     page.get_by_role("button", name="Dark / light").press("Enter")
     page.wait_for_function(f"{paper} === '#FFFFFF'")
-    assert "theme=light" in page.url
+    page.wait_for_url("**theme=light**")
 
 
 def test_the_keyboard_reaches_everything(page: Page, address: str) -> None:
