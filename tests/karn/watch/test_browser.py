@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
+from playwright.sync_api import Error as PlaywrightError
 
 from esper.leyline import AnomalyRaised, DecisionTaken, EpisodeFinished, RoundFinished
 from run_examples import example
@@ -23,7 +24,7 @@ from synthetic_run import line_of, write_synthetic_run
 
 CHROMIUM = shutil.which("chromium")
 HOSTILE = "<img src=x onerror=alert(1)>"
-PATIENCE = 20_000
+PATIENCE = 40_000
 """Milliseconds that a machine with other things to do may take."""
 
 pytestmark = pytest.mark.skipif(
@@ -111,12 +112,15 @@ def choose(page: Page, menu: str, option: str) -> None:
 
 
 def points(page: Page, plot: str) -> int:
-    """Of the longest curve of a figure."""
-    count = page.evaluate(
-        "name => Math.max(0, ...(document.querySelector(`[data-testid=${name}]`)?.data ?? [])"
-        ".map(trace => trace.x?.length ?? 0))",
-        plot,
-    )
+    """Of the longest curve of a figure; none while the page is being loaded."""
+    try:
+        count = page.evaluate(
+            "name => Math.max(0, ...(document.querySelector(`[data-testid=${name}]`)?.data ?? [])"
+            ".map(trace => trace.x?.length ?? 0))",
+            plot,
+        )
+    except PlaywrightError:  # a machine too busy to answer: the page loads itself anew
+        return 0
     assert isinstance(count, int)
     return count
 
@@ -184,10 +188,10 @@ def test_light_and_dark(page: Page, address: str) -> None:
     page.emulate_media(color_scheme="dark")
     page.goto(f"{address}?run=alpha")
     wait_for_points(page, "gain", 25)
-    assert page.evaluate(paper) == "#1D2126"
+    page.wait_for_function(f"{paper} === '#1D2126'")
     page.get_by_role("button", name="Dark / light").press("Enter")
     page.wait_for_function(f"{paper} === '#FFFFFF'")
-    assert "theme=light" in page.url
+    page.wait_for_url("**theme=light**")
 
 
 def test_the_keyboard_reaches_everything(page: Page, address: str) -> None:

@@ -8,6 +8,10 @@ MESSAGES_KEPT = 30
 """For a browser whose connection broke; figures are large, and it can always load the page again."""
 
 
+RECONNECT_SECONDS = 15.0
+"""That a browser may be away, or this machine too busy to answer, before the page is loaded anew."""
+
+
 def serve(folder: RunsFolder, *, run: str | None, host: str, port: int, token: str | None) -> None:
     """Until somebody stops it.
 
@@ -39,6 +43,7 @@ def serve(folder: RunsFolder, *, run: str | None, host: str, port: int, token: s
         tailwind=False,
         binding_refresh_interval=None,
         message_history_length=MESSAGES_KEPT,
+        reconnect_timeout=RECONNECT_SECONDS,
         uvicorn_logging_level="error",
         ws_per_message_deflate=False,  # it would cost half of what a look costs
     )
