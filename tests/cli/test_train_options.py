@@ -54,6 +54,14 @@ def test_flags_of_each_kind() -> None:
     )
 
 
+def test_a_table_is_given_whole_also_over_a_presets() -> None:
+    preset = TrainingConfig.preset("demo")
+    assert preset.initial_op_logits.keys() > {"PRUNE"}
+    settings = parse(["--preset", "demo", "--initial-op-logits", "PRUNE", "-2"]).settings
+    assert settings == TrainingConfig.preset("demo", initial_op_logits={"PRUNE": -2.0})
+    assert parse(["--preset", "demo", "--initial-op-logits"]).settings.initial_op_logits == {}
+
+
 def test_how_much_is_said_is_no_setting() -> None:
     options = parse(["--quiet", "--json"])
     assert options.quiet
@@ -71,6 +79,11 @@ def test_how_much_is_said_is_no_setting() -> None:
         ("--lr x", "--lr: could not convert string to float: 'x'"),
         ("--run-telemetry z", "invalid choice 'z' for argument '--run-telemetry'"),
         ("--entropy-coef-per-head opp 1", "entropy_coef_per_head is {'opp': 1.0}; expected head -> "),
+        ("--entropy-coef-per-head op", "--entropy-coef-per-head: 'op' is one too many; expected names and"),
+        (
+            "--preset demo --initial-op-logits PRUN 1",
+            "initial_op_logits is {'PRUN': 1.0}; expected operation",
+        ),
         ("--preset dmo", "no preset is named 'dmo'; .*did you mean 'demo'"),
         ("--preset", "argument --preset: expected one argument"),
         ("--config no.json", "no.json: cannot be read: No such file"),

@@ -34,6 +34,7 @@ def make(**options: object) -> Grower:
         ({"slots": ["2.x"]}, WrapError, "2.x"),
         ({"slots": None}, WrapError, "slots and example_input are missing"),
         ({"optimizer": torch.optim.Adam(net().parameters())}, ValueError, "none of the host's parameters"),
+        ({"controller": 3}, ControllerError, "controller is 3; expected a name, a folder, a Controller"),
         ({"controller": "plato"}, ControllerError, "controller is 'plato'; expected one of"),
         ({"parameter_budget": 6}, ValueError, r"budget is 6.*the cheapest is norm at 0 with 7 parameters"),
         ({"parameter_budget": 1.5}, ValueError, "parameter_budget is 1.5; expected a whole number >= 1"),
@@ -91,10 +92,19 @@ def test_replicas_are_refused() -> None:
         )
 
 
-def test_slots_of_a_model_that_has_them() -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"slots": ["1"]},
+        {"example_input": Loop().inputs[:2]},
+        {"causal": True, "blueprints": ["norm"]},
+        {"isolation_penalty": 0.0},
+    ],
+)
+def test_wrapping_a_model_that_is_wrapped(options: dict[str, object]) -> None:
     model = esper.wrap(net(), ["0"], Loop().inputs[:2])
-    with pytest.raises(WrapError, match="is a GrowingModel and has its slots"):
-        Grower(model, ["1"], optimizer=torch.optim.SGD(model.parameters(), 0.1))
+    with pytest.raises(WrapError, match=f"was wrapped already: leave out {', '.join(options)}, or give"):
+        Grower(model, optimizer=torch.optim.SGD(model.parameters(), 0.1), **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -132,6 +142,58 @@ def test_an_accuracy_that_is_nan_is_unknown() -> None:
     assert decision.rolled_back is None
     loop.train(grower.model, optimizer)
     grower.step(val_loss=1.0, val_accuracy=math.nan)  # said once
+
+
+def test_an_accuracy_that_is_nan_when_measured_is_told_too() -> None:
+    grower, optimizer, loop = grown(0, validate=lambda _: {"val_accuracy": math.nan})
+    loop.train(grower.model, optimizer)
+    with pytest.warns(GrowthWarning, match="val_accuracy is NaN and counts as unknown"):
+        decision = grower.step()
+    assert decision.score is None
+
+
+def test_warnings_point_at_the_users_line() -> None:
+    grower, *_ = grown(1)
+    with pytest.warns(GrowthWarning) as told:
+        grower.step(train_loss=1.0)
+    assert told[0].filename == __file__
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_a_validation_that_fails_costs_nothing(calls: int) -> None:
+    left = [calls]
+
+    def validate(model: nn.Module) -> dict[str, float]:
+        left[0] -= 1
+        if not left[0]:
+            raise OSError("the disk is gone")
+        return loop.validate(model)
+
+    grower, optimizer, loop = grown(0, validate=validate, schedule="germinate mlp@0 t=1")
+    other, *_ = grown(3, schedule="germinate mlp@0 t=1")
+    for _ in range(3):
+        loss = loop.train(grower.model, optimizer)
+        try:
+            grower.step(train_loss=loss)
+        except OSError:
+            grower.step(train_loss=loss)
+    assert left[0] < 0
+    assert grower.history == other.history
+
+
+def test_a_score_keeps_its_scale() -> None:
+    grower, optimizer, loop = grown(0, validate=None, controller="wait")
+    scores = []
+    for told in ({"val_accuracy": 0.5}, {"val_loss": 0.7}, {"val_accuracy": 0.6, "val_loss": 0.6}):
+        loop.train(grower.model, optimizer)
+        scores.append(grower.step(**told).score)
+    assert scores == [0.5, None, 0.6]
+    grower, optimizer, loop = grown(0, validate=None, controller="wait")
+    scores = []
+    for told in ({"val_loss": 0.8}, {"val_accuracy": 0.5}, {"val_accuracy": 0.6, "val_loss": 0.4}):
+        loop.train(grower.model, optimizer)
+        scores.append(grower.step(**told).score)
+    assert scores == [-1.0, None, -0.5]
 
 
 def test_rounding_over_one_is_forgiven() -> None:
@@ -253,6 +315,16 @@ def test_divergence_and_collapse_by_the_hosts_own_past() -> None:
     loop.train(grower.model, optimizer)
     with pytest.warns(GrowthWarning, match="collapsed"):
         assert grower.step(val_accuracy=0.01).rolled_back == "collapsed"
+
+
+def test_noise_over_a_small_first_loss_is_no_divergence() -> None:
+    grower, optimizer, loop = grown(0, controller="wait")
+    for loss in (0.02, 0.01, 0.07, 2.9):
+        loop.train(grower.model, optimizer)
+        assert grower.step(train_loss=loss).rolled_back is None
+    loop.train(grower.model, optimizer)
+    with pytest.warns(GrowthWarning, match="diverged"):
+        assert grower.step(train_loss=3.1).rolled_back == "diverged"
 
 
 def test_a_governor_that_cannot_help_gives_up_and_lets_training_be() -> None:

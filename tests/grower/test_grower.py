@@ -13,6 +13,7 @@ from torch import nn
 
 import esper
 from esper.grower import Grower, GrowthWarning
+from esper.grower.measuring import loader_metrics
 from esper.leyline import ActionSpec, LifecycleOp, Situation, Stage, Style
 from grower.loops import Loop, net
 
@@ -241,6 +242,26 @@ def test_what_it_says() -> None:
     assert "nothing was grown" in grown(1)[0].explain()
     late, *_ = grown(6, schedule="germinate norm@0 t=4")
     assert "over the forecast, which is no measurement" in late.explain()
+
+
+def test_nothing_is_claimed_for_growth_that_is_gone() -> None:
+    kept, *_ = grown(9, schedule="germinate mlp@0 t=4; advance 0 t=5")
+    assert "over the forecast" in kept.explain()
+    gone, *_ = grown(9, schedule="germinate mlp@0 t=4; prune 0 t=6")
+    assert gone.history[5].gain_forecast is not None
+    assert gone.model.added_parameters == 0
+    assert "forecast" not in gone.explain()
+
+
+def test_targets_that_do_not_count() -> None:
+    logits = torch.tensor([[[2.0, 0.0], [0.0, 2.0], [0.0, 2.0]]])
+    targets = torch.tensor([[0, 1, -100]])
+
+    class Constant(nn.Linear):
+        def forward(self, _: torch.Tensor) -> torch.Tensor:
+            return logits
+
+    assert loader_metrics(Constant(1, 1), [(torch.zeros(1, 1), targets)])["val_accuracy"] == 1.0
 
 
 def test_the_picture(tmp_path: Path) -> None:

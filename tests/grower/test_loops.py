@@ -186,8 +186,9 @@ def test_compiled_models_grow_and_that_is_told(in_place: bool) -> None:
     assert not any(decision.notes for decision in another.history)
 
 
+@pytest.mark.parametrize("stop", [5, 7])  # half way through the schedule's blend, and after it
 @pytest.mark.parametrize("controller", ["schedule", "probe_and_keep", "learned"])
-def test_it_goes_on_inside_the_users_checkpoint(controller: str) -> None:
+def test_it_goes_on_inside_the_users_checkpoint(controller: str, stop: int) -> None:
     def begin() -> tuple[Grower, torch.optim.Optimizer, Loop, CosineAnnealingLR]:
         loop, model = Loop(), net()
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -217,7 +218,9 @@ def test_it_goes_on_inside_the_users_checkpoint(controller: str) -> None:
     straight = begin()
     go(14, *straight)
     stopped = begin()
-    go(7, *stopped)
+    go(stop, *stopped)
+    if controller == "schedule":
+        assert (stopped[0].model.slots["0"].alpha < 1.0) == (stop == 5)
     file = io.BytesIO()
     checkpoint = {"grower": stopped[0].state_dict(), "order": stopped[2].order.get_state()}
     torch.save({**checkpoint, "scheduler": stopped[3].state_dict()}, file)
@@ -228,7 +231,7 @@ def test_it_goes_on_inside_the_users_checkpoint(controller: str) -> None:
     resumed[0].load_state_dict(loaded["grower"])
     resumed[2].order.set_state(loaded["order"])
     resumed[3].load_state_dict(loaded["scheduler"])
-    go(7, *resumed)
+    go(14 - stop, *resumed)
     assert resumed[0].history == straight[0].history
     assert any(decision.action.op is not LifecycleOp.WAIT for decision in resumed[0].history)
     ours, theirs = (run[0].model.state_dict() for run in (resumed, straight))

@@ -122,7 +122,35 @@ def test_losses_alone_and_no_measuring(tmp_path: Path) -> None:
     assert growth.grower.history[0].metrics.val_loss is not None
 
 
+def test_a_training_loss_that_was_not_logged_is_unknown(tmp_path: Path) -> None:
+    growth = callback(controller="wait")  # 3 steps an epoch, a loss at step 5 only
+    make(growth, tmp_path, resnet(), num_train_epochs=3, logging_strategy="steps", logging_steps=5).train()
+    told = [decision.metrics.train_loss is not None for decision in growth.grower.history]
+    assert told == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("options", "decisions"),
+    [
+        ({"num_train_epochs": 1.5}, 2),
+        ({"max_steps": 7}, 3),
+        ({"eval_strategy": "steps", "eval_steps": 2, "num_train_epochs": 3}, 5),
+    ],
+)
+def test_decisions_are_counted_as_the_trainer_counts(
+    options: dict[str, object], decisions: int, tmp_path: Path
+) -> None:
+    growth = callback(controller="wait")
+    make(growth, tmp_path, resnet(), **options).train()
+    assert growth.grower.epochs == decisions == len(growth.grower.history)
+    assert growth.grower.history[-1].reason == "the last epoch: finish() settles"
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        WrapError, match="load_best_model_at_end puts an earlier epoch's host under the seeds"
+    ):
+        make(callback(), tmp_path, resnet(), save_strategy="epoch", load_best_model_at_end=True).train()
     with pytest.raises(WrapError, match="never evaluates, so nothing can be decided"):
         make(callback(), tmp_path, resnet(), eval_strategy="no").train()
     growth = callback(controller="wait")

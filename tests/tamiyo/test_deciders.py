@@ -114,13 +114,20 @@ def test_who_was_asked_for(tmp_path: Path) -> None:
     assert decider(rule_policy("plateau")).name == "PlateauPolicy"
     controller = tiny_controller()
     controller.save(tmp_path / "here")
-    for asked in (controller, str(tmp_path / "here")):
+    for asked in (controller, str(tmp_path / "here"), tmp_path / "here"):
         who = decider(asked)
         assert isinstance(who, LearnedDecider)
         assert who.name == "tiny"
     assert isinstance(decider("random"), RuleDecider)
     with pytest.raises(ControllerError, match=r"controller is 'plato'; expected one of .*plateau"):
         decider("plato")
+    with pytest.raises(ControllerError, match="controller is 'no/where'; expected one of"):
+        decider(Path("no/where"))
+    for nobody in (None, 3, object):
+        with pytest.raises(
+            ControllerError, match=r"expected a name, a folder, a Controller, or a policy with"
+        ):
+            decider(nobody)  # type: ignore[arg-type]
     with pytest.raises(ControllerError, match="schedule needs its text"):
         decider("schedule")
     (tmp_path / "here" / "card.json").write_text("{")

@@ -64,7 +64,6 @@ def _grow(chosen: "Namespace") -> int:
 
     from esper.kasmina.export_files import require_writable, write_model
     from esper.simic.growing import grow_case
-    from esper.tamiyo.controller import ControllerError
     from esper.tamiyo.deciders import decider
 
     torch.set_num_threads(1)
@@ -73,20 +72,18 @@ def _grow(chosen: "Namespace") -> int:
         if chosen.export is not None:
             require_writable(chosen.export)
         who = decider(chosen.controller, seed=chosen.seed, generator=generator)
-    except (ControllerError, ValueError) as error:
+    except ValueError as error:  # a ControllerError is one
         raise BadInput(str(error)) from None
     if chosen.device != "cpu" and not torch.cuda.is_available():
         raise BadInput(f"device is {chosen.device!r}, and torch finds no CUDA device; `esper doctor` tells")
-    told: list[str] = []
+    silent = chosen.quiet or chosen.json
 
     def tell(epoch: "GrownEpoch") -> None:
-        if not chosen.quiet and not chosen.json:
-            if not told:
-                print(
-                    f"{'epoch':>5}  {'accuracy':>8}  {'without growth':>14}  {'added':>7}  decision before it"
-                )
-            told.append(_line(epoch))
-            print(told[-1], flush=True)
+        if not silent:
+            print(_line(epoch), flush=True)
+
+    if not silent:
+        print(f"{'epoch':>5}  {'accuracy':>8}  {'without growth':>14}  {'added':>7}  decision before it")
 
     grown = grow_case(
         case,
@@ -110,7 +107,7 @@ def _grow(chosen: "Namespace") -> int:
         write_model(
             grown.host.model.cpu(), chosen.export, grown.host.data.source.phases[0].train.inputs[:2].cpu()
         )
-        if not chosen.quiet and not chosen.json:
+        if not silent:
             print(f"exported to {chosen.export}")
     return 0
 

@@ -4,9 +4,10 @@ import contextlib
 import io
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args, get_origin
 
 import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from esper.cli.arguments import VerbParser
 from esper.cli.errors import BadInput, did_you_mean
@@ -65,7 +66,31 @@ def _read(arguments: list[str], start: TrainOptions) -> TrainOptions:
         args=arguments,
         default=start,
         config=(tyro.conf.EnumChoicesFromValues,),
+        registry=_REGISTRY,
     )
+
+
+_REGISTRY = ConstructorRegistry()
+
+
+@_REGISTRY.primitive_rule
+def _pairs(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, float]] | None:
+    """A table is one flag with names and numbers in turn; by itself tyro makes a flag of each name in a preset's."""
+    if get_origin(info.type) is not dict or get_args(info.type)[0] is not str:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="[NAME NUMBER [...]]",
+        instance_from_str=_table,
+        is_instance=lambda value: isinstance(value, dict),
+        str_from_instance=lambda table: [word for pair in table.items() for word in map(str, pair)],
+    )
+
+
+def _table(words: list[str]) -> dict[str, float]:
+    if len(words) % 2:
+        raise ValueError(f"{words[-1]!r} is one too many; expected names and numbers in turn")
+    return {name: float(number) for name, number in zip(words[::2], words[1::2], strict=True)}
 
 
 def _base(arguments: list[str]) -> dict[str, object]:

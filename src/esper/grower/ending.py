@@ -33,7 +33,7 @@ def _coalition_scores(model: GrowingModel, validate: ValidateCall, scale: Scale)
     everything = blended_slots(model)
     scores = {}
     for members in (everything, *(everything - {name} for name in everything)):
-        score = scale.score(measure(model, validate, members))
+        score = scale.score(measure(model, validate, members)[0])
         # A coalition that cannot be scored is worth nothing: a seed it lacks is needed.
         scores[sum(1 << index[name] for name in members)] = -math.inf if score is None else score
     return scores

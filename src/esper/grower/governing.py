@@ -13,6 +13,9 @@ from esper.tolaria.governor import Governor, GovernorRules, Verdict, Vitals
 BROKEN_EPOCHS = 2
 """Epochs in a row that a seed may put out NaN or Inf before it is removed. One can be a scaler's overflow."""
 
+LEAST_FIRST_LOSS = 1.0
+"""A first loss can be small (a good start, or just the last batch's): noise over it is no divergence."""
+
 
 class Guard:
     """Remembers the last good epoch in memory: a second copy of weights and optimiser state.
@@ -28,10 +31,6 @@ class Guard:
         )
         self._memory: ModelSnapshot | None = None
         self._broken: dict[str, int] = {}
-
-    @property
-    def rollbacks(self) -> int:
-        return 0 if self._governor is None else self._governor.rollbacks
 
     def remember(self) -> None:
         """The model as it is now is worth going back to."""
@@ -56,7 +55,7 @@ class Guard:
         if loss is None and not _finite_weights(self._model):
             loss = math.nan
         if math.isinf(governor.untrained_loss) and loss is not None and math.isfinite(loss) and loss > 0:
-            governor.untrained_loss = loss
+            governor.untrained_loss = max(loss, LEAST_FIRST_LOSS)
         return governor.judge(
             Vitals(
                 train_loss=0.0 if loss is None else loss,

@@ -40,10 +40,7 @@ class GradientWatch:
         self._before_first: Callable[[], None] | None = before_first
         self._host: _Sum | None = None
         self._seeds: dict[str, _Sum] = {}
-        self._handle = optimizer.register_step_pre_hook(self._look)
-
-    def detach(self) -> None:
-        self._handle.remove()
+        optimizer.register_step_pre_hook(self._look)
 
     def take(self) -> tuple[float | None, dict[str, SeedGradients]]:
         """The host's gradient norm and what is known of each seed; begins the next epoch."""

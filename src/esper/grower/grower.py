@@ -2,8 +2,6 @@
 
 import math
 import os
-import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, SupportsFloat
@@ -14,22 +12,24 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from esper.grower import history as telling
+from esper.grower.budget import affordable, require_room
+from esper.grower.compiling import CompileWatch
 from esper.grower.ending import settle_model
-from esper.grower.errors import GrowthWarning
+from esper.grower.errors import Notes
 from esper.grower.governing import Guard
 from esper.grower.gradients import GradientWatch, SeedGradients
-from esper.grower.history import Decision, SlotStanding
+from esper.grower.history import Decision, standings
 from esper.grower.host import LoopHost
 from esper.grower.measuring import Scale, SeedWorth, Validate, as_call, measure, seed_worths
 from esper.grower.metrics import EpochMetrics, read_metrics
 from esper.grower.paying import Paymaster
-from esper.grower.refusing import refuse_parallel, require_count, require_room
+from esper.grower.refusing import refuse_parallel, refuse_wrapping, require_count
 from esper.kasmina import GrowingModel, GrowthRules, WrapError, wrap
 from esper.kasmina.coalitions import live_slots
 from esper.kasmina.execution import execute
 from esper.kasmina.optimisers import Scheduler
 from esper.kasmina.probing import ExampleInput
-from esper.leyline import ActionSpec, EpochReport, EventSink, Layout, LifecycleOp, Style
+from esper.leyline import ActionSpec, EpochReport, EventSink, Layout, LifecycleOp
 from esper.tamiyo.controller import Controller
 from esper.tamiyo.deciders import Choice, LearnedDecider, decider
 from esper.tamiyo.rules import RulePolicy
@@ -85,7 +85,7 @@ class Grower:
         *,
         optimizer: Optimizer,
         example_input: ExampleInput | None = None,
-        controller: str | Controller | RulePolicy = "probe_and_keep",
+        controller: str | os.PathLike[str] | Controller | RulePolicy = "probe_and_keep",
         validate: Validate | None = None,
         epochs: int | None = None,
         scheduler: Scheduler | Sequence[Scheduler] | None = None,
@@ -105,8 +105,9 @@ class Grower:
         events: EventSink | None = None,
         isolation_penalty: float = 1.0,
     ) -> None:
-        for name, count in {"epochs": epochs, "training_samples": training_samples}.items():
-            require_count(name, count)
+        require_count("epochs", epochs)
+        require_count("training_samples", training_samples)
+        require_count("parameter_budget", parameter_budget)
         require_count("accumulate", accumulate)
         if not 0.0 <= rent < math.inf:
             raise ValueError(f"rent is {rent!r}; expected a finite number >= 0")
@@ -114,10 +115,19 @@ class Grower:
         self._validate = None if validate is None else as_call(validate)
         self._decider = decider(controller, seed=seed, generator=generator)
         if isinstance(model, GrowingModel):
-            if slots is not None or example_input is not None:
-                raise WrapError(
-                    "the model is a GrowingModel and has its slots: leave out slots and example_input"
-                )
+            refuse_wrapping(
+                {
+                    "slots": slots,
+                    "example_input": example_input,
+                    "layout": layout,
+                    "causal": causal,
+                    "blueprints": blueprints,
+                    "rules": rules,
+                    "events": events,
+                    "isolation_penalty": isolation_penalty,
+                },
+                usual={"causal": False, "isolation_penalty": 1.0},
+            )
             self.model = model
         elif slots is None or example_input is None:
             raise WrapError(
@@ -136,7 +146,8 @@ class Grower:
                 seed=seed,
                 events=events,
             )
-        require_room(self.model, parameter_budget)
+        if parameter_budget is not None:
+            require_room(self.model, parameter_budget)
         self.model.attach(optimizer, scheduler, scaler=scaler, seed_lr_multiplier=seed_lr_multiplier)
         self.epochs, self.rent, self.parameter_budget = epochs, rent, parameter_budget
         self.history: tuple[Decision, ...] = ()
@@ -144,16 +155,18 @@ class Grower:
         self._host = LoopHost(self.model, training_samples)
         self._guard = Guard(self.model, governor)
         self._watch = GradientWatch(self.model, optimizer, before_first=self._guard.remember)
-        self._scale = Scale()
+        self._scale, self._seed_scale = (
+            Scale(),
+            Scale(),
+        )  # what the loop says need not be what `validate` measures
         card = self._decider.controller.card if isinstance(self._decider, LearnedDecider) else None
         self._pay = Paymaster(rent, None if card is None else card.reward)
         self._observer = self._decider.observer(
             self._host, horizon=epochs or USUAL_EPOCHS, parameter_budget=parameter_budget
         )
         self._last_operation = LifecycleOp.WAIT
-        self._graphs_before = _compiled_graphs()  # by others
-        self._warned: set[str] = set()
-        self._notes: list[str] = []
+        self._compiled = CompileWatch(self.model)
+        self._notes = Notes()
         self._undecided = False  # whether the last decision is still without an epoch of training behind it
 
     @property
@@ -195,15 +208,16 @@ class Grower:
             )
         if not self._watch.steps:
             return self._refuse_idle(given)
-        for name in lost:
-            self._warn(f"{name} is NaN and counts as unknown: look at how it is computed", once=name)
+        # Validation is the user's code: whatever it raises, nothing has changed yet.
+        metrics, unknown = self._validated(given)
+        worths = self._worths(metrics, measured_here=not given.validated)
+        for name in dict.fromkeys(lost + unknown):
+            self._notes.warn(f"{name} is NaN and counts as unknown: look at how it is computed", once=name)
         norm, gradients = self._watch.take()
-        metrics = self._validated(given)
         verdict = self._guard.judge(metrics, norm)
         epoch = self.epoch + 1
         if verdict is not None:
             return self._go_back(epoch, metrics, verdict)
-        worths = self._worths(metrics, measured_here=not given.validated)
         self._report_seeds(gradients, worths)
         self._remove_broken()
         if self._guard.content:
@@ -222,7 +236,7 @@ class Grower:
     def _decide(self, metrics: EpochMetrics) -> Decision:
         self._observer.record(0, self._host, self._last_operation)
         if self.epoch > (self.epochs or self.epoch):
-            self._warn(
+            self._notes.warn(
                 f"step() was called more often than epochs={self.epochs} says; going on", once="epochs"
             )
         if self._is_late:
@@ -246,56 +260,41 @@ class Grower:
         """What the decider wants, made legal and affordable."""
         choice = self._decider.decide(self._observer, self._host, reward=reward)
         situation = self._observer.situation(0)
-        action = self._without_gate(choice.action)
+        action = choice.action
+        if self.parameter_budget is not None:
+            action = affordable(self.model, action, self.parameter_budget)
         reason = refusal(action, situation)
         if reason is not None:
-            self._warn(
+            self._notes.warn(
                 f"controller {self.controller} asked for what cannot be done, so nothing was: {reason}"
             )
             return Choice(_WAIT), reason
         told = telling.reason_for(action, situation, self.rent, choice.probability)
         return replace(choice, action=action), told
 
-    def _without_gate(self, action: ActionSpec) -> ActionSpec:
-        """A gate costs parameters that the card does not count; the budget may have no room for it."""
-        if (
-            self.parameter_budget is None
-            or action.op is not LifecycleOp.GERMINATE
-            or action.style is not Style.GATE
-        ):
-            return action
-        slot = self.model.slots[str(action.slot)]
-        cost = next(card.parameters for card in slot.cards if card.name == action.blueprint)
-        room = self.parameter_budget - self.model.added_parameters
-        gate = slot.site.channels + 1
-        return action if cost + gate <= room else replace(action, style=Style.LINEAR_ADD)
-
     def _carry_out(self, action: ActionSpec) -> None:
         if self.epoch == self.epochs:  # no epoch comes that could show it
             return
-        before = self._topology()
+        before = self._compiled.topology()
         execute(self.model, action)
         self.model.tick()
         self._last_operation, self._undecided = action.op, True
-        if before != self._topology() and _compiled_graphs() > self._graphs_before:
-            self._notes.append("the model changed: torch.compile compiles it anew at its next forward")
-
-    def _topology(self) -> tuple[object, ...]:
-        return tuple((slot.life.births, slot.stage, slot.life.fading) for slot in self.model.slots.values())
+        if self._compiled.recompiles(before):
+            self._notes.add("the model changed: torch.compile compiles it anew at its next forward")
 
     # What is measured
 
-    def _validated(self, given: EpochMetrics) -> EpochMetrics:
-        """With validation measured here where the loop did not say."""
+    def _validated(self, given: EpochMetrics) -> tuple[EpochMetrics, tuple[str, ...]]:
+        """With validation measured here where the loop did not say; and which of it was NaN."""
         if given.validated or self._validate is None:
-            return given
-        found = measure(self.model, self._validate)
-        return replace(given, val_loss=found.val_loss, val_accuracy=found.val_accuracy)
+            return given, ()
+        found, lost = measure(self.model, self._validate)
+        return replace(given, val_loss=found.val_loss, val_accuracy=found.val_accuracy), lost
 
     def _worths(self, metrics: EpochMetrics, *, measured_here: bool) -> dict[str, SeedWorth]:
         if self._validate is None:
             if live_slots(self.model):
-                self._warn(
+                self._notes.warn(
                     "seeds grow, and without validate= nobody can tell what each contributes: the controller does "
                     "not know, and finish() keeps what is HOLDING or FOSSILIZED",
                     once="validate",
@@ -304,7 +303,7 @@ class Grower:
         if metrics.broken:
             return {}
         # Numbers of the loop's own need not be comparable with ours.
-        return seed_worths(self.model, self._validate, self._scale, metrics if measured_here else None)
+        return seed_worths(self.model, self._validate, self._seed_scale, metrics if measured_here else None)
 
     def _report_seeds(self, gradients: Mapping[str, SeedGradients], worths: Mapping[str, SeedWorth]) -> None:
         for name in live_slots(self.model):
@@ -321,13 +320,15 @@ class Grower:
     def _remove_broken(self) -> None:
         for name in self._guard.broken_seeds():
             self.model.remove(name)
-            self._warn(f"the seed at {name} put out NaN or Inf and was removed; the host was kept from it")
+            self._notes.warn(
+                f"the seed at {name} put out NaN or Inf and was removed; the host was kept from it"
+            )
 
     # When something is wrong
 
     def _refuse_idle(self, metrics: EpochMetrics) -> Decision:
         """Nothing was trained since the last step: the clock of the seeds stands still."""
-        self._warn(
+        self._notes.warn(
             "step() was called although the optimizer has not stepped since the last time: call it once an epoch, "
             "after training with the optimizer that the Grower was given. This call is ignored"
         )
@@ -335,12 +336,12 @@ class Grower:
 
     def _go_back(self, epoch: int, metrics: EpochMetrics, verdict: Verdict) -> Decision:
         self._guard.restore()
-        self._warn(
+        self._notes.warn(
             f"epoch {epoch}: the governor found the model {verdict.value.replace('_', ' ')} and went back to the "
             "last good epoch; a lower learning rate helps if this repeats"
         )
         if self._guard.gives_up():
-            self._warn("going back has not helped; from here on the model is left as it is")
+            self._notes.warn("going back has not helped; from here on the model is left as it is")
         self._host.report = EpochReport(epoch, None, None, math.nan, None, None, verdict.value)
         self._observer.record(0, self._host, self._last_operation)
         decision = self._record(
@@ -348,13 +349,6 @@ class Grower:
         )
         self._carry_out(_WAIT)
         return replace(decision, notes=self._keep(decision))
-
-    def _warn(self, message: str, *, once: str | None = None) -> None:
-        if once is not None and once in self._warned:
-            return
-        self._warned.add(once or message)
-        self._notes.append(message)
-        warnings.warn(message, GrowthWarning, stacklevel=3)
 
     # What is told
 
@@ -380,23 +374,14 @@ class Grower:
             forecast=self._pay.forecast.now,
             gain_forecast=self._pay.gain(score, added, bare),
             added_parameters=added,
-            slots={
-                name: SlotStanding(
-                    stage=slot.stage,
-                    alpha=slot.alpha,
-                    blueprint=None if slot.seed is None else slot.seed.blueprint_name,
-                    contribution=slot.contribution,
-                    probe=slot.probe,
-                )
-                for name, slot in self.model.slots.items()
-            },
+            slots=standings(self.model),
             probability=choice.probability,
             rolled_back=rolled_back,
         )
 
     def _keep(self, decision: Decision) -> tuple[str, ...]:
         """Put what was noted meanwhile on the decision that was recorded last."""
-        notes, self._notes = tuple(self._notes), []
+        notes = self._notes.take()
         self.history = (*self.history[:-1], replace(decision, notes=notes))
         return notes
 
@@ -422,13 +407,13 @@ class Grower:
         `validate`, what is HOLDING or FOSSILIZED stays. With `committed_only` just fossilised seeds do.
         """
         if not self.epoch:
-            self._warn(
+            self._notes.warn(
                 "finish() without a step(): nothing was decided. Call step() once an epoch", once="never"
             )
         if self._undecided and not self._watch.steps:
             self._guard.restore()  # the last decision was never trained with
             self._undecided = False
-        settle_model(self.model, self.rent, self._validate, self._scale, committed_only=committed_only)
+        settle_model(self.model, self.rent, self._validate, self._seed_scale, committed_only=committed_only)
         return self.model.export()
 
     def state_dict(self) -> dict[str, object]:
@@ -448,10 +433,3 @@ class Grower:
         from esper.grower.saving import restore_state
 
         restore_state(self, state)
-
-
-def _compiled_graphs() -> int:
-    """How many graphs torch.compile has made in this process."""
-    if "torch._dynamo" not in sys.modules:  # a second's import, and without it nothing has been compiled
-        return 0
-    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])

@@ -22,6 +22,19 @@ class SlotStanding:
     probe: float | None
 
 
+def standings(model: GrowingModel) -> dict[str, SlotStanding]:
+    return {
+        name: SlotStanding(
+            stage=slot.stage,
+            alpha=slot.alpha,
+            blueprint=None if slot.seed is None else slot.seed.blueprint_name,
+            contribution=slot.contribution,
+            probe=slot.probe,
+        )
+        for name, slot in model.slots.items()
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """What was decided after an epoch. It is carried out at once; the next epoch shows it."""
@@ -118,6 +131,8 @@ def _outcome(model: GrowingModel, history: Sequence[Decision]) -> list[str]:
     lines = [
         f"added {model.added_parameters:,} parameters, {share:.1%} of the host's {model.host_parameters:,}"
     ]
+    if not model.added_parameters:  # the forecast is of a model without growth, and this is one
+        return lines
     scored = [decision for decision in history if decision.gain_forecast is not None]
     if scored and any(decision.added_parameters for decision in scored):
         last = scored[-1]

@@ -23,20 +23,30 @@ Validate = ValidateCall | Iterable[object]
 """A function of the model that returns val_loss, val_accuracy or both; or batches of (inputs, targets) or dicts."""
 
 
+IGNORED = -100
+"""A target that does not count, as everywhere in torch."""
+
+
 @dataclass(slots=True)
 class Scale:
-    """One number for how well validation goes: accuracy, or without it minus the loss over the first one seen."""
+    """One number for how well validation goes: accuracy, or without it minus the loss over the first one seen.
+
+    Whichever is known first is the scale for good: an epoch that says only the other has no score
+    """
 
     first_loss: float | None = None
+    by_accuracy: bool | None = None
 
     def score(self, metrics: EpochMetrics) -> float | None:
-        if metrics.val_accuracy is not None:
-            return metrics.val_accuracy
         loss = metrics.val_loss
-        if loss is None or not math.isfinite(loss):
+        if loss is not None and not math.isfinite(loss):
+            loss = None
+        if self.by_accuracy is None and (metrics.val_accuracy is not None or loss is not None):
+            self.by_accuracy, self.first_loss = metrics.val_accuracy is not None, loss
+        if self.by_accuracy:
+            return metrics.val_accuracy
+        if loss is None or self.first_loss is None:
             return None
-        if self.first_loss is None:
-            self.first_loss = loss
         return -loss / self.first_loss if self.first_loss > 0 else -loss
 
 
@@ -63,8 +73,11 @@ def as_call(validate: Validate) -> ValidateCall:
 
 def measure(
     model: GrowingModel, validate: ValidateCall, members: Iterable[str] | None = None
-) -> EpochMetrics:
-    """Validation metrics of the model as it is, or with just these live seeds on. Nothing of it is changed."""
+) -> tuple[EpochMetrics, tuple[str, ...]]:
+    """Validation metrics of the model as it is, or with just these live seeds on, and which of them were NaN.
+
+    Nothing of the model is changed.
+    """
     alphas = {} if members is None else coalition_alphas(model, [members], 1)
     with _looking(model), model.override_alpha(alphas):
         found: object = validate(model)
@@ -72,7 +85,7 @@ def measure(
         raise TypeError(
             f"validate returned {found!r}; expected a mapping with val_loss, val_accuracy or both"
         )
-    return read_metrics({name: found.get(name) for name in ("val_loss", "val_accuracy")})[0]
+    return read_metrics({name: found.get(name) for name in ("val_loss", "val_accuracy")})
 
 
 def seed_worths(
@@ -83,10 +96,10 @@ def seed_worths(
     if not live:
         return {}
     blended = blended_slots(model)
-    here = scale.score(measure(model, validate, blended) if base is None else base)
+    here = scale.score(measure(model, validate, blended)[0] if base is None else base)
     worths = {}
     for name in live:
-        other = scale.score(measure(model, validate, blended ^ {name}))
+        other = scale.score(measure(model, validate, blended ^ {name})[0])
         if here is None or other is None:
             worths[name] = SeedWorth(None, None)
         elif model.slots[name].stage is Stage.TRAINING:
@@ -172,7 +185,8 @@ def _hits(logits: Tensor | None, targets: object, *, shifted: bool) -> Tensor | 
         return None
     if targets.shape != logits.shape[:-1] or (shifted and logits.ndim > 2):
         return None
-    return logits.argmax(-1) == targets
+    counted = targets != IGNORED
+    return (logits.argmax(-1) == targets)[counted]
 
 
 @contextmanager

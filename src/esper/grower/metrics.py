@@ -6,7 +6,7 @@ from typing import SupportsFloat
 
 from torch import Tensor
 
-LOSSES, ACCURACIES = ("train_loss", "val_loss"), ("train_accuracy", "val_accuracy")
+ACCURACIES = ("train_accuracy", "val_accuracy")
 _ROUNDING = 1e-6
 
 

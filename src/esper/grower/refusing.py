@@ -1,12 +1,11 @@
 """What a grower does not take on, told when it is made."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 import torch
 from torch import nn
 
-from esper.kasmina import GrowingModel, WrapError
-from esper.leyline import BlueprintCard
+from esper.kasmina import WrapError
 
 
 def refuse_parallel(model: nn.Module) -> None:
@@ -28,22 +27,21 @@ def refuse_parallel(model: nn.Module) -> None:
             )
 
 
-def require_room(model: GrowingModel, parameter_budget: int | None) -> None:
-    require_count("parameter_budget", parameter_budget)
-    if parameter_budget is None:
-        return
-    offers: Iterable[tuple[str, BlueprintCard]] = (
-        (name, card) for name, slot in model.slots.items() for card in slot.cards
-    )
-    slot, cheapest = min(offers, key=lambda offer: offer[1].parameters)
-    if cheapest.parameters > parameter_budget:
-        raise ValueError(
-            f"parameter_budget is {parameter_budget:,}, and nothing that is offered is so small: the cheapest is "
-            f"{cheapest.name} at {slot} with {cheapest.parameters:,} parameters"
-        )
-
-
 def require_count(name: str, value: object) -> None:
     whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
     if value is not None and not whole:
         raise ValueError(f"{name} is {value!r}; expected a whole number >= 1, or None where it is unknown")
+
+
+def refuse_wrapping(options: Mapping[str, object], usual: Mapping[str, object]) -> None:
+    """A GrowingModel was wrapped by somebody else: options of wrapping would change nothing in it."""
+    given = [
+        name
+        for name, value in options.items()
+        if value is not None and not (name in usual and value == usual[name])
+    ]
+    if given:
+        raise WrapError(
+            f"the model is a GrowingModel and was wrapped already: leave out {', '.join(given)}, or give them to "
+            "esper.wrap"
+        )

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from esper.grower.history import DECISIONS
+from esper.grower.measuring import Scale
 from esper.kasmina.persistence import ModelFileError, describe, reinstate
 from esper.kasmina.records import ModelRecord
 from esper.leyline import EpochReport, LifecycleOp
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from esper.grower.grower import Grower
 
 FORMAT, VERSION = "esper grower", 1
+_SCALE = TypeAdapter(Scale)
 
 
 def saved_state(grower: "Grower") -> dict[str, object]:
@@ -32,8 +34,9 @@ def saved_state(grower: "Grower") -> dict[str, object]:
         "decider": grower._decider.state_dict(),
         "guard": grower._guard.state_dict(),
         "pay": grower._pay.state_dict(),
-        "first_loss": grower._scale.first_loss,
-        "warned": sorted(grower._warned),
+        "scale": asdict(grower._scale),
+        "seed_scale": asdict(grower._seed_scale),
+        "warned": sorted(grower._notes.told_once),
         "history": DECISIONS.dump_json(grower.history).decode(),
     }
 
@@ -50,9 +53,8 @@ def restore_state(grower: "Grower", state: Mapping[str, object]) -> None:
         )
     model, tensors, report = state["model"], state["tensors"], state["report"]
     observer, decider, guard, pay = (_part(state, name) for name in ("observer", "decider", "guard", "pay"))
-    operation, first_loss, warned, told = (
-        state[name] for name in ("last_operation", "first_loss", "warned", "history")
-    )
+    scales = [_SCALE.validate_python(state[name]) for name in ("scale", "seed_scale")]
+    operation, warned, told = (state[name] for name in ("last_operation", "warned", "history"))
     try:
         record, history = ModelRecord.model_validate_json(str(model)), DECISIONS.validate_json(str(told))
     except ValidationError as error:
@@ -67,8 +69,8 @@ def restore_state(grower: "Grower", state: Mapping[str, object]) -> None:
     grower._guard.load_state_dict(guard)
     grower._pay.load_state_dict(pay)
     grower._last_operation = LifecycleOp(int(str(operation)))
-    grower._scale.first_loss = first_loss if isinstance(first_loss, float) else None
-    grower._warned = set(warned) if isinstance(warned, list) else set()
+    grower._scale, grower._seed_scale = scales
+    grower._notes.told_once = set(warned) if isinstance(warned, list) else set()
     grower._undecided = False
 
 

@@ -1,5 +1,6 @@
 """What the callbacks hand on to `esper.Grower`."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
@@ -16,7 +17,7 @@ from esper.tolaria.governor import GovernorRules
 class GrowerOptions(TypedDict, total=False):
     """The options of `esper.Grower` that no trainer knows better."""
 
-    controller: str | Controller | RulePolicy
+    controller: str | os.PathLike[str] | Controller | RulePolicy
     validate: Validate | None
     parameter_budget: int | None
     rent: float

@@ -1,5 +1,6 @@
 """Hugging Face Transformers: a callback that lets the Trainer's model grow, a decision at every evaluation."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Unpack
 
@@ -49,6 +50,8 @@ class GrowthCallback(TrainerCallback):
         self._grower: Grower | None = None
         self._training = False
         self._batches: Iterable[object] = ()
+        self._evaluated_at = 0
+        """The Trainer's step of the last evaluation."""
 
     @property
     def grower(self) -> Grower:
@@ -79,6 +82,10 @@ class GrowthCallback(TrainerCallback):
             raise WrapError(
                 "the Trainer never evaluates, so nothing can be decided: set eval_strategy='epoch'"
             )
+        if args.load_best_model_at_end:
+            raise WrapError(
+                "load_best_model_at_end puts an earlier epoch's host under the seeds of the last: set it to False"
+            )
         assert isinstance(model, nn.Module)
         device = next(model.parameters()).device
         scaler = getattr(optimizer, "scaler", None)
@@ -90,11 +97,11 @@ class GrowthCallback(TrainerCallback):
             example_input=tree_map_only(Tensor, lambda tensor: tensor.to(device), self._example),
             scheduler=_bare_scheduler(scheduler),
             scaler=scaler if isinstance(scaler, torch.amp.grad_scaler.GradScaler) else None,
-            epochs=int(args.num_train_epochs) if args.eval_strategy == "epoch" else None,
+            epochs=_evaluations(args, state),
             accumulate=args.gradient_accumulation_steps,
             **options,
         )
-        self._training = True
+        self._training, self._evaluated_at = True, 0
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
@@ -106,7 +113,13 @@ class GrowthCallback(TrainerCallback):
         assert isinstance(metrics, Mapping)
         if isinstance(batches, Iterable):
             self._batches = batches
-        losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
+        # An older one is of another epoch, and this one's is then unknown.
+        losses = [
+            entry["loss"]
+            for entry in state.log_history
+            if "loss" in entry and entry["step"] > self._evaluated_at
+        ]
+        self._evaluated_at = state.global_step
         self.grower.step(
             train_loss=losses[-1] if losses else None,
             val_loss=metrics.get(self._val_loss),
@@ -121,6 +134,13 @@ class GrowthCallback(TrainerCallback):
 
     def _evaluate(self, model: nn.Module) -> Mapping[str, float | None]:
         return loader_metrics(model, self._batches)
+
+
+def _evaluations(args: TrainingArguments, state: TrainerState) -> int:
+    """How many there will be, by the Trainer's own count of epochs or steps."""
+    if args.eval_strategy == "epoch":
+        return state.num_train_epochs
+    return math.ceil(state.max_steps / state.eval_steps)  # the last step is always evaluated
 
 
 def _bare_optimizer(given: object) -> Optimizer:

@@ -31,6 +31,10 @@ class ControllerError(ValueError):
     """A controller that cannot or must not be used; the message says which and why."""
 
 
+class UnknownController(ControllerError):
+    """There is none of that name, and no folder."""
+
+
 class Controller:
     """A trained policy for any host.
 
@@ -149,7 +153,7 @@ def _find(name_or_path: str | os.PathLike[str]) -> Path:
     if (path / CARD).is_file():
         return path
     known = f"there are {', '.join(shipped)}" if shipped else "none comes with this Esper"
-    raise ControllerError(
+    raise UnknownController(
         f"there is no controller {str(name_or_path)!r}: {known}, and no folder of that name holds a {CARD}"
     )
 

@@ -1,6 +1,7 @@
 """Whoever decides for one host, once an epoch: a trained controller or a rule, behind one interface."""
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from esper.leyline import ActionSpec, HostProtocol
 from esper.tamiyo.actions import decode
-from esper.tamiyo.controller import Controller, ControllerError, shipped_controllers
+from esper.tamiyo.controller import Controller, ControllerError, UnknownController, shipped_controllers
 from esper.tamiyo.growth_policy import GrowthPolicy
 from esper.tamiyo.observation import Observer
 from esper.tamiyo.policy import ActorState
@@ -137,32 +138,38 @@ class RuleDecider:
 
 
 def decider(
-    asked: "str | Controller | RulePolicy", *, seed: int = 0, generator: torch.Generator | None = None
+    asked: str | os.PathLike[str] | Controller | RulePolicy,
+    *,
+    seed: int = 0,
+    generator: torch.Generator | None = None,
 ) -> Decider:
-    """Whoever was asked for: a controller, its name or path, a rule, or a rule's name.
+    """Whoever was asked for: a controller, its name or folder, a rule, or a rule's name.
 
     seed       of the rule `random`
     generator  lets a controller sample instead of taking its first choice
     """
     if isinstance(asked, Controller):
         return LearnedDecider(asked, generator=generator)
-    if not isinstance(asked, str):
+    if not isinstance(asked, str | os.PathLike):
+        if not all(callable(getattr(asked, verb, None)) for verb in ("reset", "act")):
+            raise ControllerError(
+                f"controller is {asked!r}; expected a name, a folder, a Controller, or a policy with reset() and "
+                "act(situation)"
+            )
         return RuleDecider(asked, type(asked).__name__)
     if asked == "schedule":
         raise ControllerError(
             "the rule schedule needs its text: pass rule_policy('schedule', schedule='germinate mixer@1 t=0; ...')"
         )
-    if asked in RULE_POLICIES:
+    if isinstance(asked, str) and asked in RULE_POLICIES:
         options = {"rng": np.random.default_rng(seed)} if asked == "random" else {}
         return RuleDecider(rule_policy(asked, **options), asked)
     try:
         return LearnedDecider(Controller.load(asked), generator=generator)
-    except ControllerError as error:
-        if "there is no controller" not in str(error):
-            raise
+    except UnknownController:
         known = [*shipped_controllers(), *(rule for rule in RULE_POLICIES if rule != "schedule")]
         raise ControllerError(
-            f"controller is {asked!r}; expected one of {', '.join(known)}, or the folder of a controller"
+            f"controller is {str(asked)!r}; expected one of {', '.join(known)}, or the folder of a controller"
         ) from None
 
 
