@@ -93,3 +93,26 @@ def test_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["watch", "--directory", str(tmp_path), *how]) == 2
         assert "esper train --preset demo" in capsys.readouterr().err
     assert main(["watch", "missing", "--directory", str(tmp_path)]) == 2
+
+
+def test_every_address_is_printed_as_one_that_can_be_opened(
+    runs: Path,
+    served: list[dict[str, object]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "laboratory")
+    assert main(["watch", "--directory", str(runs), "--host", "0.0.0.0"]) == 0
+    assert f"http://laboratory:{served[0]['port']}/?token={served[0]['token']}" in capsys.readouterr().out
+
+
+def test_options_that_say_nothing_together_are_refused(
+    runs: Path, tmp_path: Path, served: list[dict[str, object]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["watch", "--directory", str(runs)]
+    assert main([*given, "--dark"]) == 2
+    assert "--dark goes with --once" in capsys.readouterr().err
+    assert main([*given, "--terminal", "--once", str(tmp_path / "x.html")]) == 2
+    assert main([*given, "--once", str(tmp_path / "no" / "x.png")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+    assert served == []

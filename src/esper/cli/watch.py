@@ -13,6 +13,7 @@ PORT = 8377
 _TRIED = 20
 """Ports from the default on, of which the first free one is taken."""
 _OWN_NAMES = (LOOPBACK, "localhost", "::1")
+_EVERY_ADDRESS = ("0.0.0.0", "::")
 _PICTURES = (".html", ".png")
 
 
@@ -34,14 +35,15 @@ def run(arguments: list[str]) -> int:
         help="serve other machines, too; visitors then need the token that is printed (%(default)s)",
     )
     parser.add_argument("--port", type=int, metavar="N", help=f"by default the first free one from {PORT} on")
-    parser.add_argument(
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument(
         "--once", type=Path, metavar="FILE", help="draw it once, to a .html or .png file, and serve nothing"
     )
+    shown.add_argument("--terminal", action="store_true", help="learning and health, live, without a browser")
     parser.add_argument("--dark", action="store_true", help="with --once: on dark ground")
-    parser.add_argument(
-        "--terminal", action="store_true", help="learning and health, live, without a browser"
-    )
     chosen = parser.parse_args(arguments)
+    if chosen.dark and chosen.once is None:
+        raise BadInput("--dark goes with --once; the page has a button, and follows the browser")
     folder, name = _where(chosen.run, chosen.directory)
     if chosen.once is not None:
         return _draw_once(folder, name, chosen.once, dark=chosen.dark)
@@ -72,6 +74,8 @@ def _newest(folder: Path, name: str | None) -> str:
 def _draw_once(folder: Path, name: str | None, file: Path, *, dark: bool) -> int:
     if file.suffix not in _PICTURES:
         raise BadInput(f"--once is {str(file)!r}; expected a name that ends in {' or '.join(_PICTURES)}")
+    if not file.parent.is_dir():
+        raise BadInput(f"--once is {str(file)!r}; there is no folder {str(file.parent)!r}")
     _require("plotly")
     from esper.karn.watch.folder import RunsFolder
     from esper.karn.watch.once import CannotDraw, draw
@@ -97,18 +101,27 @@ def _serve(folder: Path, name: str | None, host: str, port: int | None) -> int:
     free = _free_port(host, port)
     local = host in _OWN_NAMES
     token = None if local else secrets.token_urlsafe(24)
-    shown = f"[{host}]" if ":" in host else host
     print(
-        f"watching {folder} at http://{shown}:{free}/" + ("" if token is None else f"?token={token}"),
+        f"watching {folder} at http://{_shown(host)}:{free}/" + ("" if token is None else f"?token={token}"),
         flush=True,
     )
     if token is not None:
-        print("whoever has this address can look; it is not printed again, and what travels is not encrypted")
+        print(
+            "whoever has this address can look; it is not printed again, and what travels is not encrypted",
+            flush=True,
+        )
     from esper.karn.watch.folder import RunsFolder
     from esper.karn.watch.server import serve
 
     serve(RunsFolder(folder), run=name, host=host, port=free, token=token)
     return 0
+
+
+def _shown(host: str) -> str:
+    """As others write it: every address of this machine is none that a browser could open, its name is."""
+    if host in _EVERY_ADDRESS:
+        return socket.gethostname()
+    return f"[{host}]" if ":" in host else host
 
 
 def _require(*packages: str) -> None:
@@ -129,6 +142,6 @@ def _free_port(host: str, wanted: int | None) -> int:
             ):
                 return port
         except OSError as error:  # gaierror, too: a host that is no address of this machine
-            reason = error.strerror or str(error)
+            reason = (error.strerror or str(error)).partition(" (while ")[0]
     place = f"port {tried[0]}" if len(tried) == 1 else f"ports {tried[0]} to {tried[-1]}"
     raise BadInput(f"cannot listen on {host}, {place}: {reason}; choose another with --host or --port")

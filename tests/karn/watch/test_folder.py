@@ -1,12 +1,14 @@
 """Nothing outside the folder is opened, whatever a name, a link or a pipe says."""
 
 import os
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
 from esper.karn.watch.folder import RunsFolder
+from esper.nissa.lock import LOCK_FILE, WriterLock
 
 HOSTILE = ["<img src=x onerror=alert(1)>", "a\nb", "'; drop table--", "%2e%2e", "ünï", "{{7*7}}", "x" * 200]
 
@@ -100,3 +102,36 @@ def test_a_name_that_is_no_text_is_not_offered(root: Path) -> None:
 def test_a_config_that_is_none(root: Path, content: str) -> None:
     (make(root, "run") / "config.json").write_text(content)
     assert RunsFolder(root).config("run") == {}
+
+
+def test_links_in_a_circle_and_names_no_disk_can_hold_spoil_nothing(root: Path) -> None:
+    make(root, "run")
+    (root / "circle").symlink_to(root / "circle")
+    folder = RunsFolder(root)
+    assert folder.names() == ["run"]
+    for name in ("circle", "x" * 5000, "\udc80", "a\0b"):
+        assert folder.open_events(name) is None
+        assert folder.config(name) == {}
+        assert not folder.is_being_written(name)
+
+
+def test_a_lock_that_is_a_link_or_a_pipe_is_none(root: Path, tmp_path: Path) -> None:
+    outside = WriterLock(tmp_path)  # held, and not by this run
+    linked, piped = make(root, "linked"), make(root, "piped")
+    (linked / LOCK_FILE).symlink_to(tmp_path / LOCK_FILE)
+    os.mkfifo(piped / LOCK_FILE)
+    folder = RunsFolder(root)
+    assert not folder.is_being_written("linked")
+    assert not folder.is_being_written("piped")  # and nobody waited for a writer
+    outside.release()
+
+
+def test_a_folder_that_is_gone_or_a_file_has_no_runs(root: Path) -> None:
+    make(root, "run")
+    folder = RunsFolder(root)
+    shutil.rmtree(root)
+    assert folder.names() == []
+    assert folder.open_events("run") is None
+    root.write_text("no folder")
+    assert folder.names() == []
+    assert not folder.holds("run")

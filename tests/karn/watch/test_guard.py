@@ -83,3 +83,18 @@ def test_the_browser_is_told_to_load_nothing_from_elsewhere() -> None:
     headers = dict(ask(None, host="localhost")[0]["headers"])
     assert b"default-src 'self'" in headers[b"content-security-policy"]
     assert b"http" not in headers[b"content-security-policy"]
+
+
+def test_the_cookies_of_other_pages_keep_nobody_out() -> None:
+    """All pages of a machine share their cookies, whatever their port."""
+    others = 'settings={"a": [1, 2]}; x y=1; =; ü'
+    assert got_in(ask(TOKEN, host="10.0.0.5:8377", cookie=f"{others}; {COOKIE}={TOKEN}; {others}"))
+    assert not got_in(ask(TOKEN, host="10.0.0.5:8377", cookie=f"not_{COOKIE}={TOKEN}; {others}"))
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://[", "//localhost:8377", "localhost:8377", "http://localhost:8377/"]
+)
+def test_an_origin_that_is_none_is_refused(origin: str) -> None:
+    (start, _) = ask(None, host="localhost:8377", origin=origin)
+    assert start["status"] == 403

@@ -64,3 +64,22 @@ def test_a_run_is_read_once_for_many(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(RunsFolder, "open_events", lambda _self, name: reads.append(name))
     assert hub.look("run") is first
     assert reads == []
+
+
+def test_a_run_that_is_given_more_rounds_says_so(tmp_path: Path) -> None:
+    write_synthetic_run(tmp_path / "run", rounds=3)
+    hub = Hub(RunsFolder(tmp_path))
+    assert hub.look("run").planned_rounds == 3
+    (tmp_path / "run" / "config.json").write_text('{"rounds": 12, "target_kl": 0.5}')
+    again = hub.look("run")
+    assert (again.planned_rounds, again.target_kl) == (12, 0.5)
+    (tmp_path / "run" / "config.json").unlink()
+    assert hub.look("run").planned_rounds == 12
+
+
+@pytest.mark.parametrize("written", ["1" + "0" * 400, "NaN", "Infinity", "-1e999", "true"])
+def test_what_was_asked_for_and_is_no_number_is_unknown(tmp_path: Path, written: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(f'{{"rounds": {written}, "target_kl": {written}}}')
+    watched = Hub(RunsFolder(tmp_path)).look("run")
+    assert (watched.planned_rounds, watched.target_kl) == (None, None)

@@ -100,24 +100,6 @@ def test_a_contribution_that_is_no_number_is_unknown(written: bytes) -> None:
     assert (row.pruned, row.contribution) == (1, None)
 
 
-def test_what_is_cut_off_no_longer_counts() -> None:
-    seeds = SeedTally()
-    for each in (
-        line("GERMINATE", round_number=1),
-        line("GERMINATE", round_number=1, slot="b"),
-        line("FOSSILIZE", round_number=2, slot="b"),
-        line("GERMINATE", round_number=2, slot="c"),
-    ):
-        seeds.decide(each)
-    seeds.cut_after(1)
-    assert {(row.slot, row.germinated, row.fossilized) for row in seeds.counts()} == {
-        ("a", 1, 0),
-        ("b", 1, 0),
-    }
-    seeds.decide(line("PRUNE", round_number=2, slot="b"))  # this time it went otherwise
-    assert {(row.slot, row.pruned) for row in seeds.counts()} == {("a", 0), ("b", 1)}
-
-
 def test_it_agrees_with_the_analyst(tmp_path: Path) -> None:
     write_synthetic_run(tmp_path / "run", rounds=4, envs=3)
     lines = (tmp_path / "run" / "events.jsonl").read_bytes().splitlines()

@@ -8,7 +8,15 @@ import pytest
 
 from esper.karn.watch.folder import RunsFolder
 from esper.karn.watch.state import RunState, read_whole
-from esper.leyline import AnomalyRaised, EpisodeFinished, EvaluationFinished, RoundFinished, RunStarted
+from esper.leyline import (
+    AnomalyRaised,
+    DecisionTaken,
+    EpisodeFinished,
+    EvaluationFinished,
+    LifecycleOp,
+    RoundFinished,
+    RunStarted,
+)
 from esper.nissa import read_run
 from run_examples import example
 from synthetic_run import BEGAN, line_of, round_lines, write_synthetic_run
@@ -171,3 +179,38 @@ def test_hostile_and_broken_lines_are_counted_and_passed_over(tmp_path: Path) ->
 def test_a_run_without_events(tmp_path: Path) -> None:
     state = read_whole(lambda: RunsFolder(tmp_path).open_events("none"))
     assert (state.rounds, state.events, state.started, state.seeds_counted) == ([], 0, None, 1.0)
+
+
+def test_seeds_after_a_rewind_are_those_of_the_run_read_anew(tmp_path: Path) -> None:
+    """What happened to a seed, at its slot and in its env, after the checkpoint is forgotten while it is watched."""
+    path = tmp_path / "events.jsonl"
+    decision = replace(example(DecisionTaken), env=0, contribution=None)
+
+    def told(number: int, episode: int, *ops: tuple[LifecycleOp, float | None]) -> bytes:
+        lines = (
+            line_of(
+                replace(
+                    decision, round=number, episode=episode, epoch=at, op=op, slot="a", contribution=known
+                ),
+                BEGAN,
+            )
+            for at, (op, known) in enumerate(ops, start=1)
+        )
+        return b"".join(lines) + line_of(replace(ROUND, round=number), BEGAN)
+
+    germinate, prune, fossilize = LifecycleOp.GERMINATE, LifecycleOp.PRUNE, LifecycleOp.FOSSILIZE
+    path.write_bytes(
+        told(1, 1, (germinate, None), (LifecycleOp.ADVANCE, 0.25))
+        + told(2, 1, (prune, -0.5), (germinate, None))
+        + told(3, 2, (germinate, None))
+    )
+    watched = state_of(path)
+    with path.open("ab") as file:
+        file.write(line_of(replace(example(RunStarted), resumed_from=1), BEGAN))
+    (row,) = state_of(path, watched).seed_counts()
+    assert (row.germinated, row.pruned, row.fossilized, row.contribution) == (1, 0, 0, 0.25)
+    with path.open("ab") as file:
+        file.write(told(2, 1, (fossilize, 0.75)))
+    (row,) = state_of(path, watched).seed_counts()
+    assert (row.germinated, row.pruned, row.fossilized, row.contribution) == (1, 0, 1, 0.75)
+    assert state_of(path).seed_counts() == [row]

@@ -71,3 +71,7 @@ def test_nothing_known_and_hostile_names() -> None:
     assert "unknown yet" in told
     assert "[red]" in told  # text, not markup
     assert "\x1b[2J" not in told
+
+
+def test_bars_of_numbers_too_far_apart_to_subtract() -> None:
+    assert sparkline([-1.7e308, 0.0, 1.7e308]) == "▁▅█"

@@ -234,7 +234,7 @@ def memory(runs: Sequence[Shown], theme: Theme) -> Figure:
     return _measure(
         runs,
         theme,
-        "Peak memory of the training process, MiB",
+        "Peak memory, MiB",
         "peak_memory",
         y={"rangemode": "tozero"},
     )

@@ -31,7 +31,7 @@ class EpisodeView:
         self._theme: Theme | None = None
         self._row: EpisodeRow | None = None
         self._frames: list[Frame] = []
-        self._loaded: tuple[str, EpisodeRow] | None = None
+        self._loaded: tuple[str, EpisodeRow, bool] | None = None
         self._quiet = False
 
     def build_picker(self) -> None:
@@ -87,9 +87,11 @@ class EpisodeView:
         other_theme = theme is not self._theme
         self._watched, self._theme = watched, theme
         row = self._wanted(watched)
-        if row is not None and (watched.name, row) != self._loaded:
+        # The decisions of a round can be looked up once it has ended; until then there are none to keep.
+        wanted = None if row is None else (watched.name, row, row.round in watched.state.blocks)
+        if row is not None and wanted != self._loaded:
             self._frames = await run.io_bound(self._hub.episode, watched.name, row) or []
-            self._loaded = (watched.name, row)
+            self._loaded = wanted
         elif row is None:
             self._frames, self._loaded = [], None
         elif not other_theme:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from esper.karn.watch.rows import EpisodeRow
+from esper.karn.watch.rows import EpisodeRow, whole
 from esper.karn.watch.state import RunState
 from esper.leyline import DecisionTaken, LifecycleOp, Stage
 from esper.nissa.wire import BrokenLine, UnknownKind, decode
@@ -82,7 +82,7 @@ def _slot_names(decisions: Sequence[DecisionTaken]) -> tuple[str, ...]:
 
 def _rounds_of(state: RunState, row: EpisodeRow) -> list[int]:
     """The rounds an episode can have steps in: from the end of that env's one before, to its own."""
-    before = [other.round for other in state.episodes if other.env == row.env and other.episode < row.episode]
+    before = [other.round for other in state.by_env.get(row.env, ()) if other.episode < row.episode]
     first = max(before, default=0)
     return [number for number in state.blocks if first <= number <= row.round]
 
@@ -92,4 +92,4 @@ def _decision(line: bytes) -> DecisionTaken | None:
         event = decode(line).event
     except (BrokenLine, UnknownKind):
         return None
-    return event if isinstance(event, DecisionTaken) else None
+    return event if isinstance(event, DecisionTaken) and whole(event.epoch) is not None else None

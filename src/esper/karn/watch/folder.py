@@ -61,9 +61,12 @@ class RunsFolder:
         """The directory of a run; None for what is no plain name, or leads out of the folder."""
         if not name or name in (".", "..") or os.sep in name or "\0" in name:
             return None
-        root = self.root.resolve()
-        path = (root / name).resolve()
-        return path if path.is_dir() and path.is_relative_to(root) else None
+        try:
+            root = self.root.resolve()
+            path = (root / name).resolve()
+            return path if path.is_dir() and path.is_relative_to(root) else None
+        except (OSError, RuntimeError, ValueError):  # too long a name, links in a circle, half a character
+            return None
 
     def _open(self, name: str, file: str) -> BinaryIO | None:
         path = self._inside(name)

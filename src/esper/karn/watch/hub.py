@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from esper.karn.watch.episodes import Frame, read_episode
 from esper.karn.watch.folder import RunsFolder
-from esper.karn.watch.rows import EpisodeRow
+from esper.karn.watch.rows import EpisodeRow, real, whole
 from esper.karn.watch.state import RunState
 
 COUNTING_SECONDS = 0.3
@@ -34,12 +34,11 @@ class Watched:
 
     @property
     def planned_rounds(self) -> int | None:
-        return _whole(self.config.get("rounds"))
+        return whole(self.config.get("rounds"))
 
     @property
     def target_kl(self) -> float | None:
-        value = self.config.get("target_kl")
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        return real(self.config.get("target_kl"))
 
 
 class Hub:
@@ -85,8 +84,8 @@ class Hub:
     def _read(self, watched: Watched) -> None:
         # Asked first: a run that ends meanwhile is then read to its end, and not called crashed.
         running = self.folder.is_being_written(watched.name)
-        if not watched.config:
-            watched.config = self.folder.config(watched.name)
+        # Read anew each time: a run that goes on may have been given more rounds, or another its name.
+        watched.config = self.folder.config(watched.name) or watched.config
         file = self.folder.open_events(watched.name)
         if file is not None:
             with file:
@@ -104,7 +103,3 @@ class Hub:
             return "not begun" if self.folder.holds(watched.name) else "gone"
         finished = watched.state.finished
         return "crashed" if finished is None else finished.status
-
-
-def _whole(value: JsonValue) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

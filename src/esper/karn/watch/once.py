@@ -1,6 +1,5 @@
 """A run as one file: a page that holds everything it needs, or a picture of that page."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -8,6 +7,8 @@ import tempfile
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+
+from pydantic_core import to_json
 
 from esper.karn.watch import charts, episode_charts, texts
 from esper.karn.watch.charts import Shown
@@ -50,7 +51,7 @@ def render(folder: RunsFolder, run: str, theme: Theme) -> str:
     watched = hub.look(run)
     figures: dict[str, Figure] = {}
     body = "".join(_sections(folder, watched, theme, figures))
-    data = json.dumps(figures, allow_nan=False).replace("<", "\\u003c")
+    data = to_json(figures, inf_nan_mode="null").decode().replace("<", "\\u003c")
     dark = " body--dark" if theme.name == "dark" else ""
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"

@@ -109,8 +109,8 @@ class WatchPage:
         seen = (self._theme_name, *((each.name, each.state.version) for each in found))
         if seen == self._seen:
             return
-        self._seen = seen
         await self._draw(found)
+        self._seen = seen
 
     async def _draw(self, found: list[Watched]) -> None:
         first = found[0]

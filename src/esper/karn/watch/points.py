@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from esper.karn.watch.moments import Moments, pooled
-from esper.karn.watch.rows import EpisodeRow
+from esper.karn.watch.rows import EpisodeRow, whole
 from esper.leyline import HEAD_NAMES, RoundFinished
 
 POINTS = 240
@@ -49,7 +49,7 @@ MEASURES: Mapping[str, Callable[[RoundFinished], float | None]] = {
     "grad_norm": lambda row: row.grad_norm,
     "env_epochs_per_second": lambda row: row.env_epochs_per_second,
     "seconds": lambda row: row.seconds,
-    "peak_memory": lambda row: None if row.peak_memory_bytes is None else row.peak_memory_bytes / 2**20,
+    "peak_memory": lambda row: _mebibytes(whole(row.peak_memory_bytes)),
 }
 """What is drawn of a round, by name; memory in MiB."""
 
@@ -97,6 +97,7 @@ class Points:
         """That `_all` was made of."""
 
     def of(self, rounds: Sequence[RoundFinished], sums: Mapping[int, RoundSums]) -> list[Point]:
+        rounds = rounds[:]  # another visitor's look may add to them meanwhile
         if len(rounds) == self._rounds:
             return self._all
         while len(rounds) > self._size * POINTS:
@@ -114,4 +115,8 @@ class Points:
 def _mean(values: Sequence[float | None]) -> float | None:
     """Of what is known and finite."""
     known = [value for value in values if value is not None and math.isfinite(value)]
-    return sum(known) / len(known) if known else None
+    return sum(value / len(known) for value in known) if known else None  # the sum of all might overflow
+
+
+def _mebibytes(size: int | None) -> float | None:
+    return None if size is None else size / 2**20

@@ -8,7 +8,7 @@ from esper.karn.watch.texts import clipped
 from esper.leyline import LifecycleOp
 
 _HEAD = re.compile(
-    rb'\{"kind":"decision_taken","time":[^,]+,"round":(\d{1,18}),"env":(\d{1,18}),"episode":(\d{1,18}),"epoch":\d+,'
+    rb'\{"kind":"decision_taken","time":[^,]+,"round":\d{1,18},"env":(\d{1,18}),"episode":(\d{1,18}),"epoch":\d+,'
     rb'"op":"([A-Z_]+)","slot":"([^"\\]*)","blueprint":(?:null|"([^"\\]*)")'
 )
 """A decision about a slot as our own writer puts it. Whatever else is valid goes the slow way."""
@@ -24,13 +24,12 @@ _OP_WITHIN = 240
 class Life:
     """One seed, as far as it was told."""
 
-    __slots__ = ("blueprint", "contribution", "fate", "fate_round", "round", "slot")
+    __slots__ = ("blueprint", "contribution", "fate", "slot")
 
-    def __init__(self, round_number: int, blueprint: bytes, slot: bytes) -> None:
-        self.round, self.blueprint, self.slot = round_number, blueprint, slot
+    def __init__(self, blueprint: bytes, slot: bytes) -> None:
+        self.blueprint, self.slot = blueprint, slot
         self.fate = b""
         """FOSSILIZE, PRUNE, or nothing yet."""
-        self.fate_round = 0
         self.contribution: float | None = None
         """The last that was known when it was decided about."""
 
@@ -74,10 +73,9 @@ class _Sums:
 class SeedTally:
     """The lives of a run's seeds, from its decisions in the order in which they were told."""
 
-    __slots__ = ("_growing", "_sums", "lives")
+    __slots__ = ("_growing", "_sums")
 
     def __init__(self) -> None:
-        self.lives: list[Life] = []
         self._sums: dict[tuple[bytes, bytes], _Sums] = {}
         """(blueprint, slot) -> its lives."""
         self._growing: dict[bytes, tuple[bytes, dict[bytes, Life]]] = {}
@@ -92,14 +90,13 @@ class SeedTally:
         if found is None or not line.endswith(b"}"):  # another writer's, or cut off
             self._decide_slowly(line)
             return
-        round_number, env, episode, op, slot, blueprint = found.groups()
+        env, episode, op, slot, blueprint = found.groups()
         number = None if op == _GERMINATE else _CONTRIBUTION.search(line, found.end())
         contribution = None if number is None else real(float(number[1]))
-        self._take(int(round_number), env, episode, op, slot, blueprint or b"", contribution)
+        self._take(env, episode, op, slot, blueprint or b"", contribution)
 
     def _take(
         self,
-        round_number: int,
         env: bytes,
         episode: bytes,
         op: bytes,
@@ -113,8 +110,7 @@ class SeedTally:
         ):  # the episode before is over: its slots are not heard of again
             place = self._growing[env] = (episode, {})
         if op == _GERMINATE:
-            life = place[1][slot] = Life(round_number, blueprint, slot)
-            self.lives.append(life)
+            life = place[1][slot] = Life(blueprint, slot)
             self._sums_of(life).add(life)
             return
         known = place[1].get(slot)
@@ -125,24 +121,11 @@ class SeedTally:
         if contribution is not None:
             known.contribution = contribution
         if op in (_PRUNE, _FOSSILIZE) and not known.fate:
-            known.fate, known.fate_round = op, round_number
+            known.fate = op
         sums.add(known)
 
     def _sums_of(self, life: Life) -> _Sums:
         return self._sums.setdefault((life.blueprint, life.slot), _Sums())
-
-    def cut_after(self, round_number: int) -> None:
-        """What later rounds told no longer counts."""
-        self.lives = [life for life in self.lives if life.round <= round_number]
-        for life in self.lives:
-            if life.fate_round > round_number:
-                life.fate, life.fate_round = b"", 0
-        self._sums.clear()
-        for life in self.lives:
-            self._sums_of(life).add(life)
-        for _, slots in self._growing.values():
-            for slot in [slot for slot, life in slots.items() if life.round > round_number]:
-                del slots[slot]
 
     def counts(self) -> list[SeedCount]:
         """By blueprint and slot; the most germinated first."""
@@ -155,7 +138,7 @@ class SeedTally:
                 sums.pruned,
                 sums.contribution / sums.known if sums.known else None,
             )
-            for (blueprint, slot), sums in self._sums.items()
+            for (blueprint, slot), sums in list(self._sums.items())  # another visitor's look may add some
         ]
         return sorted(counted, key=lambda row: (-row.germinated, row.blueprint, row.slot))
 
@@ -174,4 +157,4 @@ class SeedTally:
                 for text in (op, slot, blueprint)
             )
             contribution = real(data.get("contribution"))
-            self._take(round_number, b"%d" % env, b"%d" % episode, op_name, slot_name, grown, contribution)
+            self._take(b"%d" % env, b"%d" % episode, op_name, slot_name, grown, contribution)

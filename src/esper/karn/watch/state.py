@@ -230,8 +230,10 @@ class RunState:
         self.sums = {number: sums for number, sums in self.sums.items() if number <= last}
         self.blocks = {number: place for number, place in self.blocks.items() if number <= last}
         self._points = Points()
-        self._seeds.cut_after(last)
-        self._uncounted = deque(number for number in self._uncounted if number <= last)
+        self._seeds = (
+            SeedTally()
+        )  # what a seed came to may have been told later: those rounds are counted anew
+        self._uncounted = deque(self.blocks)
         self._block_start = None
 
 

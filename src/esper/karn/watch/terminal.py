@@ -55,9 +55,9 @@ def sparkline(values: Sequence[float | None], width: int = _WIDTH) -> str:
     if not known:
         return ""
     low, high = min(known), max(known)
-    span = (high - low) or 1.0
+    step = (high / len(_BARS) - low / len(_BARS)) or 1.0  # their difference might overflow
     return "".join(
-        " " if value is None else _BARS[min(int((value - low) / span * len(_BARS)), len(_BARS) - 1)]
+        " " if value is None else _BARS[min(int(value / step - low / step), len(_BARS) - 1)]
         for value in shown
     )
 
