@@ -22,8 +22,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## grow a small digits classifier under a scripted policy (half a minute)
-	$(BIN)/python examples/grow_digits.py
+demo: $(STAMP) ## train a controller for a few minutes, then judge it on hosts it has never seen
+	name=demo-$$(date +%Y%m%d-%H%M%S) && $(BIN)/esper train --preset demo --run-name $$name \
+		&& $(BIN)/esper evaluate $$name --episodes 8
 
 test: $(STAMP) ## the fast tests
 	$(BIN)/pytest -q -n $(JOBS) -m "not slow"

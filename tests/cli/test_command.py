@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+import warnings
 from importlib import import_module
 from types import ModuleType
 
@@ -119,3 +120,20 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_is_a_module(verb: str) -> None:
     assert callable(import_module(f"esper.cli.{verb}").run)
+
+
+def test_a_warning_is_a_note_of_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def warn(arguments: list[str]) -> int:
+        del arguments
+        warnings.warn("mind\n  the gap", RuntimeWarning, stacklevel=1)
+        return 0
+
+    monkeypatch.setattr("esper.cli.tasks.run", warn)
+    before = warnings.showwarning
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["tasks"]) == 0
+    assert capsys.readouterr().err == "esper: note: mind the gap\n"
+    assert warnings.showwarning is before

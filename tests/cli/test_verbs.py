@@ -1,6 +1,7 @@
 """Each verb against what it stands on; the trainer is played by a stand-in."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -205,16 +206,25 @@ def test_evaluate(
     asked_for: list[tuple[object, ...]] = []
 
     def evaluate_checkpoint(
-        config: TrainingConfig, checkpoint: Path, *, name: str | None, episodes: int, seed: int
+        config: TrainingConfig,
+        checkpoint: Path,
+        *,
+        name: str | None,
+        episodes: int,
+        seed: int,
+        tell: Callable[[str], None],
     ) -> list[HeldOutScore]:
         asked_for.append((config.run_name, checkpoint, name, episodes, seed))
+        tell("learned")
         return [SCORE]
 
     monkeypatch.setattr("esper.simic.held_out.evaluate_checkpoint", evaluate_checkpoint)
     assert main([*TRAIN, "--quiet"]) == 0
     asked = ["evaluate", "mine", "--task", "toy", "--episodes", "4", "--seed", "7"]
     assert main(asked) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    told = capsys.readouterr()
+    assert told.err == "  learned plays 4 episodes\n"
+    assert told.out.splitlines() == [
         "last checkpoint of mine on toy, held out",
         "policy   utility  gain over waiting        test accuracy  added parameters  episodes",
         "learned    0.750  +0.250 [+0.125, +0.375]              -  1,234                    4",

@@ -127,6 +127,10 @@ def test_unknown_operations_are_refused() -> None:
     [
         ({"horizon": 4}, "horizon is 4; expected >= 5"),
         ({"horizon": 9, "freeze_tempo": 8}, "horizon is 9; expected >= 10"),
+        (
+            {"horizon": 8, "first_growth": 4},
+            "horizon is 8; expected >= 9, the epochs of the shortest life of a seed after first_growth",
+        ),
         ({"num_envs": 3, "workers": 4}, "workers is 4; expected <= num_envs, which is 3"),
         ({"num_envs": 3, "num_minibatches": 4}, "num_minibatches is 4; expected <= num_envs, which is 3"),
         ({"device": "gpu"}, "device is 'gpu'; expected 'cpu', 'cuda' or 'cuda:<number>'"),

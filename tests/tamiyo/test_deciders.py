@@ -158,6 +158,15 @@ def test_a_controller_says_how_sure_it_is_and_keeps_its_frozen_heads() -> None:
     assert all((action.style, action.tempo, action.alpha_target) == ("linear_add", 3, 1.0) for action in born)
 
 
+def test_a_controller_waits_as_long_as_its_card_says() -> None:
+    controller = tiny_controller(1, scale=3.0, first_growth=5)
+    who, world = decider(controller, generator=torch.Generator().manual_seed(0)), begun()
+    observer = who.observer(world.host(0), horizon=HORIZON, parameter_budget=None)
+    actions = live_on(who, world, observer, HORIZON - 1)
+    assert [action.op for action in actions[:5]] == [LifecycleOp.WAIT] * 5
+    assert any(action.op is LifecycleOp.GERMINATE for action in actions)
+
+
 @pytest.mark.parametrize("kind", ["learned", "random", "periodic"])
 def test_a_budget_is_kept_by_everybody(kind: str) -> None:
     world = begun()

@@ -2,8 +2,10 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TextIO
 
 from esper.cli.errors import BAD_INPUT, INTERRUPTED, BadInput, did_you_mean
 
@@ -15,6 +17,7 @@ VERBS = {
     "grow": "grow a model on a task under a controller, and export it",
     "controllers": "list the controllers that come with Esper, or make one of a run",
     "runs": "list the runs and how they stand",
+    "watch": "see runs live in a browser, at a terminal, or as a picture",
     "sql": "ask a run's record a question",
     "tasks": "list the tasks and suites",
     "doctor": "see what this machine has, and what is wrong with it",
@@ -38,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb; returns the exit code. Bad input is told in one line."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _dispatch(given)
+        with warnings.catch_warnings():  # leaves as it was what is shown and how
+            warnings.showwarning = _note
+            return _dispatch(given)
     except BadInput as error:
         print(f"esper: {' '.join(str(error).split())}", file=sys.stderr)
         return BAD_INPUT
@@ -50,6 +55,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except SystemExit as request:  # a parser that printed its help
         return request.code if isinstance(request.code, int) else int(request.code is not None)
+
+
+def _note(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning is for whoever runs the command, who need not know the line of code it came from."""
+    del category, filename, lineno, file, line
+    print(f"esper: note: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def _dispatch(given: list[str]) -> int:

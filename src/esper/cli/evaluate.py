@@ -1,5 +1,6 @@
 """`esper evaluate`: judge a controller, of a run or saved, on tasks it was not trained on."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from esper.cli.output import as_json, table
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from esper.simic.held_out import HeldOutScore
 
@@ -71,7 +72,11 @@ def _judge_controller(chosen: "Namespace") -> "tuple[str, Sequence[HeldOutScore]
     except ControllerError as error:
         raise BadInput(str(error)) from None
     scores = evaluate_controller(
-        controller, name=chosen.task, episodes=chosen.episodes or EPISODES, seed=chosen.seed
+        controller,
+        name=chosen.task,
+        episodes=chosen.episodes or EPISODES,
+        seed=chosen.seed,
+        tell=_playing(chosen.episodes or EPISODES),
     )
     return (
         f"controller {controller.card.name} on {chosen.task or controller.card.training.suite}, held out",
@@ -98,10 +103,16 @@ def _judge_run(chosen: "Namespace") -> "tuple[str, Sequence[HeldOutScore]]":
             name=chosen.task,
             episodes=chosen.episodes or config.eval_episodes,
             seed=chosen.seed,
+            tell=_playing(chosen.episodes or config.eval_episodes),
         )
     except (ConfigError, CheckpointError, UnfitCaseError) as error:
         raise BadInput(str(error)) from None
     return f"{checkpoint.stem} checkpoint of {path.name} on {chosen.task or config.suite}, held out", scores
+
+
+def _playing(episodes: int) -> "Callable[[str], None]":
+    """Says on stderr who is at it: each may take a minute, and stdout is for the answer."""
+    return lambda policy: print(f"  {policy} plays {episodes} episodes", file=sys.stderr, flush=True)
 
 
 def score_table(scores: "Sequence[HeldOutScore]") -> str:

@@ -3,7 +3,8 @@
     >>> query(Path("runs/digits-1"), "select round, mean_gain from rounds order by round")
 
 The tables: `runs`, `rounds`, `episodes`, `decisions`, `seeds`, `anomalies`, `evaluations`, and `events` (all else,
-with its fields as JSON). Every one has `run`. They are copies in memory: no query can change a run or open a file.
+with its fields as JSON). Every one has `run`. They are copies in memory, except that a query reads decisions where
+they were written: no query can change a run or open any other file.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
+from esper.karn.in_place import allowed, can_be_read_in_place, view
 from esper.karn.seeds import TELLING_OF_SEEDS, SeedLife, seed_lives
 from esper.karn.tables import INTEGER, NUMBER, TEXT, table_of
 from esper.leyline import (
@@ -24,7 +26,7 @@ from esper.leyline import (
     Place,
     RoundFinished,
 )
-from esper.nissa import KINDS, Record, RunError, RunListing, describe_run, read_run
+from esper.nissa import KINDS, Record, RunError, describe_run, read_run
 from esper.nissa.run_directory import CONFIG_FILE, EVENTS_FILE
 from esper.nissa.wire import encode, whole_text
 
@@ -45,8 +47,12 @@ KINDS_OF: Mapping[str, tuple[str, ...]] = {
 }
 """Table -> the kinds of event that it is made from; `runs` has its own reader."""
 TABLES = tuple(KINDS_OF)
+DECISIONS = "decisions"
+"""The one table that is large."""
 _SEALED = ("SET enable_external_access = false", "SET lock_configuration = true")
 """No files, no network, no variables of the Python that calls; and no way back."""
+_FROM_THE_FILE = (duckdb.InvalidInputException, duckdb.IOException, duckdb.ConversionException)
+"""How DuckDB complains about what it reads, and not about the query."""
 _READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 
 
@@ -63,7 +69,7 @@ class Rows:
 @dataclass(frozen=True, slots=True)
 class _Run:
     name: str
-    listing: RunListing
+    path: Path
     records: list[Record]
 
 
@@ -72,27 +78,48 @@ def connect(run_dirs: Sequence[Path], *, tables: Collection[str] = TABLES) -> du
 
     tables  only these; a run's many decisions are then read only when they are asked for
     """
-    kinds = {kind for table in tables for kind in KINDS_OF[table]}
-    names = _names(run_dirs)
-    runs = [_load(path, name, kinds) for path, name in zip(run_dirs, names, strict=True)]
     database = duckdb.connect(":memory:")
-    for table in tables:
-        database.register("incoming", _table(table, runs))
-        database.execute(f"CREATE TABLE {table} AS SELECT * FROM incoming")
-        database.unregister("incoming")
+    _copy(database, _runs(run_dirs), tables)
     _seal(database)
     return database
 
 
 def query(run: Path | Sequence[Path], sql: str) -> Rows:
     """What one SELECT says about a run, or about several."""
+    runs = _runs([run] if isinstance(run, Path) else run)
     try:
         tables = _tables_in(sql)
-        with connect([run] if isinstance(run, Path) else run, tables=tables) as database:
-            result = database.execute(sql)
-            return Rows(tuple(column[0] for column in result.description), result.fetchall())
+        if DECISIONS in tables and runs and all(can_be_read_in_place(path) for _, path in runs):
+            try:
+                return _answer(runs, sql, tables, in_place=True)
+            except _FROM_THE_FILE:  # a line that only the careful reader can pass over
+                pass
+        return _answer(runs, sql, tables, in_place=False)
     except duckdb.Error as error:
         raise QueryError(str(error)) from error
+
+
+def _answer(runs: Sequence[tuple[str, Path]], sql: str, tables: Collection[str], *, in_place: bool) -> Rows:
+    """`sql` is one SELECT, which can write nothing, not even the files that it may read."""
+    with duckdb.connect(":memory:") as database:
+        _copy(database, runs, [table for table in tables if not in_place or table != DECISIONS])
+        if in_place:
+            database.execute(view(DECISIONS, EVENT_TABLES[DECISIONS], runs))
+            database.execute(allowed(runs))
+        _seal(database)
+        result = database.execute(sql)
+        return Rows(tuple(column[0] for column in result.description), result.fetchall())
+
+
+def _copy(
+    database: duckdb.DuckDBPyConnection, run_dirs: Sequence[tuple[str, Path]], tables: Collection[str]
+) -> None:
+    kinds = {kind for table in tables for kind in KINDS_OF[table]}
+    runs = [_Run(name, path, _records(path, kinds)) for name, path in run_dirs]
+    for table in tables:
+        database.register("incoming", _table(table, runs))
+        database.execute(f"CREATE TABLE {table} AS SELECT * FROM incoming")
+        database.unregister("incoming")
 
 
 def _tables_in(sql: str) -> Collection[str]:
@@ -114,17 +141,19 @@ def _seal(database: duckdb.DuckDBPyConnection) -> None:
         database.execute(setting)
 
 
-def _names(run_dirs: Sequence[Path]) -> list[str]:
-    """The directories' names; whole paths where two share one."""
+def _runs(run_dirs: Sequence[Path]) -> list[tuple[str, Path]]:
+    """With their names: the directories' own, or whole paths where two share one."""
+    for path in run_dirs:
+        if not (path / CONFIG_FILE).is_file() and not (path / EVENTS_FILE).is_file():
+            raise RunError(f"{path} is not a run: it has neither {CONFIG_FILE} nor {EVENTS_FILE}")
     names = [path.resolve().name for path in run_dirs]
-    return names if len(set(names)) == len(names) else [str(path) for path in run_dirs]
+    if len(set(names)) != len(names):
+        names = [str(path) for path in run_dirs]
+    return [(whole_text(name), path) for name, path in zip(names, run_dirs, strict=True)]
 
 
-def _load(path: Path, name: str, kinds: Collection[str]) -> _Run:
-    if not (path / CONFIG_FILE).is_file() and not (path / EVENTS_FILE).is_file():
-        raise RunError(f"{path} is not a run: it has neither {CONFIG_FILE} nor {EVENTS_FILE}")
-    records = read_run(path, kinds=kinds) if (path / EVENTS_FILE).is_file() else []
-    return _Run(whole_text(name), describe_run(path), records)
+def _records(path: Path, kinds: Collection[str]) -> list[Record]:
+    return read_run(path, kinds=kinds) if kinds and (path / EVENTS_FILE).is_file() else []
 
 
 def _table(name: str, runs: list[_Run]) -> pa.Table:
@@ -149,13 +178,14 @@ def _of_kind(runs: list[_Run], event: type[Event]) -> pa.Table:
 
 
 def _standings(runs: list[_Run]) -> pa.Table:
+    listings = [describe_run(run.path) for run in runs]
     return pa.table(
         {
             "run": TEXT.array([run.name for run in runs]),
-            "standing": TEXT.array([run.listing.standing for run in runs]),
-            "started": NUMBER.array([run.listing.started for run in runs]),
-            "last_round": INTEGER.array([run.listing.last_round for run in runs]),
-            "seconds": NUMBER.array([run.listing.seconds for run in runs]),
+            "standing": TEXT.array([listing.standing for listing in listings]),
+            "started": NUMBER.array([listing.started for listing in listings]),
+            "last_round": INTEGER.array([listing.last_round for listing in listings]),
+            "seconds": NUMBER.array([listing.seconds for listing in listings]),
         }
     )
 

@@ -94,6 +94,10 @@ class RoundFinished:
     """Mean per step of each part of the reward; empty when nothing was measured."""
     host_seconds: float | None = None
     """Of those seconds, while hosts began, trained, were validated and settled; null where nobody measured it."""
+    seconds_by_part: Mapping[str, float] | None = None
+    """Part of the round, as outer/inner -> how many of those seconds it took."""
+    peak_memory_bytes: int | None = None
+    """The most that the training process itself has held in memory so far; its workers are not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +187,16 @@ class DecisionTaken:
     """The parts of the reward by name."""
     validation_accuracy: float | None
     """Of the host after the epoch, 0..1."""
+    stages: Mapping[str, str] | None = None
+    """Slot -> name of its Stage when deciding."""
+    alphas: Mapping[str, float] | None = None
+    """Slot that holds a seed -> its alpha when deciding."""
+    contributions: Mapping[str, float] | None = None
+    """Slot whose seed's contribution was known when deciding -> that."""
+    probabilities: Mapping[str, Mapping[str, float]] | None = None
+    """Head that mattered -> legal choice -> how probable it was; what is not named was masked."""
+    observation: Mapping[str, float | None] | None = None
+    """Feature -> what the policy saw of it, null if unknown; recorded with run_telemetry debug only."""
 
 
 @dataclass(frozen=True, slots=True)

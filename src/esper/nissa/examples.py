@@ -74,6 +74,16 @@ _EVENTS: tuple[Event, ...] = (
         reward=0.03125,
         reward_components=_REWARD,
         validation_accuracy=0.8125,
+        stages={"blocks.0": "DORMANT", "blocks.1": "HOLDING", "blocks.2": "TRAINING"},
+        alphas={"blocks.1": 1.0, "blocks.2": 0.0},
+        contributions={"blocks.1": -0.0125},
+        probabilities={
+            "op": {"WAIT": 0.5, "GERMINATE": 0.25, "PRUNE": 0.25},
+            "slot": {"blocks.1": 1.0},
+            "alpha_speed": {"0": 0.5, "3": 0.5},
+            "alpha_curve": {"linear": 0.25, "cosine": 0.75},
+        },
+        observation={"host.time_left": 0.9, "host.budget_left": None, "blocks.1.alpha": 1.0},
     ),
     EpisodeFinished(
         round=4,
@@ -137,6 +147,8 @@ _EVENTS: tuple[Event, ...] = (
         operations=_OPERATIONS,
         reward_components={**_REWARD, "total": 0.03125},
         host_seconds=30.5,
+        seconds_by_part={"collect": 31.0, "collect/step": 30.75, "collect/step/hosts": 30.5, "learn": 1.25},
+        peak_memory_bytes=734003200,
     ),
     AnomalyRaised(
         round=4,

@@ -46,7 +46,8 @@ class WriterLock:
 def is_being_written(run: Path) -> bool:
     """Whether a process holds the lock of this run."""
     try:
-        descriptor = os.open(run / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        # Whoever only looks follows no link out of the run, and is not kept waiting by a pipe.
+        descriptor = os.open(run / LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:

@@ -6,10 +6,11 @@ python -m esper.nissa.page > docs/events.md
 import ast
 import inspect
 import json
+from collections.abc import Mapping
 from dataclasses import fields
 from enum import Enum
 from textwrap import dedent
-from typing import get_args, get_type_hints
+from typing import get_args, get_origin, get_type_hints
 
 from esper.leyline import SCHEMA_VERSION, Event, Place
 from esper.nissa.examples import EXAMPLES, QUERIES
@@ -99,7 +100,7 @@ def _words(hint: object, *, nullable: bool = True) -> str:
     options = get_args(hint)
     if all(isinstance(option, str) for option in options):
         return " or ".join(f"`{option}`" for option in options)
-    if len(options) == 2 and options[0] is str:
+    if get_origin(hint) is Mapping:
         return f"object of text to {_words(options[1])}"
     return " or ".join(_words(option) for option in options if nullable or option is not type(None))
 

@@ -17,6 +17,7 @@ from esper.simic.env import make_world
 from esper.simic.env.episodes import Episodes
 from esper.simic.evaluation import Judged, LearnedPlayer, Player, RulePlayer, play_cases
 from esper.simic.rewards import RewardConfig
+from esper.simic.statistics import mean_interval
 from esper.simic.toy.suites import TOY_SUITES
 from esper.simic.training_config import TrainingConfig
 from esper.tamiyo.controller import Controller
@@ -31,7 +32,6 @@ LEARNED = "learned"
 CONTROLS = ("wait", "random", "probe_and_keep")
 _HOST_SEEDS = 2_000_000
 """Host seeds from here on are neither trained nor selected on."""
-_DRAWS = 2000
 ARENA = 8
 """Episodes that are played side by side."""
 
@@ -117,6 +117,7 @@ def evaluate_controller(
         controls=setting.controls,
         on_illegal="noop",
         frozen_heads=card.frozen_choices,
+        first_growth=card.first_growth,
         plateau_threshold=card.plateau_threshold,
     )
     learned = {card.name: LearnedPlayer(partial(controller.actor, setting.space))}
@@ -182,9 +183,7 @@ def accuracy_on_test(host: HostProtocol, case: str) -> float | None:
 def _score(policy: str, rows: list[Judged[float]], waited: list[Judged[float]]) -> HeldOutScore:
     utilities, baseline = (np.array([row.summary.utility or 0.0 for row in of]) for of in (rows, waited))
     differences = utilities - baseline
-    rng = np.random.default_rng(0)
-    drawn = differences[rng.integers(len(differences), size=(_DRAWS, len(differences)))].mean(axis=1)
-    low, high = np.quantile(drawn, (0.025, 0.975)).tolist()
+    low, high = mean_interval(differences)
     tested = [row.seen for row in rows]
     added = [row.summary.added_parameters for row in rows if row.summary.added_parameters is not None]
     return HeldOutScore(

@@ -30,6 +30,8 @@ def round_finished(
     operations: Sequence[int],
     reward_components: Mapping[str, float] | None,
     host_seconds: float | None = None,
+    seconds_by_part: Mapping[str, float] | None = None,
+    peak_memory_bytes: int | None = None,
 ) -> RoundFinished:
     """One round in numbers.
 
@@ -71,6 +73,8 @@ def round_finished(
         reward_components={
             name.removeprefix("reward/"): mean for name, mean in (reward_components or {}).items()
         },
+        seconds_by_part=seconds_by_part,
+        peak_memory_bytes=peak_memory_bytes,
     )
 
 

@@ -6,9 +6,6 @@ A round that is cut short tells nothing: whoever goes on repeats it.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from esper.leyline import NOWHERE, EpisodeFinished, Event, HostEvent, Place
 from esper.simic.agent import PPOAgent
 from esper.simic.decisions import DecisionLog
@@ -24,17 +21,18 @@ class _Step:
 class RoundLog:
     """The steps of one round: in each the decisions, what hosts told of what came of them, and what ended.
 
-    decisions  whether they are told, too
+    decisions     whether they are told, too
+    observations  and with each what the policy saw
     """
 
-    def __init__(self, envs: GrowthVectorEnv, *, decisions: bool) -> None:
-        self._decisions = DecisionLog(envs) if decisions else None
+    def __init__(self, envs: GrowthVectorEnv, *, decisions: bool, observations: bool = False) -> None:
+        self._decisions = DecisionLog(envs, observations=observations) if decisions else None
         self._steps: list[_Step] = []
 
-    def before(self, actions: NDArray[np.int64]) -> None:
+    def before(self) -> None:
         """A step is about to be taken."""
         if self._decisions is not None:
-            self._decisions.before(actions)
+            self._decisions.before()
 
     def after(
         self,

@@ -38,10 +38,12 @@ from esper.simic.env import EpisodeSummary
 from esper.simic.env.episodes import HOSTS
 from esper.simic.evaluation import LearnedPlayer, play_cases
 from esper.simic.interrupts import StopRequest, stop_on_signals
+from esper.simic.memory import peak_memory_bytes
 from esper.simic.progress import Preparing, Progress
 from esper.simic.reports import anomalies_raised, episode_finished, mean_of_known, round_finished
 from esper.simic.round_log import RoundLog
 from esper.simic.rounds import BatchSummary
+from esper.simic.statistics import mean_interval
 from esper.simic.training_config import TrainingConfig
 
 FAILED = "failed.pt"
@@ -130,8 +132,13 @@ class VectorizedPPOTrainer:
     def _run_round(self, stop: StopRequest) -> None:
         """Collect a rollout, learn from it, tell, remember. A stop drops what was collected since the last round:
         the checkpoint is of that round's end, and going on from it repeats the rollout exactly."""
-        began, on_hosts = time.perf_counter(), self.stopwatch.total(HOSTS)
-        log = RoundLog(self.envs, decisions=self._tells_decisions)
+        began, spent = time.perf_counter(), dict(self.stopwatch.seconds)
+        on_hosts = self.stopwatch.total(HOSTS)
+        log = RoundLog(
+            self.envs,
+            decisions=self._tells_decisions,
+            observations=self.config.run_telemetry == "debug",
+        )
         with self.stopwatch.part("collect"):
             batch = self._collect(stop, log)
         if batch is None:
@@ -154,6 +161,12 @@ class VectorizedPPOTrainer:
                 learning_rate=learning_rate,
                 operations=batch.operations,
                 reward_components=self.envs.telemetry.take(),
+                seconds_by_part={
+                    part: seconds - spent.get(part, 0.0)
+                    for part, seconds in self.stopwatch.seconds.items()
+                    if seconds > spent.get(part, 0.0)
+                },
+                peak_memory_bytes=peak_memory_bytes(),
             )
         )
         for anomaly in anomalies_raised(metrics.anomalies, round_number=self.round):
@@ -171,7 +184,7 @@ class VectorizedPPOTrainer:
                 mask = torch.from_numpy(self._info["action_mask"])
                 actions = self.agent.act(self.envs.flat_observation, mask).cpu().numpy()
             with self.stopwatch.part("tell"):
-                log.before(actions)
+                log.before()
             with self.stopwatch.part("step"):
                 _, reward, terminated, truncated, self._info = self.envs.step(actions)
             self._store(reward, terminated, truncated)
@@ -255,7 +268,9 @@ class VectorizedPPOTrainer:
         episodes = evaluation_episodes(self.training, self.config, min(len(wanted), self.config.num_envs))
         judged = play_cases(LearnedPlayer(self.agent.actor), episodes, wanted)
         summaries = [one.summary for one in judged]
-        gain = mean_of_known(summary.gain for summary in summaries)
+        gains = [summary.gain for summary in summaries if summary.gain is not None]
+        gain = mean_of_known(gains)
+        low, high = mean_interval(gains) if len(gains) > 1 else (None, None)  # one says nothing of its spread
         self._tell(
             EvaluationFinished(
                 round=self.round,
@@ -266,8 +281,8 @@ class VectorizedPPOTrainer:
                 mean_return=mean_of_known(summary.episode_return for summary in summaries),
                 mean_utility=mean_of_known(summary.utility for summary in summaries),
                 mean_gain=gain,
-                gain_low=None,
-                gain_high=None,
+                gain_low=low,
+                gain_high=high,
                 mean_accuracy=mean_of_known(summary.validation_accuracy for summary in summaries),
             )
         )

@@ -45,6 +45,8 @@ class TrainingConfig:
     """Epochs of an episode; None is the task's own."""
     settle: Literal["worth", "committed"] = "worth"
     """What the model keeps at the horizon: every seed worth its rent, or fossilised ones only."""
+    first_growth: ranges.CountOrZero = 0
+    """Epochs that a host trains before anything may be germinated in it: until then nobody knows what it needs."""
     num_envs: ranges.Count = 32
     """Hosts that grow side by side."""
     workers: ranges.CountOrZero = 0
@@ -197,9 +199,10 @@ class TrainingConfig:
     @model_validator(mode="after")
     def _go_together(self) -> Self:
         life = LEAST_TRAINING_EPOCHS + (self.freeze_tempo or min(TEMPOS)) + LEAST_HOLDING_EPOCHS
-        if self.horizon is not None and self.horizon < life:
+        if self.horizon is not None and self.horizon < self.first_growth + life:
             raise ValueError(
-                f"horizon is {self.horizon}; expected >= {life}, the epochs of the shortest life of a seed"
+                f"horizon is {self.horizon}; expected >= {self.first_growth + life}, "
+                f"the epochs of the shortest life of a seed{' after first_growth' if self.first_growth else ''}"
             )
         for name in ("workers", "num_minibatches"):
             value: int | None = getattr(self, name)
@@ -332,7 +335,7 @@ class TrainingConfig:
 
     def to_env_kwargs(self) -> EnvKwargs:
         """For `GrowthVectorEnv`."""
-        return EnvKwargs(settle=self.settle, frozen_heads=self.frozen_heads)
+        return EnvKwargs(settle=self.settle, frozen_heads=self.frozen_heads, first_growth=self.first_growth)
 
 
 def _plain(value: object) -> JsonValue:

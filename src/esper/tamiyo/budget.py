@@ -9,7 +9,7 @@ _GERMINATE = 1 << LifecycleOp.GERMINATE
 
 
 def readings_within(
-    readings: Sequence[SlotReading], cards: Sequence[Sequence[BlueprintCard]], room: int
+    readings: Sequence[SlotReading], cards: Sequence[Sequence[BlueprintCard]], room: float
 ) -> list[SlotReading]:
     """The same readings, GERMINATE illegal where no card of the slot has room."""
     return [
@@ -21,7 +21,7 @@ def readings_within(
 
 
 def legal_within(
-    legal: Mapping[str, LegalOperations], cards: Mapping[str, Sequence[BlueprintCard]], room: int
+    legal: Mapping[str, LegalOperations], cards: Mapping[str, Sequence[BlueprintCard]], room: float
 ) -> dict[str, LegalOperations]:
     """The same in words: blueprints without room are not legal, nor is GERMINATE where none has any."""
     kept: dict[str, LegalOperations] = {}

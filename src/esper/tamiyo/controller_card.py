@@ -89,6 +89,8 @@ class ControllerCard(_Record):
     network: NetworkRecord
     frozen_heads: dict[str, str | float | int]
     """head -> its only choice."""
+    first_growth: Count = 0
+    """Epochs that a host trains before it germinates anything."""
     plateau_threshold: NotNegative
     reward: RewardRecord
     training: TrainingRecord

@@ -69,7 +69,12 @@ class LearnedDecider:
     def observer(self, host: HostProtocol, *, horizon: int, parameter_budget: int | None) -> Observer:
         card = self.controller.card
         observer = _watching(
-            host, horizon, parameter_budget, card.plateau_threshold, frozen_heads=card.frozen_choices
+            host,
+            horizon,
+            parameter_budget,
+            card.plateau_threshold,
+            frozen_heads=card.frozen_choices,
+            first_growth=card.first_growth,
         )
         self._policy = self.controller.policy(observer.space)
         self._state = ActorState.initial(self._policy, 1, self._policy.device)
@@ -175,8 +180,15 @@ def _watching(
     plateau_threshold: float,
     *,
     frozen_heads: Mapping[str, int] | None = None,
+    first_growth: int = 0,
 ) -> Observer:
     space = GrowthSpace.covering([host])
-    observer = Observer(space, 1, frozen_heads=frozen_heads, plateau_threshold=plateau_threshold)
+    observer = Observer(
+        space,
+        1,
+        frozen_heads=frozen_heads,
+        first_growth=first_growth,
+        plateau_threshold=plateau_threshold,
+    )
     observer.begin(0, host, horizon=horizon, parameter_budget=parameter_budget)
     return observer

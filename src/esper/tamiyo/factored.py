@@ -127,15 +127,26 @@ class FactoredDistribution:
 
     def evaluate(self, actions: Tensor) -> HeadEvaluation:
         """Log-probabilities and entropies of actions (..., head). Sampling reports these very numbers."""
+        log_probs, legal, relevant = self._log_probs(actions)
+        chosen = log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+        finite = log_probs.masked_fill(~legal, 0.0)
+        entropy = -(log_probs.exp() * finite).sum(-1)
+        return HeadEvaluation(chosen, entropy, relevant, legal.sum(-1))
+
+    def choice_probabilities(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """(..., head, choice): how probable each choice was, given these actions' earlier heads; and whether it could
+        be chosen at all: False where it was masked or its head does not matter."""
+        log_probs, legal, relevant = self._log_probs(actions)
+        return log_probs.exp(), legal & relevant.unsqueeze(-1)
+
+    def _log_probs(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities and legality (..., head, choice) along these actions, and relevance (..., head)."""
         logits, legal, relevant = self._rows(actions, self.constants.every_head)
         require_legal_choice(legal)
         log_probs = torch.log_softmax(logits, dim=-1)
         if self.floor:
             log_probs = mix_with_uniform(log_probs, legal, self.floor)
-        chosen = log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-        finite = log_probs.masked_fill(~legal, 0.0)
-        entropy = -(log_probs.exp() * finite).sum(-1)
-        return HeadEvaluation(chosen, entropy, relevant, legal.sum(-1))
+        return log_probs, legal, relevant
 
     def _choose(self, noise: Tensor | None) -> Tensor:
         """Level by level, since a row of masks depends on earlier choices; the heads of a level together."""

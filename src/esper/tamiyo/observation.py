@@ -33,18 +33,27 @@ class _Env:
     tracker: SignalTracker
     parameter_budget: int | None
     last_operation: LifecycleOp
+    first_growth: int
     slot_readings: list[SlotReading] = field(default_factory=list)
     """Padded to the space's slots."""
     host_reading: tuple[float, ...] = ()
     """The numbers of a HostReading."""
 
+    @property
+    def room(self) -> float:
+        """Parameters that may still be added; too few for any seed before growth may begin."""
+        if self.host.report.epoch < self.first_growth:
+            return -1.0
+        budget = self.parameter_budget
+        return math.inf if budget is None else budget - self.host.added_parameters
+
     def read(self, slot_count: int, *, new_epoch: bool) -> None:
         """Once, for everything that is asked until the next epoch."""
         host, tracker = self.host, self.tracker
         report, readings = host.report, list(host.readings())
-        if self.parameter_budget is not None:
+        if (room := self.room) < math.inf:
             cards = [host.cards[slot] for slot in host.slot_config.slot_ids]
-            readings = readings_within(readings, cards, self.parameter_budget - host.added_parameters)
+            readings = readings_within(readings, cards, room)
         readings += [PADDING] * (slot_count - len(readings))
         if new_epoch:
             tracker.record(report, readings)
@@ -71,6 +80,7 @@ class Observer:
     What `observe` and `masks` return is the same memory each time: copy what must last.
 
     frozen_heads  head -> the only choice the masks leave it, wherever that choice is legal
+    first_growth  epochs that a host trains before anything may be germinated in it
     plateau_threshold  how much validation must improve to end a plateau, see `SignalTracker`
     out           memory for the flat observation (env, feature) float32, such as a pinned or shared tensor
     """
@@ -80,6 +90,7 @@ class Observer:
         "_costs",
         "_each_slot",
         "_envs",
+        "_first_growth",
         "_masks",
         "_offered",
         "_parts",
@@ -96,17 +107,20 @@ class Observer:
         num_envs: int,
         *,
         frozen_heads: Mapping[str, int] | None = None,
+        first_growth: int = 0,
         plateau_threshold: float = PLATEAU_THRESHOLD,
         out: Tensor | None = None,
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs is {num_envs}; expected >= 1")
+        if first_growth < 0:
+            raise ValueError(f"first_growth is {first_growth}; expected >= 0")
         self.space = space
         self.flat = _memory(space, num_envs, out)
         """(env, feature) float32: host | slots | blueprints, what `observe` writes into."""
         self._parts = _views(self.flat, space)
         self._masks = GrowthMasks(space, num_envs, frozen_heads)
-        self._plateau_threshold = plateau_threshold
+        self._plateau_threshold, self._first_growth = plateau_threshold, first_growth
         self._envs: list[_Env | None] = [None] * num_envs
         slots, blueprints = space.slot_count, len(space.blueprints)
         self._offered = np.zeros((num_envs, slots, blueprints), dtype=np.bool_)
@@ -128,7 +142,8 @@ class Observer:
     ) -> None:
         """Forget what was there and watch a new host, whose report is that of epoch 0."""
         tracker = SignalTracker(horizon, plateau_threshold=self._plateau_threshold)
-        self._watch(env_idx, _Env(host, tracker, parameter_budget, LifecycleOp.WAIT), new_epoch=True)
+        env = _Env(host, tracker, parameter_budget, LifecycleOp.WAIT, self._first_growth)
+        self._watch(env_idx, env, new_epoch=True)
 
     def record(self, env_idx: int, host: HostProtocol, operation: LifecycleOp) -> None:
         """Take in the epoch that followed an operation."""
@@ -186,11 +201,11 @@ class Observer:
     def situation(self, env_idx: int) -> Situation:
         """The same env in words, for a rule-based policy."""
         env = self._env(env_idx)
-        legal, cards, budget = env.host.legal_operations(), env.host.cards, env.parameter_budget
-        if budget is not None:
-            legal = legal_within(legal, cards, budget - env.host.added_parameters)
+        legal, cards = env.host.legal_operations(), env.host.cards
+        if (room := env.room) < math.inf:
+            legal = legal_within(legal, cards, room)
         return Situation(
-            signals=env.tracker.signals(env.host, env.last_operation, budget),
+            signals=env.tracker.signals(env.host, env.last_operation, env.parameter_budget),
             slots=env.host.snapshots(),
             legal=legal,
             cards=cards,
@@ -228,7 +243,8 @@ class Observer:
                 f"the tracker's window has {len(tracker.flat_window)} numbers; {self.space.slot_count} slots "
                 f"need {expected}"
             )
-        self._watch(env_idx, _Env(host, tracker, budget, LifecycleOp(operation)), new_epoch=False)
+        env = _Env(host, tracker, budget, LifecycleOp(operation), self._first_growth)
+        self._watch(env_idx, env, new_epoch=False)
 
     def _watch(self, env_idx: int, env: _Env, *, new_epoch: bool) -> None:
         self._place(env_idx, env.host)
@@ -257,15 +273,11 @@ class Observer:
         self._places[env_idx, :count, 1] = (np.arange(count) + 0.5) / count
 
     def _affordable(self) -> NDArray[np.bool_]:
-        """(env, slot, blueprint): offered, and within the env's budget if it has one."""
-        budgets = [env.parameter_budget for env in self._watched()]
-        if all(budget is None for budget in budgets):
+        """(env, slot, blueprint): offered, and with room for it."""
+        room = np.array([env.room for env in self._watched()])
+        if np.isinf(room).all():
             return self._offered
-        room = [
-            math.inf if budget is None else budget - env.host.added_parameters
-            for env, budget in zip(self._watched(), budgets, strict=True)
-        ]
-        affordable: NDArray[np.bool_] = self._costs <= np.array(room)[:, np.newaxis, np.newaxis]
+        affordable: NDArray[np.bool_] = self._costs <= room[:, np.newaxis, np.newaxis]
         return self._offered & affordable
 
     def _slot_readings(self) -> Array:

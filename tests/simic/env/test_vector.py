@@ -323,6 +323,27 @@ def test_frozen_heads_leave_one_choice() -> None:
         envs.step(actions)
 
 
+def test_nothing_is_grown_before_the_first_growth() -> None:
+    envs = make_env("toy", 3, first_growth=4)
+    envs.reset(seed=1)
+    rng, germinated = np.random.default_rng(2), []
+    for step in range(40):
+        epochs = [envs.episodes.host(env_idx).report.epoch for env_idx in range(3)]
+        legal = [
+            any(G in here.operations for here in envs.situations()[env_idx].legal.values())
+            for env_idx in range(3)
+        ]
+        assert not any(may for may, epoch in zip(legal, epochs, strict=True) if epoch < 4)
+        if step < 4:
+            assert not envs.action_masks()[:, G].any()
+        actions = envs.sample_legal(rng)
+        germinated += [epoch for epoch, op in zip(epochs, actions[:, 0], strict=True) if op == G]
+        envs.step(actions)
+    assert min(germinated) == 4
+    with pytest.raises(ValueError, match="first_growth is -1; expected >= 0"):
+        make_env("toy", 1, first_growth=-1)
+
+
 @pytest.mark.parametrize("name", ["probe_and_keep", "random"])
 def test_rules_need_not_know_what_is_frozen(name: str) -> None:
     frozen = {"style": 2, "tempo": 1, "alpha_target": 1, "alpha_speed": 3, "alpha_curve": 4}

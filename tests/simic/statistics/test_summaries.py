@@ -4,6 +4,7 @@ import pytest
 from esper.simic.statistics import (
     interquartile_mean,
     interquartile_means,
+    mean_interval,
     performance_profile,
     probability_of_improvement,
 )
@@ -47,3 +48,16 @@ def test_a_profile_is_the_share_that_reaches_a_threshold() -> None:
     assert shares.tolist() == [1.0, 1.0, 0.75, 0.5, 0.0]
     with pytest.raises(ValueError, match="no profile"):
         performance_profile([], [0.0])
+
+
+def test_the_interval_of_a_mean() -> None:
+    rng = np.random.default_rng(7)
+    values = rng.normal(3.0, 2.0, size=400)
+    low, high = mean_interval(values)
+    half = 1.96 * values.std() / 20
+    assert low == pytest.approx(values.mean() - half, abs=0.03)
+    assert high == pytest.approx(values.mean() + half, abs=0.03)
+    assert mean_interval(values) == (low, high)  # the draws are always the same
+    assert mean_interval([0.5, 0.5]) == (0.5, 0.5)
+    with pytest.raises(ValueError, match="not empty"):
+        mean_interval([])

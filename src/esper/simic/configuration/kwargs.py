@@ -77,3 +77,4 @@ class EnvKwargs(TypedDict):
 
     settle: "Settle"
     frozen_heads: dict[str, int]
+    first_growth: int

@@ -27,13 +27,15 @@ EXPLORING: Settings = {
     "normalize_rewards": True,
     "target_kl": 0.03,
     "hidden_size": 64,
+    "n_epochs": 4,  # what hosts teach is dear, passes over it are cheap
 }
 
 PATIENT: Settings = {
     # Pruned at random, hardly a seed grows up, and what helps is never seen.
     "initial_op_logits": {"PRUNE": -3.0, "FOSSILIZE": -2.0},
     "entropy_coef_per_head": {"op": 0.03},
-    "n_epochs": 4,  # host training is dear, passes over what it taught are cheap
+    # Before that all hosts look alike, and whether to grow cannot be learned from what is grown blindly.
+    "first_growth": 4,
 }
 
 A_THOUSAND_EPISODES: Settings = {
@@ -57,7 +59,7 @@ class Preset:
 
 PRESETS: Mapping[str, Preset] = {
     "toy": Preset(
-        "a world without training, to try the learner in (a minute or two on one core)",
+        "a world without training, to try the learner in (a minute on one core)",
         {
             **WHAT_AND_WHERE,
             **EXPLORING,
@@ -66,7 +68,7 @@ PRESETS: Mapping[str, Preset] = {
             "pool_host_seeds": 1000,
             "num_envs": 64,
             "num_minibatches": 8,
-            "rounds": 160,
+            "rounds": 80,
             "eval_every": 40,
             "eval_episodes": 128,
         },

@@ -92,6 +92,7 @@ class Episodes:
         on_illegal: OnIllegal,
         settle: Settle = "worth",
         frozen_heads: Mapping[str, int] | None = None,
+        first_growth: int = 0,
         host_seeds: int = ANY_HOST_SEED,
         plateau_threshold: float = PLATEAU_THRESHOLD,
     ) -> None:
@@ -117,7 +118,11 @@ class Episodes:
         self.controls = controls if reward.control_variate else None
         self._host_seeds = host_seeds
         self._observer = Observer(
-            space, num_envs, frozen_heads=frozen_heads, plateau_threshold=plateau_threshold
+            space,
+            num_envs,
+            frozen_heads=frozen_heads,
+            first_growth=first_growth,
+            plateau_threshold=plateau_threshold,
         )
         # Frozen heads that say how, not what or where: an action in words need not know them.
         self.frozen_ways = {

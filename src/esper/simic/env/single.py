@@ -43,6 +43,7 @@ class GrowthEnv(gym.Env[Observation, Actions]):
         on_illegal: OnIllegal = "noop",
         settle: Settle = "worth",
         frozen_heads: Mapping[str, int] | None = None,
+        first_growth: int = 0,
         plateau_threshold: float = PLATEAU_THRESHOLD,
         render_mode: str | None = None,
     ) -> None:
@@ -58,6 +59,7 @@ class GrowthEnv(gym.Env[Observation, Actions]):
             on_illegal=on_illegal,
             settle=settle,
             frozen_heads=frozen_heads,
+            first_growth=first_growth,
             plateau_threshold=plateau_threshold,
         )
         self.observation_space: gym.spaces.Dict = observation_space(space)  # type: ignore[assignment]

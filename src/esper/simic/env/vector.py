@@ -47,6 +47,7 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
     cases       a suite to draw from, or cases; each env draws with a generator of its own
     on_illegal  "raise", or "noop": WAIT is executed, and `info["illegal"]` says what was wrong
     frozen_heads  head -> its only choice
+    first_growth  epochs that a host trains before anything may be germinated in it
     on_close    what `close` is to do besides, such as stopping workers that nobody else uses
     host_seeds  host seeds are drawn below this number; few of them, with few cases, make controls cheap
     plateau_threshold  how much validation must improve to end a plateau
@@ -67,6 +68,7 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
         on_illegal: OnIllegal = "raise",
         settle: Settle = "worth",
         frozen_heads: Mapping[str, int] | None = None,
+        first_growth: int = 0,
         host_seeds: int = ANY_HOST_SEED,
         plateau_threshold: float = PLATEAU_THRESHOLD,
         render_mode: str | None = None,
@@ -86,6 +88,7 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
             on_illegal=on_illegal,
             settle=settle,
             frozen_heads=frozen_heads,
+            first_growth=first_growth,
             host_seeds=host_seeds,
             plateau_threshold=plateau_threshold,
         )

@@ -14,6 +14,7 @@ from esper.simic.statistics.comparing import (
 from esper.simic.statistics.summaries import (
     interquartile_mean,
     interquartile_means,
+    mean_interval,
     performance_profile,
     probability_of_improvement,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "holm",
     "interquartile_mean",
     "interquartile_means",
+    "mean_interval",
     "paired_difference",
     "performance_profile",
     "power_of_pairs",

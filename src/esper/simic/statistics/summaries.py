@@ -45,6 +45,19 @@ def performance_profile(scores: ArrayLike, thresholds: ArrayLike) -> Floats:
     return shares
 
 
+BOOTSTRAP_DRAWS = 2000
+
+
+def mean_interval(values: ArrayLike) -> tuple[float, float]:
+    """The 95 % interval of a mean: the middle of the means of values drawn anew, always with the same draws."""
+    drawn_from = np.asarray(values, dtype=np.float64)
+    if drawn_from.ndim != 1 or drawn_from.size == 0:
+        raise ValueError(f"values has shape {drawn_from.shape}; expected one dimension, not empty")
+    picks = np.random.default_rng(0).integers(drawn_from.size, size=(BOOTSTRAP_DRAWS, drawn_from.size))
+    low, high = np.quantile(drawn_from[picks].mean(axis=1), (0.025, 0.975)).tolist()
+    return low, high
+
+
 def _by_run_and_task(name: str, scores: ArrayLike) -> Floats:
     array = np.asarray(scores, dtype=np.float64)
     if array.ndim != 2 or array.size == 0:
