@@ -10,7 +10,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau
 
 import esper
-from esper.grower import Grower
+from esper.grower import Grower, GrowthWarning
 from esper.kasmina.persistence import ModelFileError
 from esper.leyline import LifecycleOp, Stage
 from grower.loops import Loop, net
@@ -237,6 +237,18 @@ def test_it_goes_on_inside_the_users_checkpoint(controller: str, stop: int) -> N
     ours, theirs = (run[0].model.state_dict() for run in (resumed, straight))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_scores_keep_their_scale_across_a_checkpoint() -> None:
+    loop = Loop()
+    grower, *_ = grown(5, loop=loop, validate=lambda model: {"val_loss": loop.validate(model)["val_loss"]})
+    resumed, optimizer, _ = grown(0, loop=loop, validate=None)
+    resumed.load_state_dict(grower.state_dict())
+    first = grower.history[0].metrics.val_loss
+    assert first is not None
+    loop.train(resumed.model, optimizer)
+    with pytest.warns(GrowthWarning, match="without validate="):
+        assert resumed.step(val_loss=first / 2).score == pytest.approx(-0.5)
 
 
 def test_states_that_do_not_fit() -> None:
