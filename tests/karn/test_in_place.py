@@ -1,5 +1,6 @@
 """Decisions read where they were written are the decisions that were copied."""
 
+import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -135,3 +136,16 @@ def test_a_wrong_query_is_told_as_such(run: Path) -> None:
         query(run, "select cast(op as integer) from decisions")
     with connect([run]) as database, pytest.raises(duckdb.Error):
         database.execute(f"select * from read_text('{run / 'events.jsonl'}')")
+
+
+@pytest.mark.parametrize("field", ["time", "round", "env", "episode", "epoch", "op"])
+@pytest.mark.parametrize("written", [None, {}, "nowhere"])
+def test_a_line_that_does_not_say_when_and_what_is_no_decision(
+    run: Path, field: str, written: object
+) -> None:
+    before = query(run, "select count(*) from decisions").rows
+    whole = json.loads(line_of(DECISION, 1.0))
+    with (run / "events.jsonl").open("a") as file:
+        file.write("\n" + json.dumps({**whole, field: written}, separators=(",", ":")) + "\n")
+        file.write(json.dumps({name: value for name, value in whole.items() if name != field}) + "\n")
+    assert query(run, "select count(*) from decisions").rows == before

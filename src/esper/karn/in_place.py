@@ -1,7 +1,8 @@
 """Decisions read from where they were written, as far as a query needs them: a run has a million.
 
 A view over the file parses only the columns that a query names; a copy of everything takes minutes. What the view
-cannot say exactly, a run that went on from a checkpoint or a path that reads as a pattern, is left to the copy.
+cannot say exactly, a run that went on from a checkpoint or a path that reads as a pattern, is left to the copy. Of a
+line that is not quite an event the view shows what it can, where the copy passes over it; ours are all whole.
 """
 
 from collections.abc import Sequence
@@ -54,12 +55,23 @@ def _part(event: type[Event], run: str, path: Path) -> str:
     columns |= {name: _type(form_of(hint).arrow) for name, hint in hints.items()}
     listed = ", ".join(f"{name}: {_quoted(kind)}" for name, kind in columns.items())
     picked = ", ".join(f'"{name}" AS "{RENAMED.get(name, name)}"' for name in hints)
-    wanted = " AND ".join([f"kind = {_quoted(event.kind)}", *_members(hints)])
+    wanted = " AND ".join(
+        [f"kind = {_quoted(event.kind)}", "time IS NOT NULL", *_required(hints), *_members(hints)]
+    )
     return (
         f"SELECT {_quoted(run)} AS run, time, {picked} FROM read_json({_quoted(str(path))}, "
         f"format = 'newline_delimited', columns = {{{listed}}}, ignore_errors = true, "
         f"maximum_object_size = {_LONGEST_LINE}) WHERE {wanted}"
     )
+
+
+def _required(hints: dict[str, object]) -> list[str]:
+    """A line that does not say what every event says is none. Numbers with a point may be null: NaN is written so."""
+    return [
+        f"{name} IS NOT NULL"
+        for name, hint in hints.items()
+        if isinstance(hint, type) and issubclass(hint, int | str | Enum)
+    ]
 
 
 def _members(hints: dict[str, object]) -> list[str]:

@@ -9,7 +9,7 @@ from esper.karn.watch.episodes import frames, read_episode
 from esper.karn.watch.state import RunState
 from esper.leyline import DecisionTaken, EpisodeFinished, LifecycleOp, RoundFinished, Style
 from run_examples import example
-from synthetic_run import line_of, write_synthetic_run
+from synthetic_run import BEGAN, line_of, write_synthetic_run
 
 DECISION, EPISODE, ROUND = example(DecisionTaken), example(EpisodeFinished), example(RoundFinished)
 
@@ -91,3 +91,18 @@ def test_an_older_record_without_slots() -> None:
         "norm",
     )
     assert frames([]) == []
+
+
+def test_an_epoch_no_episode_can_reach_is_passed_over(tmp_path: Path) -> None:
+    row_of = example(EpisodeFinished)
+    decision = replace(example(DecisionTaken), round=1, env=row_of.env, episode=row_of.episode)
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(
+        b"".join(line_of(replace(decision, epoch=epoch), BEGAN) for epoch in (1, 10**400, -3))
+        + line_of(replace(row_of, round=1), BEGAN)
+        + line_of(replace(example(RoundFinished), round=1), BEGAN)
+    )
+    state = RunState()
+    with path.open("rb", buffering=0) as file:
+        state.read(file)
+        assert [frame.epoch for frame in read_episode(state, file, state.episodes[0])] == [1]

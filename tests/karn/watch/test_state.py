@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from esper.karn.watch.folder import RunsFolder
+from esper.karn.watch.series import measured, over_episodes
 from esper.karn.watch.state import RunState, read_whole
 from esper.leyline import (
     AnomalyRaised,
@@ -214,3 +215,50 @@ def test_seeds_after_a_rewind_are_those_of_the_run_read_anew(tmp_path: Path) -> 
     (row,) = state_of(path, watched).seed_counts()
     assert (row.germinated, row.pruned, row.fossilized, row.contribution) == (1, 0, 1, 0.75)
     assert state_of(path).seed_counts() == [row]
+
+
+def test_a_round_that_was_cut_short_is_no_part_of_the_one_that_repeats_it(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    cut_short = line_of(replace(example(DecisionTaken), round=2, epoch=1), BEGAN)
+    repeated = line_of(replace(example(DecisionTaken), round=2, epoch=2), BEGAN)
+    path.write_bytes(
+        line_of(replace(ROUND, round=1), BEGAN)
+        + cut_short
+        + line_of(replace(example(RunStarted), resumed_from=1), BEGAN)
+        + repeated
+        + line_of(replace(ROUND, round=2), BEGAN)
+    )
+    state = state_of(path)
+    with path.open("rb", buffering=0) as file:
+        assert state.decisions(file, 2) == [repeated.rstrip()]
+
+
+def test_what_was_lost_says_nothing_of_the_policy(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    kept = replace(EPISODE, round=1, gain=0.5, lost=False)
+    path.write_bytes(
+        b"".join(
+            line_of(each, BEGAN) for each in (kept, replace(kept, env=kept.env + 1, gain=-9.0, lost=True))
+        )
+        + line_of(replace(ROUND, round=1), BEGAN)
+    )
+    state = state_of(path)
+    assert (state.sums[1].gain.count, state.sums[1].gain.mean) == (1, 0.5)
+    assert len(state.episodes) == 2  # it happened all the same
+
+
+def test_a_curve_and_its_interval(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(
+        b"".join(
+            line_of(replace(EPISODE, round=1, env=env, gain=gain, lost=False), BEGAN)
+            for env, gain in enumerate((-1.0, 1.0))
+        )
+        + line_of(replace(ROUND, round=1, peak_memory_bytes=10**400), BEGAN)
+    )
+    state = state_of(path)
+    curve = over_episodes(state, "gain")
+    assert curve.values == [0.0]
+    assert curve.low == [pytest.approx(-12.706, rel=1e-3)]  # Student's t with one degree of freedom
+    assert curve.high == [pytest.approx(12.706, rel=1e-3)]
+    assert measured(state, "peak_memory").values == [None]  # no machine has so much

@@ -115,7 +115,9 @@ class WatchPage:
     async def _draw(self, found: list[Watched]) -> None:
         first = found[0]
         self._standing.set_text(first.standing)
-        if first.standing == "gone":
+        if first.standing == "gone" and not first.state.events:
+            self._tell(f"There is no run {texts.clipped(first.name)}.")
+        elif first.standing == "gone":
             self._tell(
                 f"The run {texts.clipped(first.name)} is gone from the disk. This is what was known of it."
             )
