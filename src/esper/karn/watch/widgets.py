@@ -1,5 +1,6 @@
 """The few elements the page is made of. Texts out of records only ever become text, never markup."""
 
+import json
 from collections.abc import Callable, Sequence
 
 from nicegui import ui
@@ -68,11 +69,15 @@ class Tiles:
 
 
 class Scrubber:
-    """A slider over whole numbers: the browser's own, which keyboards and screen readers know."""
+    """A slider over whole numbers: the browser's own, which keyboards and screen readers know.
+
+    The browser keeps its value. Told back to it, a visitor's own move would undo those made in the meantime.
+    """
 
     def __init__(self, name: str, moved: Callable[[int], None]) -> None:
         self._moved = moved
         self.value = 1
+        self._ends = (1, 1)
         self._input = ui.element("input").classes("scrubber")
         self._input.props(f'type="range" min="1" max="1" step="1" aria-label="{name}"')
         self._input.on(
@@ -80,18 +85,25 @@ class Scrubber:
         )
 
     def show(self, first: int, last: int, value: int) -> None:
-        self.value = value
-        self._input.props(f'min="{first}" max="{last}" value="{value}"')
+        if (first, last, value) != (*self._ends, self.value):
+            self._place(first, last, value)
 
     def move(self, value: int) -> None:
         """As if the visitor had."""
-        self.value = value
-        self._input.props(f'value="{value}"')
+        self._place(*self._ends, value)
         self._moved(value)
+
+    def _place(self, first: int, last: int, value: int) -> None:
+        self.value, self._ends = value, (first, last)
+        places = {"min": first, "max": last, "value": value}
+        self._input.client.run_javascript(
+            f"Object.assign(getHtmlElement({self._input.id}), {json.dumps(places)})"
+        )
 
     def _take(self, event: GenericEventArguments) -> None:
         if isinstance(event.args, int) and event.args != self.value:
-            self.move(event.args)
+            self.value = event.args
+            self._moved(event.args)
 
 
 def section(number: int, title: str, anchor: str, why: str) -> None:
