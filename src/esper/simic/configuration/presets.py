@@ -74,7 +74,7 @@ PRESETS: Mapping[str, Preset] = {
         },
     ),
     "demo": Preset(
-        "see a controller begin to learn on MNIST-1D, within minutes on two cores",
+        "see a controller begin to learn on MNIST-1D, in three minutes on two cores",
         {
             **WHAT_AND_WHERE,
             **EXPLORING,
@@ -85,7 +85,7 @@ PRESETS: Mapping[str, Preset] = {
             "num_envs": 8,
             "num_minibatches": 2,
             "workers": 2,
-            "rounds": 20,
+            "rounds": 12,
             "run_checkpoint_every": 5,
             "eval_every": 0,
         },
