@@ -44,7 +44,7 @@ def test_the_same_generator_draws_the_same_instances(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cpu", "shift"])
 def test_draws_never_meet_what_is_held_out(name: str) -> None:
-    drawn = [parameters(instance) for instance in draws(name) if instance.task != "digits"]
+    drawn = [parameters(instance) for instance in draws(name)]
     held_out = [parameters(instance) for instance in suite(name).held_out]
     assert not any(in_corner(each) for each in drawn)
     assert sum(in_corner(each) for each in held_out) == 8
@@ -56,8 +56,8 @@ def test_draws_never_meet_what_is_held_out(name: str) -> None:
 
 def test_cpu_draws_fill_their_ranges() -> None:
     drawn = draws("cpu")
-    assert 30 < sum(instance.task == "digits" for instance in drawn) < 90
-    series = [parameters(instance) for instance in drawn if instance.task == "mnist1d"]
+    assert {instance.task for instance in drawn} == {"mnist1d"}  # digits are for judging
+    series = [parameters(instance) for instance in drawn]
     sizes = np.array([int(each["size"]) for each in series])
     noises = np.array([float(each["noise"]) for each in series])
     assert sizes.min() < 520

@@ -33,7 +33,8 @@ EXPLORING: Settings = {
 PATIENT: Settings = {
     # Pruned at random, hardly a seed grows up, and what helps is never seen.
     "initial_op_logits": {"PRUNE": -3.0, "FOSSILIZE": -2.0},
-    "entropy_coef_per_head": {"op": 0.03},
+    # What to grow is soon told apart; whether to grow depends on the host, and takes longer.
+    "entropy_coef_per_head": {"op": 0.03, "slot": 0.02, "blueprint": 0.02},
     # Before that all hosts look alike, and whether to grow cannot be learned from what is grown blindly.
     "first_growth": 4,
 }
@@ -43,7 +44,7 @@ A_THOUSAND_EPISODES: Settings = {
     "num_minibatches": 8,
     "rounds": 32,
     "workers": 2,
-    "pool_cases": 48,
+    "pool_cases": 128,
     "pool_host_seeds": 1,
     "run_checkpoint_every": 8,
     "eval_every": 0,
@@ -91,7 +92,7 @@ PRESETS: Mapping[str, Preset] = {
         },
     ),
     "cpu": Preset(
-        "learn to grow on draws of MNIST-1D and digits, on the cores of one machine",
+        "learn to grow on draws of MNIST-1D, on the cores of one machine",
         {**WHAT_AND_WHERE, **EXPLORING, **PATIENT, **A_THOUSAND_EPISODES, "suite": "cpu"},
     ),
     "shift": Preset(
