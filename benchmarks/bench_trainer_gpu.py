@@ -1,10 +1,12 @@
 """The whole training loop on CUDA: collecting with CIFAR-shaped hosts, rewards, learning, telling, saving.
 
 The task `synthetic` (hosts of 8-16-32 channels, batch 512, 88 minibatches an epoch, bf16) with every head free, full
-telemetry, one process. Goals with 32 hosts: >= 600,000 trained samples/s, <= 5 % of a round outside hosts.
+telemetry, one process or hosts over `--workers` more. Goals with 32 hosts: >= 600,000 trained samples/s, <= 5 % of a round outside hosts.
 Measured at 8, 32 and 128 hosts, with the device's peak memory of each.
 
-python benchmarks/bench_trainer_gpu.py [--quick]
+Workers share a device best under NVIDIA's MPS (`nvidia-cuda-mps-control -d`); without it they take turns.
+
+python benchmarks/bench_trainer_gpu.py [--quick] [--workers N]
 python benchmarks/bench_trainer_gpu.py --device cpu --hosts 2     # to see that it runs
 """
 
@@ -39,12 +41,13 @@ CELLS = (Cell(8, 10, 2), Cell(32, 10, 2), Cell(128, 6, 1))
 QUICK = (Cell(8, 6, 1), Cell(32, 6, 1))
 
 
-def measured(cell: Cell, device: str, folder: Path) -> Row:
+def measured(cell: Cell, device: str, workers: int, folder: Path) -> Row:
     on_gpu = device != "cpu"
     config = TrainingConfig(
         suite=f"synthetic:samples={cell.samples}",
         device=device,
         num_envs=cell.hosts,
+        workers=workers,
         horizon=cell.horizon,
         rounds=cell.rounds,
         pool_cases=1,
@@ -64,13 +67,14 @@ def measured(cell: Cell, device: str, folder: Path) -> Row:
         run.one()
         used = spent(run.stopwatch, before)
         print(f"\n{cell.hosts} hosts, all rounds\n{run.stopwatch.tree()}", flush=True)
-        steps = run.trainer.envs.episodes.host(0).steps_per_epoch  # type: ignore[attr-defined]
-    batch = task(Instance.parse(config.suite).task).batch
+    row = task(Instance.parse(config.suite).task)
+    batch, steps = row.batch, row.steps_per_epoch or max(cell.samples // row.batch, 1)
     epochs = cell.hosts * cell.horizon
     epoch_seconds = used.hosts - used.begin
     memory = torch.cuda.max_memory_allocated() / 2**20 if on_gpu else peak_mebibytes()
     return {
         "hosts": cell.hosts,
+        "workers": workers,
         "epochs": cell.horizon,
         "seconds / round": used.whole,
         "env-epochs / s": epochs / used.whole,
@@ -82,7 +86,7 @@ def measured(cell: Cell, device: str, folder: Path) -> Row:
         "learning": f"{used.learn / used.whole:.1%}",
         "telling": f"{used.tell / used.whole:.1%}",
         "saving": f"{used.remember / used.whole:.1%}",
-        "peak MiB": round(memory, 1),
+        "peak MiB": None if workers else round(memory, 1),
         "seconds before": round(prepared, 1),
     }
 
@@ -101,6 +105,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="shorter, and without 128 hosts")
     parser.add_argument("--device", default="cuda", help="cpu: a tiny setting, to see that it runs")
     parser.add_argument("--hosts", type=int, help="only so many")
+    parser.add_argument("--workers", type=int, default=0, help="processes to spread the hosts over")
     options = parser.parse_args()
     if options.device != "cpu" and not torch.cuda.is_available():
         print("bench_trainer_gpu: no CUDA device here, nothing was measured")
@@ -111,7 +116,7 @@ def main() -> None:
     with temporary_folder() as folder:
         os.environ["ESPER_CACHE"] = str(folder / "cache")
         for cell in chosen_cells(options):
-            rows.append(measured(cell, options.device, folder))
+            rows.append(measured(cell, options.device, options.workers, folder))
             print(rows[-1], flush=True)
     name = "trainer_gpu" if options.device != "cpu" else "trainer_gpu_tried_on_cpu"
     report(name, f"The whole training loop, hosts on {options.device}", rows)

@@ -249,7 +249,7 @@ class VectorizedPPOTrainer:
         every = self.config.eval_every
         last = self.round == self.config.rounds
         evaluated = bool(every) and (self.round % every == 0 or last)
-        score = self.evaluate() if evaluated else (None if every else batch.mean_gain)
+        score = self.evaluate() if evaluated else None
         if self.checkpoints is None:
             return
         better = score is not None and (self.best_score is None or score > self.best_score)

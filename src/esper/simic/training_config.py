@@ -192,7 +192,7 @@ class TrainingConfig:
     run_wandb: ranges.Flag = False
     """Send to Weights & Biases too, unless run_telemetry is off."""
     eval_every: ranges.CountOrZero = 25
-    """Rounds between evaluations on hosts it does not train on; 0 is never: the best is then the best round's."""
+    """Rounds between evaluations on hosts it does not train on; 0 is never: then the last is used as the best."""
     eval_episodes: ranges.Count = 24
     """Episodes of an evaluation."""
 

@@ -1,11 +1,14 @@
 """Chunks: every arm meets the same hosts, rows say what happened, and what would be repeated is not played."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from esper.nissa import Checkpoints
+from esper.nissa.provenance import collect_provenance
+from esper.shipping import controller_of_run
 from esper.simic.bench import BlindArm, LearnedArm, MatchedArm, RuleArm, ScheduleArm, find_controller
 from esper.simic.bench.arms import Arm, Group
 from esper.simic.bench.controllers import ControllerError, open_controller, require_fit
@@ -182,6 +185,26 @@ def test_a_controller_plays_as_it_was_trained(tiny: str, run: Path) -> None:
     require_fit(file, tiny)
 
 
+def test_an_exported_controller_plays_as_its_run(
+    tiny: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = find_controller(run)
+    provenance = collect_provenance(seeds={}, device="cpu", precision="fp32")
+    (run / "provenance.json").write_text(provenance.model_dump_json())
+    controller_of_run(run, checkpoint.checkpoint, name="mine").save(tmp_path / "mine")
+    exported = find_controller(tmp_path / "mine")
+    known = {("wait", 0, tiny): play(RuleArm("wait"), tiny)}
+    first, again = (play(LearnedArm("learned", (file,)), tiny, known) for file in (checkpoint, exported))
+    assert [row.decisions for row in first] == [row.decisions for row in again]
+    assert [row.utility for row in first] == [row.utility for row in again]
+    monkeypatch.setattr("esper.tamiyo.controller.SHIPPED", tmp_path)
+    assert find_controller(Path("mine")) == exported
+    shutil.copytree(tmp_path / "mine", tmp_path / "torn")
+    (tmp_path / "torn" / "weights.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(ControllerError, match="damaged, or replaced"):
+        open_controller(find_controller(tmp_path / "torn"))
+
+
 def test_a_cloned_network_is_a_controller(tmp_path: Path) -> None:
     config = TrainingConfig.preset("toy", num_envs=4, num_minibatches=1, hidden_size=16, pool_cases=8)
     network, _ = clone_rule(config, "probe_and_keep", episodes=8, held_out=1)
@@ -203,9 +226,11 @@ def test_controllers_are_found_and_mistakes_are_told(run: Path, tmp_path: Path) 
     last = run / "checkpoints" / "last.pt"
     assert find_controller(run).checkpoint == (best if best.exists() else last)
     assert find_controller(last).digest == find_controller(last).digest
-    with pytest.raises(ControllerError, match="there is no such run or checkpoint"):
+    with pytest.raises(ControllerError, match="there is no such controller, run or checkpoint"):
         find_controller(tmp_path / "none.pt")
-    with pytest.raises(ControllerError, match="is not the folder of a run with a checkpoint"):
+    with pytest.raises(
+        ControllerError, match="is not the folder of a controller, or of a run with a checkpoint"
+    ):
         find_controller(tmp_path)
     with pytest.raises(ControllerError, match="does not fit the hosts of mnist1d"):
         require_fit(find_controller(run), "mnist1d")

@@ -1,9 +1,9 @@
-"""Learned controllers, from the files that training leaves behind."""
+"""Learned controllers: those that come with Esper, and those in the files that training leaves behind."""
 
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from esper.simic.agent import CheckpointError
@@ -12,7 +12,9 @@ from esper.simic.cloning import CloningError, PolicyNetwork
 from esper.simic.configuration.errors import ConfigError
 from esper.simic.env.making import make_world
 from esper.simic.training_config import TrainingConfig
+from esper.leyline import SlotConfig
 from esper.tamiyo import Actor
+from esper.tamiyo import controller as saved
 from esper.tamiyo.space import GrowthSpace
 
 _BEST, _LAST = "best.pt", "last.pt"
@@ -44,7 +46,11 @@ class Controller:
 
 
 def find_controller(path: Path) -> ControllerFile:
-    """Of a run's folder (its best checkpoint, or else its last), of one checkpoint in it, or of a cloned network."""
+    """Of a controller by its name or folder, a run's folder (its best checkpoint, or else its last), one checkpoint
+    in it, or a cloned network."""
+    folder = saved.shipped_controllers().get(str(path), path)
+    if (folder / saved.CARD).is_file():
+        return ControllerFile(folder / saved.WEIGHTS, folder / saved.CARD, _digest(folder / saved.CARD))
     if path.suffix == CLONE and path.is_file():
         return ControllerFile(path, path, _digest(path))
     run = path if path.is_dir() else path.parent.parent
@@ -52,10 +58,10 @@ def find_controller(path: Path) -> ControllerFile:
     if path.is_dir():
         found = [each for name in (_BEST, _LAST) if (each := run / "checkpoints" / name).is_file()]
         if not found or not config.is_file():
-            raise ControllerError(f"{path} is not the folder of a run with a checkpoint")
+            raise ControllerError(f"{path} is not the folder of a controller, or of a run with a checkpoint")
         checkpoint = found[0]
     elif not path.is_file():
-        raise ControllerError(f"{path}: there is no such run or checkpoint")
+        raise ControllerError(f"{path}: there is no such controller, run or checkpoint")
     elif not config.is_file():
         raise ControllerError(f"{path}: expected a run's config.json at {config}")
     else:
@@ -71,14 +77,25 @@ def _digest(path: Path) -> str:
 def open_controller(file: ControllerFile) -> Controller:
     """Read from data alone; kept in this process."""
     try:
+        if file.config.name == saved.CARD:
+            return _open_saved(file.config.parent)
         if file.checkpoint.suffix == CLONE:
             return _open_clone(file.checkpoint)
         config = replace(TrainingConfig.load(file.config), workers=0, device="cpu")
         training = build(config)
         training.agent.load(file.checkpoint)
-    except (ConfigError, CheckpointError, CloningError) as error:
+    except (ConfigError, CheckpointError, CloningError, saved.ControllerError) as error:
         raise ControllerError(str(error)) from None
     return Controller(config, training.envs.space, training.agent.actor)
+
+
+def _open_saved(folder: Path) -> Controller:
+    """In the space and with the settings that its card tells of."""
+    controller = saved.Controller.load(folder)
+    told = controller.card.training
+    config = TrainingConfig.of({**told.settings, "workers": 0, "device": "cpu"})
+    space = GrowthSpace(SlotConfig(told.slots), told.blueprints)
+    return Controller(config, space, partial(controller.actor, space))
 
 
 def _open_clone(path: Path) -> Controller:
