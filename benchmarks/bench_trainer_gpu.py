@@ -1,7 +1,8 @@
 """The whole training loop on CUDA: collecting with CIFAR-shaped hosts, rewards, learning, telling, saving.
 
 The task `synthetic` (hosts of 8-16-32 channels, batch 512, 88 minibatches an epoch, bf16) with every head free, full
-telemetry, one process or hosts over `--workers` more. Goals with 32 hosts: >= 600,000 trained samples/s, <= 5 % of a round outside hosts.
+telemetry, one process or hosts over `--workers` more. Goals with 32 hosts: >= 600,000 trained samples/s, <= 5 % of a
+round outside hosts.
 Measured at 8, 32 and 128 hosts, with the device's peak memory of each.
 
 Workers share a device best under NVIDIA's MPS (`nvidia-cuda-mps-control -d`); without it they take turns.

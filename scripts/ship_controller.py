@@ -74,7 +74,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("controller", type=Path, help="a controller's folder")
     parser.add_argument("--as", dest="name", required=True, help="what it is called from now on")
     parser.add_argument("--summary", required=True, help="one line on what it is")
-    parser.add_argument("--bench", type=Path, required=True, help="the folder of a benchmark that it played in")
+    parser.add_argument(
+        "--bench", type=Path, required=True, help="the folder of a benchmark that it played in"
+    )
     parser.add_argument("--arm", default="learned")
     parser.add_argument("--member", type=int, required=True, help="which of the arm's controllers it is")
     return parser.parse_args()

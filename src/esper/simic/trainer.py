@@ -172,7 +172,7 @@ class VectorizedPPOTrainer:
         for anomaly in anomalies_raised(metrics.anomalies, round_number=self.round):
             self._tell(anomaly)
         with self.stopwatch.part("remember"):
-            self._remember(batch)
+            self._remember()
 
     def _collect(self, stop: StopRequest, log: RoundLog) -> BatchSummary | None:
         """A full rollout; None if somebody asked to stop before it was full."""
@@ -245,7 +245,7 @@ class VectorizedPPOTrainer:
 
     # What is remembered
 
-    def _remember(self, batch: BatchSummary) -> None:
+    def _remember(self) -> None:
         every = self.config.eval_every
         last = self.round == self.config.rounds
         evaluated = bool(every) and (self.round % every == 0 or last)

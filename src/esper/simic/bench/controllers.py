@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
+from esper.leyline import SlotConfig
 from esper.simic.agent import CheckpointError
 from esper.simic.building import build
 from esper.simic.cloning import CloningError, PolicyNetwork
 from esper.simic.configuration.errors import ConfigError
 from esper.simic.env.making import make_world
 from esper.simic.training_config import TrainingConfig
-from esper.leyline import SlotConfig
 from esper.tamiyo import Actor
 from esper.tamiyo import controller as saved
 from esper.tamiyo.space import GrowthSpace

@@ -1,0 +1,126 @@
+"""The README's table and its picture, from the rows of the benchmark alone.
+
+python scripts/headline.py            writes README.md and docs/headline.svg
+"""
+
+import textwrap
+from html import escape
+from pathlib import Path
+
+from esper.simic.bench import BenchTable, gate, read_bench, verdict
+from esper.simic.bench.comparison import ArmSummary
+
+ROOT = Path(__file__).parents[1]
+EVIDENCE = ROOT / "benchmarks" / "evidence" / "cpu"
+README, PICTURE = ROOT / "README.md", ROOT / "docs" / "headline.svg"
+BEGIN, END = "<!-- headline: made by scripts/headline.py -->", "<!-- /headline -->"
+WORDS = {
+    "wait": "never grow",
+    "random": "random legal operations",
+    "periodic": "rule: grow every few epochs",
+    "plateau": "rule: grow on a plateau",
+    "fit_ratio": "rule: grow while it underfits",
+    "probe_and_keep": "rule: try, measure, keep or prune",
+    "detect_then_probe": "rule: the same after a drop",
+    "sbs": "the single best of 58 schedules",
+    "vbs": "the best schedule of each instance",
+    "learned": "**learned controller**",
+    "static": "equal size: a wider host",
+    "from_birth": "equal size: its seeds, from birth",
+    "from_scratch": "equal size: its networks, from scratch",
+    "random_matched": "equal size: random seeds",
+    "blind": "its decisions on another instance",
+}
+ROW, LEFT, RIGHT, TOP = 26, 290, 900, 46
+
+
+def section(tables: tuple[BenchTable, ...]) -> str:
+    """What stands between the marks."""
+    whole, inside = tables[0], next(each for each in tables if each.subset == "inside the training ranges")
+    over_waiting, share, *_ = verdict(whole)
+    within = f"Inside the training ranges: {verdict(inside)[1].lower()}"
+    told = f"{gate(whole)} {over_waiting.capitalize()} {share} {within}"
+    rows = [
+        "| | utility over waiting, points | accuracy | parameters | training GFLOP |",
+        "| --- | --- | --- | --- | --- |",
+        *(_line(arm) for arm in _ordered(whole)),
+    ]
+    return "\n".join([*textwrap.wrap(told, 118), "", *rows])
+
+
+def _line(arm: ArmSummary) -> str:
+    flops = "" if arm.training_flops is None else f"{arm.training_flops / 1e9:.1f}"
+    accuracy = "" if arm.test_accuracy is None else f"{100 * arm.test_accuracy:.1f}"
+    parameters = "" if arm.parameters is None else f"{arm.parameters:,.0f}"
+    name = WORDS.get(arm.arm, arm.arm)
+    return f"| {name} (`{arm.arm}`) | {_points(arm)} | {accuracy} | {parameters} | {flops} |"
+
+
+def _points(arm: ArmSummary) -> str:
+    if arm.arm == "wait":
+        return "0"
+    value, low, high = (100 * each for each in (arm.over_wait.value, arm.over_wait.low, arm.over_wait.high))
+    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def _ordered(table: BenchTable) -> list[ArmSummary]:
+    return sorted(table.arms, key=lambda arm: -arm.over_wait.value)
+
+
+def picture(table: BenchTable) -> str:
+    """Each arm's gain over waiting with its 95 % interval, best first."""
+    arms = [arm for arm in _ordered(table) if arm.arm != "wait"]
+    low = min(arm.over_wait.low for arm in arms) * 100
+    high = max(arm.over_wait.high for arm in arms) * 100
+    first, last = int(low) - 1, int(high) + 1
+
+    def x(points: float) -> float:
+        return LEFT + (points - first) / (last - first) * (RIGHT - LEFT)
+
+    bottom = TOP + ROW * len(arms)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 {bottom + 44}" '
+        f'font-family="system-ui, sans-serif" font-size="14" role="img" '
+        f'aria-label="Utility over waiting of each arm, with 95 % intervals">',
+        f'<rect width="960" height="{bottom + 44}" rx="14" fill="#ffffff"/>',
+        f'<text x="24" y="28" font-weight="700" fill="#1a1a1a">Utility over never growing, in points, on '
+        f"{len(table.instances)} unseen instances x {table.seeds} hosts</text>",
+    ]
+    for tick in range(first, last + 1):
+        colour = "#444" if tick == 0 else "#ddd"
+        parts.append(f'<path d="M{x(tick):.1f} {TOP - 6} V{bottom + 4}" stroke="{colour}"/>')
+        parts.append(
+            f'<text x="{x(tick):.1f}" y="{bottom + 24}" text-anchor="middle" fill="#444">{tick:+d}</text>'
+        )
+    for place, arm in enumerate(arms):
+        y, told = TOP + ROW * (place + 0.5), WORDS.get(arm.arm, arm.arm).replace("**", "")
+        ours = arm.arm == "learned"
+        colour, weight = ("#0072b2", 700) if ours else ("#6c757d", 400)
+        value, near, far = (
+            x(100 * each) for each in (arm.over_wait.value, arm.over_wait.low, arm.over_wait.high)
+        )
+        parts += [
+            f'<text x="{LEFT - 16}" y="{y + 5:.1f}" text-anchor="end" font-weight="{weight}" fill="#222">'
+            f"{escape(told)}</text>",
+            f'<path d="M{near:.1f} {y:.1f} H{far:.1f}" stroke="{colour}" stroke-width="3"/>',
+            f'<circle cx="{value:.1f}" cy="{y:.1f}" r="{7 if ours else 5}" fill="{colour}"/>',
+        ]
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def with_section(readme: str, made: str) -> str:
+    before, begin, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"README.md lacks {BEGIN} or {END}")
+    return f"{before}{BEGIN}\n{made}\n{END}{after}"
+
+
+def main() -> None:
+    tables = read_bench(EVIDENCE).tables
+    README.write_text(with_section(README.read_text(), section(tables)))
+    PICTURE.write_text(picture(tables[0]))
+
+
+if __name__ == "__main__":
+    main()
