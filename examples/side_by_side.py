@@ -4,7 +4,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -204,7 +204,14 @@ def run(problem: Problem, description: str | None, arguments: Sequence[str] | No
     parser.add_argument(
         "--epochs", type=int, default=problem.epochs, help="of each run (default %(default)s)"
     )
+    parser.add_argument(
+        "--controller",
+        metavar="WHO",
+        help="who decides instead of the example's own rule: cpu-v1, a rule's name, a controller's folder",
+    )
     options = parser.parse_args(arguments)
+    if options.controller is not None:
+        problem = replace(problem, controller=lambda: options.controller)
     if options.seeds < 1 or options.epochs < 1:
         parser.error("--seeds and --epochs must be at least 1")
     torch.set_num_threads(1)

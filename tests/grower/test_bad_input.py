@@ -18,6 +18,7 @@ from esper.tamiyo.controller import ControllerError
 from esper.tolaria.governor import GovernorRules, Verdict
 from grower.loops import Loop, net
 from grower.test_grower import grown
+from tiny_controllers import tiny_controller
 
 
 def make(**options: object) -> Grower:
@@ -54,6 +55,31 @@ def test_what_is_refused_when_it_is_made(
 ) -> None:
     with pytest.raises(kind, match=message):
         make(**options)
+
+
+def test_an_optimizer_that_holds_only_a_part() -> None:
+    model = net()  # 42 + 56 + 24 parameters
+    with pytest.warns(
+        GrowthWarning, match=r"holds 66 of the model's 122 trainable parameters: 1\.0\.weight and 1"
+    ):
+        Grower(
+            model,
+            ["0"],
+            optimizer=torch.optim.Adam([*model[0].parameters(), *model[2].parameters()]),
+            example_input=Loop().inputs[:2],
+        )
+    frozen = net()
+    frozen[1].requires_grad_(False)  # meant to stay as it is: nothing to say
+    trained = [parameter for parameter in frozen.parameters() if parameter.requires_grad]
+    Grower(frozen, ["0"], optimizer=torch.optim.Adam(trained), example_input=Loop().inputs[:2])
+
+
+def test_a_run_too_short_for_its_controller() -> None:
+    late = tiny_controller(first_growth=4)
+    with pytest.warns(GrowthWarning, match=r"tiny germinates nothing before epoch 4, so in epochs=5 no seed"):
+        make(controller=late, epochs=5)
+    make(controller=late, epochs=6)
+    make(controller=late)
 
 
 class Lazy(nn.Module):

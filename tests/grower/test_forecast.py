@@ -17,6 +17,19 @@ def test_a_damped_trend_from_before_the_birth() -> None:
     assert forecast.advance(None, grown=True) == pytest.approx(0.5 + 0.04 * (0.7 + 0.49))
 
 
+def test_scores_on_both_sides_of_a_seed_that_is_gone() -> None:
+    forecast = Forecast()
+    for score in (0.1, 0.3, 0.4):
+        forecast.advance(score, grown=False)
+    forecast.advance(0.9, grown=True)
+    forecast.advance(0.9, grown=True)
+    assert forecast.advance(0.46, grown=False) == 0.46
+    # From epoch 3 to 6 it rose by 0.02 an epoch, from 1 to 6 by 0.072.
+    assert forecast.advance(0.9, grown=True) == pytest.approx(0.46 + 0.02 * 0.7)
+    assert forecast.advance(0.3, grown=False) == 0.3
+    assert forecast.advance(0.9, grown=True) is None  # what the seed left behind is a fall
+
+
 @pytest.mark.parametrize(
     ("scores", "expected"),
     [

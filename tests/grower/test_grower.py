@@ -261,17 +261,24 @@ def test_what_it_says() -> None:
     for part in parts:
         assert part in told, part
     assert "nothing was grown" in grown(1)[0].explain()
-    late, *_ = grown(6, schedule="germinate norm@0 t=4")
+    late, *_ = grown(6, schedule="germinate norm@0 t=4; advance 0 t=5")
     assert "over the forecast, which is no measurement" in late.explain()
 
 
 def test_nothing_is_claimed_for_growth_that_is_gone() -> None:
     kept, *_ = grown(9, schedule="germinate mlp@0 t=4; advance 0 t=5")
-    assert "the trend up to epoch 4, before the first seed, led to" in kept.explain()
-    gone, *_ = grown(9, schedule="germinate mlp@0 t=4; prune 0 t=6")
-    assert gone.history[5].gain_forecast is not None
+    assert "the trend up to epoch 5, the last without a seed, led to" in kept.explain()
+    gone, *_ = grown(9, schedule="germinate mlp@0 t=4; advance 0 t=5; prune 0 t=7")
+    assert gone.history[6].forecast != gone.history[6].score
     assert gone.model.added_parameters == 0
     assert "forecast" not in gone.explain()
+
+
+def test_what_the_end_took_out_is_told() -> None:
+    grower, *_ = grown(6, schedule="germinate mlp@0 t=2; germinate norm@1 t=4; advance 0 t=5", rent=100.0)
+    assert "finish" not in grower.explain()
+    grower.finish()
+    assert "finish: removed mlp at 0, norm at 1 (unfinished, or not worth the rent)" in grower.explain()
 
 
 def test_the_picture(tmp_path: Path) -> None:
@@ -284,19 +291,29 @@ def test_the_picture(tmp_path: Path) -> None:
     grown(0)[0].plot()
 
 
-def test_forecasts_are_measured_until_the_first_birth() -> None:
-    early, *_ = grown(4)
-    assert early.history[-1].forecast is None  # two epochs before the birth show no trend
-    grower, *_ = grown(7, schedule="germinate mlp@0 t=4")
-    for decision in grower.history[:4]:
+def test_forecasts_are_measured_while_no_seed_takes_part() -> None:
+    early, *_ = grown(4, schedule="germinate mlp@0 t=1; advance 0 t=2")
+    assert early.history[-1].forecast is None  # two epochs without a seed show no trend
+    grower, *_ = grown(7, schedule="germinate mlp@0 t=4; advance 0 t=5")
+    rent = 0.01 * grower.model.added_parameters / grower.model.host_parameters
+    for decision in grower.history[:5]:  # one in isolation owes its rent, and changes nothing
         assert decision.forecast == decision.score
-        assert decision.gain_forecast == pytest.approx(0.0)
+        assert decision.gain_forecast == pytest.approx(-rent if decision.added_parameters else 0.0)
     later = grower.history[-1]
     assert later.score is not None
     assert later.forecast is not None
-    assert later.gain_forecast == pytest.approx(
-        later.score - later.forecast - 0.01 * later.added_parameters / grower.model.host_parameters
+    assert later.forecast != later.score
+    assert later.gain_forecast == pytest.approx(later.score - later.forecast - rent)
+
+
+def test_a_forecast_begins_anew_when_the_seed_is_gone() -> None:
+    """A seed that was tried and pruned is no anchor: what came after it was measured."""
+    grower, *_ = grown(
+        10, schedule="germinate mlp@0 t=3; advance 0 t=4; prune 0 t=6; germinate norm@1 t=8; advance 1 t=9"
     )
+    measured = [decision.forecast == decision.score for decision in grower.history]
+    assert measured == [True] * 4 + [False] * 2 + [True] * 3 + [False]
+    assert "the trend up to epoch 9, the last without a seed" in grower.explain()
 
 
 def test_importing_esper_stays_cheap() -> None:

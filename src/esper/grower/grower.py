@@ -23,8 +23,9 @@ from esper.grower.host import LoopHost
 from esper.grower.measuring import Scale, SeedWorth, Validate, as_call, measure, seed_worths
 from esper.grower.metrics import EpochMetrics, read_metrics
 from esper.grower.paying import Paymaster
-from esper.grower.refusing import refuse_parallel, refuse_wrapping, require_count
-from esper.kasmina import GrowingModel, GrowthRules, WrapError, wrap
+from esper.grower.refusing import refuse_parallel, require_count, too_short, untrained_part
+from esper.grower.wrapping import Wrapping
+from esper.kasmina import GrowthRules
 from esper.kasmina.coalitions import live_slots
 from esper.kasmina.execution import execute
 from esper.kasmina.optimisers import Scheduler
@@ -114,38 +115,17 @@ class Grower:
         refuse_parallel(model)
         self._validate = None if validate is None else as_call(validate)
         self._decider = decider(controller, seed=seed, generator=generator)
-        if isinstance(model, GrowingModel):
-            refuse_wrapping(
-                {
-                    "slots": slots,
-                    "example_input": example_input,
-                    "layout": layout,
-                    "causal": causal,
-                    "blueprints": blueprints,
-                    "rules": rules,
-                    "events": events,
-                    "isolation_penalty": isolation_penalty,
-                },
-                usual={"causal": False, "isolation_penalty": 1.0},
-            )
-            self.model = model
-        elif slots is None or example_input is None:
-            raise WrapError(
-                "slots and example_input are missing: where may the model grow, and what goes through it?"
-            )
-        else:
-            self.model = wrap(
-                model,
-                slots,
-                example_input,
-                layout=layout,
-                causal=causal,
-                blueprints=blueprints,
-                rules=rules,
-                isolation_penalty=isolation_penalty / accumulate,
-                seed=seed,
-                events=events,
-            )
+        wrapping = Wrapping(
+            slots=slots,
+            example_input=example_input,
+            layout=layout,
+            causal=causal,
+            blueprints=blueprints,
+            rules=rules,
+            events=events,
+            isolation_penalty=isolation_penalty,
+        )
+        self.model = wrapping.growing(model, accumulate=accumulate, seed=seed)
         if parameter_budget is not None:
             require_room(self.model, parameter_budget)
         self.model.attach(optimizer, scheduler, scaler=scaler, seed_lr_multiplier=seed_lr_multiplier)
@@ -155,10 +135,8 @@ class Grower:
         self._host = LoopHost(self.model, training_samples)
         self._guard = Guard(self.model, governor)
         self._watch = GradientWatch(self.model, optimizer, before_first=self._guard.remember)
-        self._scale, self._seed_scale = (
-            Scale(),
-            Scale(),
-        )  # what the loop says need not be what `validate` measures
+        # What the loop says need not be what `validate` measures.
+        self._scale, self._seed_scale = Scale(), Scale()
         card = self._decider.controller.card if isinstance(self._decider, LearnedDecider) else None
         self._pay = Paymaster(rent, None if card is None else card.reward)
         self._observer = self._decider.observer(
@@ -168,6 +146,14 @@ class Grower:
         self._compiled = CompileWatch(self.model)
         self._notes = Notes()
         self._undecided = False  # whether the last decision is still without an epoch of training behind it
+        self._removed: dict[str, str] = {}  # slot -> blueprint of the seeds that finish() took out
+        first_growth = 0 if card is None else card.first_growth
+        for doubt in (
+            untrained_part(self.model.host, optimizer),
+            too_short(self.controller, first_growth, epochs) if first_growth else None,
+        ):
+            if doubt is not None:
+                self._notes.warn(doubt)
 
     @property
     def controller(self) -> str:
@@ -242,7 +228,7 @@ class Grower:
         if self._is_late:
             self._observer.extend(0, self.epoch + EPOCHS_AHEAD)
         score = self._scale.score(metrics)
-        grown = any(slot.life.births for slot in self.model.slots.values())
+        grown = any(slot.alpha > 0.0 for slot in self.model.slots.values())
         reward = self._pay.pay(score, self.model.added_parameters, self.model.host_parameters, grown=grown)
         if self.epoch == self.epochs:
             choice, reason = Choice(_WAIT), "the last epoch: finish() settles"
@@ -387,7 +373,7 @@ class Grower:
 
     def explain(self) -> str:
         """What was done and why, and where that has led."""
-        return telling.explain(self.model, self.history, self.controller)
+        return telling.explain(self.model, self.history, self.controller, self._removed)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
         """The score against its forecast, and the life of every seed; with a path, also as a file (.png, .svg)."""
@@ -413,7 +399,9 @@ class Grower:
         if self._undecided and not self._watch.steps:
             self._guard.restore()  # the last decision was never trained with
             self._undecided = False
+        before = {name: slot.seed.blueprint_name for name, slot in self.model.slots.items() if slot.seed}
         settle_model(self.model, self.rent, self._validate, self._seed_scale, committed_only=committed_only)
+        self._removed |= {name: kind for name, kind in before.items() if not self.model.slots[name].seed}
         return self.model.export()
 
     def state_dict(self) -> dict[str, object]:

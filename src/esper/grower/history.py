@@ -1,6 +1,6 @@
 """What a grower did and why: one decision an epoch, in words and numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter
@@ -48,7 +48,7 @@ class Decision:
     score: float | None
     """Validation accuracy; without one, minus the validation loss over the first."""
     forecast: float | None
-    """The score that was to be expected without growth: measured until the first birth, then extrapolated."""
+    """The score that was to be expected without growth: measured while no seed takes part, else extrapolated."""
     gain_forecast: float | None
     """Score minus rent, over that forecast. A forecast, not a measurement: nobody trained the other model."""
     added_parameters: int
@@ -58,6 +58,11 @@ class Decision:
     """Why the governor went back to the last good epoch."""
     notes: tuple[str, ...] = field(default=())
     """What else happened: warnings, recompilation, seeds that were removed."""
+
+    @property
+    def seeds_take_part(self) -> bool:
+        """Whether the score is that of a model with seeds in it; one in TRAINING changes nothing yet."""
+        return any(slot.alpha > 0.0 for slot in self.slots.values())
 
     def __str__(self) -> str:
         return f"epoch {self.epoch}: {described(self.action)} ({self.reason})"
@@ -108,8 +113,10 @@ def reason_for(action: ActionSpec, situation: Situation, rent: float, probabilit
     return "; ".join(facts)
 
 
-def explain(model: GrowingModel, history: Sequence[Decision], controller: str) -> str:
-    """What was done and why, and where that has led."""
+def explain(
+    model: GrowingModel, history: Sequence[Decision], controller: str, removed: Mapping[str, str]
+) -> str:
+    """What was done and why, and where that has led; `removed` are the blueprints that the end took out, by slot."""
     lines = [f"controller {controller}, {len(history)} epochs", "", draw_text(model), ""]
     told = [
         decision
@@ -122,6 +129,9 @@ def explain(model: GrowingModel, history: Sequence[Decision], controller: str) -
         lines += [f"epoch {decision.epoch}: {note}" for note in decision.notes]
     if not told:
         lines.append("nothing was grown")
+    if removed:
+        gone = ", ".join(f"{blueprint} at {slot}" for slot, blueprint in removed.items())
+        lines.append(f"finish: removed {gone} (unfinished, or not worth the rent)")
     lines += ["", *_outcome(model, history)]
     return "\n".join(lines)
 
@@ -134,11 +144,11 @@ def _outcome(model: GrowingModel, history: Sequence[Decision]) -> list[str]:
     if not model.added_parameters:  # the forecast is of a model without growth, and this is one
         return lines
     scored = [decision for decision in history if decision.gain_forecast is not None]
-    if scored and any(decision.added_parameters for decision in scored):
+    bare = [decision.epoch for decision in scored if not decision.seeds_take_part]
+    if bare and scored[-1].seeds_take_part:
         last = scored[-1]
-        first = next(each.epoch for each in history if each.added_parameters) - 1
         lines.append(
-            f"score {last.score:.4f} where the trend up to epoch {first}, before the first seed, led to "
+            f"score {last.score:.4f} where the trend up to epoch {bare[-1]}, the last without a seed, led to "
             f"{last.forecast:.4f}: utility {last.gain_forecast:+.4f} over the forecast, which is no measurement"
         )
     return lines

@@ -1,4 +1,4 @@
-"""What growing has brought, as far as a single run can know: utility over a forecast from before the first birth.
+"""What growing has brought, as far as a single run can know: utility over a forecast from before a seed took part.
 
 In the environments gain is measured against the same host trained without growth. Nobody trains that in a user's
 loop, so here it is a forecast, and is called one.
@@ -22,40 +22,48 @@ FALL = 0.05
 
 @dataclass(slots=True)
 class Forecast:
-    """The score without growth: as measured until the first birth, from then on a damped trend.
+    """The score without growth: as measured while no seed takes part, from then on a damped trend.
 
-    f(b + k) = s_b + m (d + d^2 + ... + d^k), with s_b the last score before the birth and m its rise an epoch: the
+    f(b + k) = s_b + m (d + d^2 + ... + d^k), with s_b the last score without a seed and m its rise an epoch: the
     last one or the window's mean, whichever is smaller, and never a fall. After a fall by `FALL` nothing is foreseen:
-    the model may recover by itself, and growth must not get the credit
+    the model may recover by itself, and growth must not get the credit. When the last seed is gone the score is
+    measured again, and the next forecast begins there; epochs with a seed count as time in the trend, not as scores
     """
 
-    scores: list[float] = field(default_factory=list)
-    """The last ones before the birth."""
+    scores: list[tuple[int, float]] = field(default_factory=list)
+    """Epoch and score, the last ones that no seed took part in."""
+    epoch: int = 0
     epochs_since: int = 0
+    """Epochs that seeds have taken part in without a break."""
 
     def advance(self, score: float | None, *, grown: bool) -> float | None:
-        """One epoch on; None where nothing can be foreseen."""
-        if grown:
-            self.epochs_since += 1
-        elif score is not None:
-            self.scores = [*self.scores, score][-WINDOW:]
+        """One epoch on, `grown` if a seed took part in it; None where nothing can be foreseen."""
+        self.epoch += 1
+        self.epochs_since = self.epochs_since + 1 if grown else 0
+        if not grown and score is not None:
+            self.scores = [*self.scores, (self.epoch, score)][-WINDOW:]
         return self.now
 
     @property
     def now(self) -> float | None:
         if not self.epochs_since:
-            return self.scores[-1] if self.scores else None
+            return self.scores[-1][1] if self.scores else None
         if len(self.scores) < LEAST:
             return None
-        if max(self.scores) - self.scores[-1] > FALL:
+        first, before, (_, last) = self.scores[0], self.scores[-2], self.scores[-1]
+        best = max(score for _, score in self.scores)
+        if best - last > FALL:
             return None
-        first, before, last = self.scores[0], self.scores[-2], self.scores[-1]
-        mean, latest = (last - first) / (len(self.scores) - 1), last - before
-        trend = max(min(mean, latest), 0.0)
+        trend = max(min(self._rise(first), self._rise(before)), 0.0)
         reach = sum(DAMPING**k for k in range(1, self.epochs_since + 1))
         # Accuracy ends at 1; a score without it is minus a loss, and ends at 0.
-        ceiling = 0.0 if max(self.scores) <= 0.0 else 1.0
+        ceiling = 0.0 if best <= 0.0 else 1.0
         return min(last + trend * reach, max(ceiling, last))
+
+    def _rise(self, since: tuple[int, float]) -> float:
+        """An epoch, up to the last score."""
+        epoch, score = self.scores[-1]
+        return (score - since[1]) / (epoch - since[0])
 
 
 @dataclass(slots=True)

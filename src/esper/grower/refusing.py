@@ -1,11 +1,13 @@
-"""What a grower does not take on, told when it is made."""
-
-from collections.abc import Mapping
+"""What a grower does not take on, and what it has doubts about, told when it is made."""
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from esper.kasmina import WrapError
+
+EPOCHS_TO_BLEND = 2
+"""Of a seed's life until the output shows it: one behind the host, and one of its ramp."""
 
 
 def refuse_parallel(model: nn.Module) -> None:
@@ -33,15 +35,27 @@ def require_count(name: str, value: object) -> None:
         raise ValueError(f"{name} is {value!r}; expected a whole number >= 1, or None where it is unknown")
 
 
-def refuse_wrapping(options: Mapping[str, object], usual: Mapping[str, object]) -> None:
-    """A GrowingModel was wrapped by somebody else: options of wrapping would change nothing in it."""
-    given = [
-        name
-        for name, value in options.items()
-        if value is not None and not (name in usual and value == usual[name])
-    ]
-    if given:
-        raise WrapError(
-            f"the model is a GrowingModel and was wrapped already: leave out {', '.join(given)}, or give them to "
-            "esper.wrap"
-        )
+def untrained_part(host: nn.Module, optimizer: Optimizer) -> str | None:
+    """What to say of an optimiser that leaves out parameters that could be trained; None if it has them all."""
+    owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    trainable = {name: p for name, p in host.named_parameters() if p.requires_grad}
+    missing = [name for name, parameter in trainable.items() if id(parameter) not in owned]
+    if not missing:
+        return None
+    total = sum(parameter.numel() for parameter in trainable.values())
+    held = total - sum(trainable[name].numel() for name in missing)
+    others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    return (
+        f"the optimizer holds {held:,} of the model's {total:,} trainable parameters: {missing[0]}{others} will not "
+        "be trained. Make it from model.parameters(), or call requires_grad_(False) on what is meant to stay as it is"
+    )
+
+
+def too_short(name: str, first_growth: int, epochs: int | None) -> str | None:
+    """What to say of a run in which this controller cannot grow anything; None if it can."""
+    if epochs is None or epochs >= first_growth + EPOCHS_TO_BLEND:
+        return None
+    return (
+        f"controller {name} germinates nothing before epoch {first_growth}, so in epochs={epochs} no seed can take "
+        "part: train longer, or choose a rule such as controller='probe_and_keep'"
+    )

@@ -16,7 +16,7 @@ from esper.leyline import EpochReport, LifecycleOp
 if TYPE_CHECKING:
     from esper.grower.grower import Grower
 
-FORMAT, VERSION = "esper grower", 1
+FORMAT, VERSION = "esper grower", 2
 _SCALE = TypeAdapter(Scale)
 
 

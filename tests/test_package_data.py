@@ -1,0 +1,36 @@
+"""What Esper ships beside its code is in the package, found the way that an installed one finds it."""
+
+import hashlib
+import json
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CONTROLLERS = ("cpu-v1",)
+OUTCOMES = ("cpu.parquet",)
+
+
+@pytest.mark.parametrize("name", CONTROLLERS)
+def test_a_controller_is_whole(name: str) -> None:
+    folder = files("esper") / "controllers" / name
+    card = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+    weights = (folder / "weights.safetensors").read_bytes()
+    assert card["name"] == name
+    assert card["weights_sha256"] == hashlib.sha256(weights).hexdigest()
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_the_outcomes_of_schedules_are_there(name: str) -> None:
+    content = (files("esper.simic.bench") / "outcomes" / name).read_bytes()
+    assert (content[:4], content[-4:]) == (b"PAR1", b"PAR1")
+
+
+def test_nothing_of_it_is_left_out_of_a_wheel() -> None:
+    """Hatch packs what git does not ignore under `packages`: no pattern may take data away again."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert settings == {"targets": {"wheel": {"packages": ["src/esper"]}}}
+    ignored = (ROOT / ".gitignore").read_text().split()
+    assert not {"*.parquet", "*.safetensors", "*.json", "controllers/", "outcomes/"} & set(ignored)
