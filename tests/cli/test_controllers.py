@@ -31,7 +31,7 @@ def test_a_run_becomes_a_controller(trained: Path, capsys: pytest.CaptureFixture
     assert (
         main(["controllers", "export", "mine", "--to", "given", "--summary", "a try", "--episodes", "3"]) == 0
     )
-    assert capsys.readouterr().out == "best checkpoint of mine is now the controller given\n"
+    assert capsys.readouterr().out == "last checkpoint of mine is now the controller given\n"
     card = Controller.load("given").card
     assert (card.name, card.summary, card.licence) == ("given", "a try", "MIT")
     assert card.network.hidden_size == 13
@@ -82,12 +82,19 @@ def test_the_list(
         "toy",
         "-",
         "-",
+        "-",
         "MIT",
         "knows",
         "nothing",
     ]
     assert main(["controllers", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["name"] == "tiny"
+
+
+def test_what_comes_with_esper_is_listed_beside_the_best_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["controllers"]) == 0
+    shipped = capsys.readouterr().out.splitlines()[1]
+    assert shipped.split()[:7] == ["cpu-v1", "cpu", "54400", "+0.028", "on", "cpu", "+0.009"]
 
 
 @pytest.mark.parametrize(

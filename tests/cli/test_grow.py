@@ -51,6 +51,16 @@ def test_it_tells_of_every_epoch_and_of_the_end(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == ""
 
 
+def test_a_run_too_short_for_its_controller_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    short = ["grow", "tiny", "--controller", "cpu-v1", "--quiet"]
+    assert main([*short, "--epochs", "5"]) == 0
+    assert (
+        "note: controller cpu-v1 germinates nothing before epoch 4, so in epochs=5" in capsys.readouterr().err
+    )
+    assert main([*short, "--epochs", "6"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_waiting_gains_exactly_nothing() -> None:
     grown = grow_case("tiny", decider("wait"), epochs=5)
     assert grown.summary.gain == 0.0

@@ -82,6 +82,11 @@ def test_a_run_too_short_for_its_controller() -> None:
     make(controller=late)
 
 
+def test_a_forced_wait_is_told_as_one() -> None:
+    decision = grown(1, controller=tiny_controller(first_growth=4))[0].history[0]
+    assert decision.reason == "controller tiny germinates nothing before epoch 4"
+
+
 class Lazy(nn.Module):
     def __init__(self) -> None:
         super().__init__()

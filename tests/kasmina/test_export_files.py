@@ -29,6 +29,7 @@ def test_it_computes_the_same(ending: str, layout: Layout, tmp_path: Path) -> No
     wide = tiny_input(layout, batch=6)
     example = wide.expand(*wide.shape)[::2]  # a view with strides of its own
     write_model(model, path, example)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]  # one, that can be moved
     inputs = tiny_input(layout, batch=7, seed=4)
     with torch.no_grad():
         expected = model(inputs)

@@ -10,7 +10,15 @@ from esper.cli.output import as_json, table
 if TYPE_CHECKING:
     from esper.tamiyo.controller_card import ControllerCard
 
-COLUMNS = ("controller", "trained on", "steps", "gain over waiting", "licence", "what it is")
+COLUMNS = (
+    "controller",
+    "trained on suite",
+    "steps",
+    "gain over waiting",
+    "best rule",
+    "licence",
+    "what it is",
+)
 
 
 def run(arguments: list[str]) -> int:
@@ -41,7 +49,10 @@ def run(arguments: list[str]) -> int:
 def _row(card: "ControllerCard") -> tuple[object, ...]:
     own = [row for row in card.evidence if row.policy == card.name]
     gain = f"{own[0].gain:+.3f} on {own[0].suite}" if own else None
-    return card.name, card.training.suite, card.training.env_steps, gain, card.licence, card.summary
+    others = [row for row in card.evidence if own and row.policy != card.name and row.suite == own[0].suite]
+    best = max(others, key=lambda row: row.gain, default=None)
+    rule = None if best is None else f"{best.gain:+.3f} {best.policy}"
+    return card.name, card.training.suite, card.training.env_steps, gain, rule, card.licence, card.summary
 
 
 def _export(arguments: list[str]) -> int:

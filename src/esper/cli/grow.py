@@ -1,5 +1,6 @@
 """`esper grow`: grow a model on one of our tasks, watch it, export it."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ def run(arguments: list[str]) -> int:
         "Grow the host of a task under a controller, and compare it with the same host without growth.\n"
         "A controller is one that comes with Esper, a folder (`esper controllers`), or a rule: wait, random,\n"
         "periodic, plateau, fit_ratio, probe_and_keep, detect_then_probe.",
-        "esper grow mnist1d:shuffled=1.0 --controller probe_and_keep --export grown.onnx",
+        "esper grow mnist1d:shuffled=1.0 --controller cpu-v1 --export grown.onnx",
     )
     parser.add_argument("task", metavar="TASK", help="a task or an instance of one (`esper tasks`)")
     parser.add_argument(
@@ -62,6 +63,7 @@ def _grow(chosen: "Namespace") -> int:
     require_suite(case)
     import torch
 
+    from esper.grower.refusing import too_short
     from esper.kasmina.export_files import require_writable, write_model
     from esper.simic.growing import grow_case
     from esper.tamiyo.deciders import decider
@@ -77,6 +79,9 @@ def _grow(chosen: "Namespace") -> int:
     if chosen.device != "cpu" and not torch.cuda.is_available():
         raise BadInput(f"device is {chosen.device!r}, and torch finds no CUDA device; `esper doctor` tells")
     silent = chosen.quiet or chosen.json
+    doubt = too_short(who, chosen.epochs)
+    if doubt is not None:
+        print(f"note: {doubt}", file=sys.stderr)
 
     def tell(epoch: "GrownEpoch") -> None:
         if not silent:

@@ -147,11 +147,9 @@ class Grower:
         self._notes = Notes()
         self._undecided = False  # whether the last decision is still without an epoch of training behind it
         self._removed: dict[str, str] = {}  # slot -> blueprint of the seeds that finish() took out
-        first_growth = 0 if card is None else card.first_growth
-        for doubt in (
-            untrained_part(self.model.host, optimizer),
-            too_short(self.controller, first_growth, epochs) if first_growth else None,
-        ):
+        self._first_growth = 0 if card is None else card.first_growth
+        doubts = untrained_part(self.model.host, optimizer), too_short(self._decider, epochs)
+        for doubt in doubts:
             if doubt is not None:
                 self._notes.warn(doubt)
 
@@ -255,6 +253,11 @@ class Grower:
                 f"controller {self.controller} asked for what cannot be done, so nothing was: {reason}"
             )
             return Choice(_WAIT), reason
+        if self.epoch < self._first_growth and not live_slots(self.model):
+            return (
+                choice,
+                f"controller {self.controller} germinates nothing before epoch {self._first_growth}",
+            )
         told = telling.reason_for(action, situation, self.rent, choice.probability)
         return replace(choice, action=action), told
 

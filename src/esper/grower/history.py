@@ -95,7 +95,7 @@ def reason_for(action: ActionSpec, situation: Situation, rent: float, probabilit
             f"{card.parameters:,} parameters, {card.parameters / signals.host_parameters:.1%} of the host"
         )
         stuck = signals.plateau_epochs
-        facts.append(f"validation has not improved for {stuck} epochs" if stuck else "validation improves")
+        facts.append(f"validation has not improved for {_epochs(stuck)}" if stuck else "validation improves")
     elif seed is not None:
         if seed.probe is not None:
             facts.append(f"switching it on would change the score by {seed.probe:+.3f}")
@@ -104,13 +104,17 @@ def reason_for(action: ActionSpec, situation: Situation, rent: float, probabilit
             facts.append(f"contribution {seed.contribution:+.3f} by leaving it out, rent {owed:.4f}")
         elif seed.probe is None:
             facts.append("its contribution is unknown")
-        facts.append(f"{seed.age} epochs old")
+        facts.append(f"{_epochs(seed.age)} old")
     else:
         live = [slot.name for slot in situation.slots if slot.stage.is_live]
         facts.append(f"seeds at {', '.join(live)}" if live else "no seed is live")
     if probability is not None:
         facts.append(f"chosen with probability {probability:.2f}")
     return "; ".join(facts)
+
+
+def _epochs(count: int) -> str:
+    return f"{count} epoch" if count == 1 else f"{count} epochs"
 
 
 def explain(

@@ -5,6 +5,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from esper.kasmina import WrapError
+from esper.tamiyo.deciders import Decider, LearnedDecider
 
 EPOCHS_TO_BLEND = 2
 """Of a seed's life until the output shows it: one behind the host, and one of its ramp."""
@@ -51,11 +52,14 @@ def untrained_part(host: nn.Module, optimizer: Optimizer) -> str | None:
     )
 
 
-def too_short(name: str, first_growth: int, epochs: int | None) -> str | None:
-    """What to say of a run in which this controller cannot grow anything; None if it can."""
-    if epochs is None or epochs >= first_growth + EPOCHS_TO_BLEND:
+def too_short(who: Decider, epochs: int | None) -> str | None:
+    """What to say of a run in which this decider cannot grow anything; None if it can."""
+    if epochs is None or not isinstance(who, LearnedDecider):
+        return None
+    first_growth = who.controller.card.first_growth
+    if not first_growth or epochs >= first_growth + EPOCHS_TO_BLEND:
         return None
     return (
-        f"controller {name} germinates nothing before epoch {first_growth}, so in epochs={epochs} no seed can take "
-        "part: train longer, or choose a rule such as controller='probe_and_keep'"
+        f"controller {who.name} germinates nothing before epoch {first_growth}, so in epochs={epochs} no seed can "
+        "take part: train longer, or choose a rule such as probe_and_keep"
     )

@@ -19,6 +19,9 @@ ENDINGS = {
     ".pt2": "a torch.export program, to run with torch alone",
 }
 
+ONE_ONNX_FILE = 2**30
+"""Bytes of weights up to which a program is one file, easily moved; beyond them ONNX needs a second (.onnx.data)."""
+
 
 def require_writable(path: Path) -> None:
     """Raise before anything is trained, if the ending or what it needs is not there."""
@@ -63,6 +66,18 @@ def _quiet() -> Iterator[None]:
 def _write_program(plain: nn.Module, target: Path, example_input: Tensor) -> None:
     batch = ({0: torch.export.Dim.AUTO},)
     if target.suffix == ".onnx":
-        torch.onnx.export(plain, (example_input,), target, dynamo=True, dynamic_shapes=batch, verbose=False)
+        torch.onnx.export(
+            plain,
+            (example_input,),
+            target,
+            dynamo=True,
+            dynamic_shapes=batch,
+            external_data=_bytes(plain) > ONE_ONNX_FILE,
+            verbose=False,
+        )
     else:
         torch.export.save(torch.export.export(plain, (example_input,), dynamic_shapes=batch), target)
+
+
+def _bytes(plain: nn.Module) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in plain.state_dict().values())
