@@ -31,7 +31,7 @@ def test_a_run_becomes_a_controller(trained: Path, capsys: pytest.CaptureFixture
     assert (
         main(["controllers", "export", "mine", "--to", "given", "--summary", "a try", "--episodes", "3"]) == 0
     )
-    assert capsys.readouterr().out == "best checkpoint of mine is now the controller given\n"
+    assert capsys.readouterr().out == "last checkpoint of mine is now the controller given\n"
     card = Controller.load("given").card
     assert (card.name, card.summary, card.licence) == ("given", "a try", "MIT")
     assert card.network.hidden_size == 13
