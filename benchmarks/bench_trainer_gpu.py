@@ -87,7 +87,7 @@ def measured(cell: Cell, device: str, workers: int, folder: Path) -> Row:
         "learning": f"{used.learn / used.whole:.1%}",
         "telling": f"{used.tell / used.whole:.1%}",
         "saving": f"{used.remember / used.whole:.1%}",
-        "peak MiB": None if workers else round(memory, 1),
+        "peak MiB": "of workers, not known" if workers else round(memory, 1),
         "seconds before": round(prepared, 1),
     }
 

@@ -112,7 +112,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(
         (["--instances", "0"], "instances is 0"),
         (["--instances", "1", "--arms", "blind"], "blind copies decisions from another instance"),
         (["--processes", "0"], "processes is 0"),
-        (["--controller", "missing"], "missing: there is no such run or checkpoint"),
+        (["--controller", "missing"], "missing: there is no such controller, run or checkpoint"),
         (["--controller", "a b=missing"], "controller is named 'a b'"),
         (["--controller", "wait=missing"], "a controller is named 'wait', which is another arm's name"),
         (["--match", "nobody"], "match is 'nobody'"),

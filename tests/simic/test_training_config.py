@@ -139,7 +139,7 @@ def test_unknown_operations_are_refused() -> None:
         ({"run_name": "none"}, "run_name is 'none'"),
         (
             {"warm_start": "weights.pt"},
-            "warm_start is 'weights.pt'; expected the name of a rule, the path of",
+            "warm_start is 'weights.pt'; expected the name of a rule or controller",
         ),
         ({"freeze_tempo": 4}, "freeze_tempo is 4; expected one of 3, 5, 8, or None"),
         ({"freeze_style": "glue"}, "freeze_style is 'glue'; expected one of linear_add, "),

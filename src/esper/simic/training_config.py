@@ -121,7 +121,7 @@ class TrainingConfig:
     initial_op_logits: ranges.OpLogits = field(default_factory=dict)
     """operation -> its logit before anything is learned, 0 where not named: under 0 it is tried seldom at first."""
     warm_start: ranges.WarmStart = None
-    """A rule to imitate before the first round, or the file of a `PolicyNetwork`; None starts from nothing."""
+    """A rule to imitate before the first round, a controller, or the file of a `PolicyNetwork`; None begins anew."""
 
     # Heads that are not learned
 

@@ -23,8 +23,10 @@ from esper.simic.env import make_env
 from esper.simic.evaluation import LearnedPlayer, RulePlayer
 from esper.simic.trainer import train_ppo_vectorized
 from esper.simic.training_config import TrainingConfig
+from esper.tamiyo.controller_card import NetworkRecord
 from esper.tamiyo.rules import rule_policy
 from esper.tamiyo.space import GrowthSpace
+from tiny_controllers import tiny_controller
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
 
@@ -182,6 +184,21 @@ def test_ppo_starts_from_a_saved_clone(taught: PolicyNetwork, tmp_path: Path) ->
         warm_start(build(config(hidden_size=16)), replace(started, hidden_size=16))
 
 
+def test_ppo_starts_from_a_controller(tmp_path: Path) -> None:
+    """Of another suite's slots and blueprints; its critic comes with it."""
+    controller = tiny_controller(network=NetworkRecord(hidden_size=64, width=64, key_size=32))
+    controller.save(tmp_path / "mine")
+    started = config(warm_start=str(tmp_path / "mine"))
+    require_warm_start(started)
+    training = build(started)
+    assert warm_start(training, started) is None
+    for name, value in training.agent.policy.state_dict().items():
+        assert torch.equal(value, controller.weights[name]), name
+    tiny_controller().save(tmp_path / "tiny")
+    with pytest.raises(ConfigError, match=r"hidden_size 11; this run has hidden_size 64 \(.* does not fit\)"):
+        warm_start(training, config(warm_start=str(tmp_path / "tiny")))
+
+
 def test_ppo_starts_from_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("esper.simic.cloning.starting.EPISODES", 8)
     started = config(warm_start="plateau")
@@ -226,5 +243,5 @@ def test_mistakes_are_told_before_anything_takes_time(given: str, message: str) 
 
 @pytest.mark.parametrize("given", ["none", "two words", "weights.pt"])
 def test_a_warm_start_is_a_rule_or_a_file(given: str) -> None:
-    with pytest.raises(ConfigError, match=r"warm_start is .*expected the name of a rule"):
+    with pytest.raises(ConfigError, match=r"warm_start is .*expected the name of a rule or controller"):
         config(warm_start=given)

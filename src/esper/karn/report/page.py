@@ -77,7 +77,7 @@ def _head(table: BenchTable) -> str:
         f"{len(table.instances)} task instances that nothing was trained on, {table.seeds} random starts each"
     )
     if "digits" in table.instances and len(table.instances) > 1:
-        met += " (digits is among them: there only the starts and the test split are new)"
+        met += " (digits is among them, a task of another kind)"
     return f"""<header><p class="kicker">Esper benchmark</p>
 <h1>Does deciding how to grow pay on <em>{escape(table.suite)}</em>?</h1>
 <p class="lead">Esper grows a small neural network while it trains: it plants <em>seeds</em> (small modules) in

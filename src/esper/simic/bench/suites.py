@@ -33,7 +33,7 @@ class BenchSuite:
 
 
 def bench_suite(name: str) -> BenchSuite:
-    """A suite's held-out instances; `cpu` also has digits, whose only new samples are its test split."""
+    """A suite's held-out instances; `cpu` also has digits, a task that its draws never are."""
     if name in TOY_SUITES:
         return BenchSuite(name, TOY_SUITES[name].held_out(_TOY_INSTANCES))
     if name not in suite_names():

@@ -1,9 +1,10 @@
-"""Starting PPO from what a rule does, or from a network that was taught before."""
+"""Starting PPO from what a rule does, from a network that was taught before, or from a trained controller."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from esper.simic.building import Training, build, prepare_controls
 from esper.simic.cloning.network import CloningError, CloningReport, PolicyNetwork
@@ -12,6 +13,7 @@ from esper.simic.configuration.errors import ConfigError
 from esper.simic.evaluation import RulePlayer
 from esper.simic.training_config import TrainingConfig
 from esper.tamiyo import unwrap
+from esper.tamiyo.controller import Controller, ControllerError, UnknownController, shipped_controllers
 from esper.tamiyo.rules import RULE_POLICIES, RulePolicy, rule_policy
 
 EPISODES = 64
@@ -21,35 +23,34 @@ EPISODES = 64
 def require_warm_start(config: TrainingConfig) -> None:
     """Raise ConfigError, before anything takes time, for what cannot be started from."""
     given = config.warm_start
-    if given is None or _is_rule(given):
-        return
-    if not given.endswith(".safetensors"):
-        rules = ", ".join(name for name in RULE_POLICIES if _is_rule(name))
-        raise ConfigError(f"warm_start is {given!r}; expected one of {rules}, or a .safetensors file")
-    _load(given)
+    if given is not None and not _is_rule(given):
+        _weights(given)
 
 
 def warm_start(training: Training, config: TrainingConfig) -> CloningReport | None:
-    """Give the agent's policy the weights that `config.warm_start` names; the critic starts as it is.
+    """Give the agent's policy the weights that `config.warm_start` names.
 
-    A rule is played on the training pool and cloned, which is reported; a file is a saved `PolicyNetwork`.
+    A rule is played on the training pool and cloned, which is reported; a file is a saved `PolicyNetwork`. Neither
+    taught the critic, which starts as it is; a controller brings its own.
     """
     if config.warm_start is None:
         return None
     report = None
     if _is_rule(config.warm_start):
         network, report = _clone(training, config, config.warm_start, EPISODES)
+        weights = _taught(network)
     else:
-        network = _load(config.warm_start)
+        weights = _weights(config.warm_start)
     policy = unwrap(training.agent.policy)
-    if network.space != training.envs.space or network.hidden_size != config.hidden_size:
+    own = policy.state_dict()
+    other = [name for name, value in weights.items() if value.shape != own[name].shape]
+    if other:
+        hidden_size = weights["lstm_ln.weight"].numel()
         raise ConfigError(
-            f"warm_start is {config.warm_start!r}: a network of hidden_size {network.hidden_size} for blueprints "
-            f"{', '.join(network.space.blueprints)}; this run has hidden_size {config.hidden_size} and "
-            f"{', '.join(training.envs.space.blueprints)}"
+            f"warm_start is {config.warm_start!r}, a network of hidden_size {hidden_size}; this run has hidden_size "
+            f"{config.hidden_size} ({other[0]} does not fit)"
         )
-    weights = {name: value for name, value in network.policy.state_dict().items() if _taught(name)}
-    policy.load_state_dict({**policy.state_dict(), **weights})
+    policy.load_state_dict({**own, **weights})
     return report
 
 
@@ -91,10 +92,19 @@ def _is_rule(name: str) -> bool:
     return name in RULE_POLICIES and name != "schedule"
 
 
-def _load(path: str) -> PolicyNetwork:
+def _weights(given: str) -> dict[str, Tensor]:
+    """No shape of theirs depends on slots or blueprints, so that they fit any suite."""
     try:
-        return PolicyNetwork.load(Path(path))
-    except CloningError as error:
+        if given.endswith(".safetensors"):
+            return _taught(PolicyNetwork.load(Path(given)))
+        return Controller.load(given).weights
+    except UnknownController:
+        known = [*(name for name in RULE_POLICIES if _is_rule(name)), *shipped_controllers()]
+        raise ConfigError(
+            f"warm_start is {given!r}; expected one of {', '.join(known)}, the folder of a controller, or a "
+            ".safetensors file"
+        ) from None
+    except (CloningError, ControllerError) as error:
         raise ConfigError(f"warm_start: {error}") from None
 
 
@@ -105,5 +115,7 @@ def _maker(rule: str, seed: int) -> Callable[[int], RulePolicy]:
     return lambda _: rule_policy(rule)
 
 
-def _taught(name: str) -> bool:
-    return not name.startswith("critic.")
+def _taught(network: PolicyNetwork) -> dict[str, Tensor]:
+    """All but the critic."""
+    state = network.policy.state_dict()
+    return {name: value for name, value in state.items() if not name.startswith("critic.")}

@@ -55,7 +55,7 @@ RunName = Annotated[
 
 
 def _warm_start(text: str | None) -> str | None:
-    if text is not None and (text == "none" or not re.fullmatch(r"\w+|.+\.safetensors", text)):
+    if text is not None and (text == "none" or not re.fullmatch(r"[\w-]+|.*/.*|.+\.safetensors", text)):
         raise ValueError(text)
     return text
 
@@ -63,7 +63,7 @@ def _warm_start(text: str | None) -> str | None:
 WarmStart = Annotated[
     str | None,
     AfterValidator(_warm_start),
-    Expected("the name of a rule, the path of a .safetensors file, or None"),
+    Expected("the name of a rule or controller, a controller's folder, a .safetensors file, or None"),
 ]
 Directory = Annotated[Path, Field(strict=False), Expected("a path")]  # files and flags give a text
 
