@@ -1,7 +1,7 @@
 """One controller, unchanged, on hosts that have nothing in common: slot counts, widths, layouts, blueprints."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from esper.leyline import EpochReport, LifecycleOp, Stage
 from esper.tamiyo.actions import decode
 from esper.tamiyo.controller import Controller
 from esper.tamiyo.observation import Observer
+from esper.tamiyo.policy import ActorState
 from esper.tamiyo.space import GrowthSpace
 from tiny_controllers import tiny_controller
 
@@ -202,8 +203,17 @@ def pass_epoch(host: LoopHost, curve: Curve) -> None:
     host.report = EpochReport(epoch + 1, 1.5, seen, 2.3 * (1.0 - held_out), held_out, 1.0, None)
 
 
-def decisions(hosts: list[LoopHost], curves: list[Curve]) -> list[list[str]]:
-    """What the shipped controller decides for these hosts, side by side in one batch: a list for each."""
+@dataclass
+class Decided:
+    """For one host, epoch by epoch."""
+
+    words: list[str] = field(default_factory=list)
+    probabilities: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+
+def decisions(hosts: list[LoopHost], curves: list[Curve]) -> list[Decided]:
+    """What the shipped controller decides for these hosts, side by side in one batch."""
     shipped = Controller.load(SHIPPED)
     observer = Observer(
         GrowthSpace.covering(hosts),
@@ -212,10 +222,11 @@ def decisions(hosts: list[LoopHost], curves: list[Curve]) -> list[list[str]]:
         first_growth=shipped.card.first_growth,
         plateau_threshold=shipped.card.plateau_threshold,
     )
-    actor = shipped.actor(observer.space, len(hosts))
+    policy = shipped.policy(observer.space)
+    state = ActorState.initial(policy, len(hosts), policy.device)
     for index, host in enumerate(hosts):
         observer.begin(index, host, horizon=20)
-    decided: list[list[str]] = [[] for _ in hosts]
+    decided = [Decided() for _ in hosts]
     done = [LifecycleOp.WAIT] * len(hosts)
     for _ in curves[0].validation:
         for index, (host, curve) in enumerate(zip(hosts, curves, strict=True)):
@@ -223,12 +234,15 @@ def decisions(hosts: list[LoopHost], curves: list[Curve]) -> list[list[str]]:
             observer.record(index, host, done[index])
         observer.observe()
         mask = torch.from_numpy(observer.masks())
-        chosen = actor.act(observer.flat, mask, reward=torch.zeros(len(hosts)))
+        chosen, evaluation, value, hidden = policy.get_action_batch(observer.flat, mask, state)
+        state.hidden, state.previous_action = hidden, chosen
         for index, host in enumerate(hosts):
             action = decode(chosen[index].tolist(), observer.space, host.slot_config, host.cards)
             execute(host.model, action)
             host.model.tick()
-            decided[index].append(described(action))
+            decided[index].words.append(described(action))
+            decided[index].probabilities.append(evaluation.log_prob[index].sum().exp().item())
+            decided[index].values.append(value[index].item())
             done[index] = action.op
     return decided
 
@@ -242,24 +256,36 @@ def test_company_changes_nothing(widths: tuple[int, ...], curve: Curve) -> None:
     (alone,) = decisions([untrained(curve, 8, 16, 16)], [curve])
     beside, _ = decisions([untrained(curve, 8, 16, 16), company()], [curve, FEW_AND_NOISY])
     _, after = decisions([company(), untrained(curve, 8, 16, 16)], [FEW_AND_NOISY, curve])
-    assert any(word.startswith("germinate") for word in alone)
-    assert beside == alone
-    assert after == alone
+    assert any(word.startswith("germinate") for word in alone.words)
+    for other in (beside, after):
+        assert other.words == alone.words
+        assert other.probabilities == pytest.approx(alone.probabilities, abs=1e-5)
+        assert other.values == pytest.approx(alone.values, abs=1e-5)
+
+
+MIXERS = [
+    "germinate mixer at blocks.2",
+    "germinate mixer at blocks.1",
+    "advance blocks.1",
+    "advance blocks.2",
+]
 
 
 @pytest.mark.parametrize(
-    ("curve", "first", "expected"),
+    ("curve", "first", "expected", "sure"),
     [
-        (SHUFFLED, 4, ["germinate mixer at blocks.2", "germinate mixer at blocks.1", "advance blocks.1",
-                       "advance blocks.2"]),
-        (DIGITS, 7, ["germinate mixer at blocks.2", "germinate mixer at blocks.1", "advance blocks.1",
-                     "advance blocks.2"]),
-        (FEW_AND_NOISY, 1, []),
+        (SHUFFLED, 4, MIXERS, (0.803, 0.726, 0.521, 0.897)),
+        (DIGITS, 7, MIXERS, (0.476, 0.516, 0.581, 0.735)),
+        (FEW_AND_NOISY, 4, ["wait"] * 4, (0.822, 0.873, 0.863, 0.734)),
     ],
     ids=["shuffled", "digits", "few and noisy"],
-)  # fmt: skip
-def test_the_shipped_one_decides_as_it_did(curve: Curve, first: int, expected: list[str]) -> None:
+)
+def test_the_shipped_one_decides_as_it_did(
+    curve: Curve, first: int, expected: list[str], sure: tuple[float, ...]
+) -> None:
     """A change of what it sees, or of how it answers, shows here; it then needs another name, trained anew."""
     (decided,) = decisions([untrained(curve, 8, 16, 16)], [curve])
-    waits = ["wait"] * len(curve.validation)
-    assert decided == [*waits[: first - 1], *expected, *waits[first - 1 + len(expected) :]]
+    there = slice(first - 1, first - 1 + len(expected))
+    assert decided.words[there] == expected
+    assert set(decided.words[: there.start] + decided.words[there.stop :]) == {"wait"}
+    assert decided.probabilities[there] == pytest.approx(sure, abs=2e-3)
