@@ -1,6 +1,6 @@
 """An MLP on a table, scikit-learn's breast cancer: left alone, grown, and widened to the grown size.
 
-python examples/breast_cancer.py [--seeds 5] [--epochs 20]
+python examples/breast_cancer.py [--seeds 5] [--epochs 20] [--controller cpu-v1]
 """
 
 from collections.abc import Sequence

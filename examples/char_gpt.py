@@ -1,6 +1,6 @@
 """A character GPT on a text that every Python has, the source of argparse: left alone, grown, and widened.
 
-python examples/char_gpt.py [--seeds 2] [--epochs 9]
+python examples/char_gpt.py [--seeds 2] [--epochs 9] [--controller cpu-v1]
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """A small convolutional network on scikit-learn's digits: left alone, grown, and widened to the grown size.
 
-python examples/digits_cnn.py [--seeds 5] [--epochs 20]
+python examples/digits_cnn.py [--seeds 5] [--epochs 20] [--controller cpu-v1]
 """
 
 from collections.abc import Sequence

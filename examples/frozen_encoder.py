@@ -1,6 +1,6 @@
 """Fine-tuning a frozen encoder where seeds act as adapters: a head alone, with adapters, and a wider head.
 
-python examples/frozen_encoder.py [--seeds 5] [--epochs 20]
+python examples/frozen_encoder.py [--seeds 5] [--epochs 20] [--controller cpu-v1]
 
 The encoder is trained on the digits 0 to 4 and then frozen. What is fine-tuned tells 5 to 9 apart, from 150 samples.
 """

@@ -1,6 +1,6 @@
 """A model whose data shift while it trains: left alone, grown when validation falls, and wider from the start.
 
-python examples/shifting_data.py [--seeds 3] [--epochs 24]
+python examples/shifting_data.py [--seeds 3] [--epochs 24] [--controller cpu-v1]
 
 MNIST-1D, generated: from epoch 10 on the 40 positions are in another order, for all three networks alike.
 """

@@ -25,6 +25,12 @@ def test_a_comparison_runs(
     assert "Growing gained" in told
 
 
+def test_another_may_decide(capsys: pytest.CaptureFixture[str]) -> None:
+    example = importlib.import_module("breast_cancer")
+    example.main(["--seeds", "1", "--epochs", "6", "--controller", "cpu-v1"])
+    assert "controller cpu-v1, 6 epochs" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["frozen_encoder", "shifting_data"])
 def test_where_growing_pays_it_is_seen(name: str) -> None:
