@@ -23,6 +23,7 @@ from esper.simic.training_config import TrainingConfig
 from esper.tolaria import final_report
 from esper.tolaria.controls import ControlCurves
 from esper.tolaria.data import TaskData
+from tiny_controllers import tiny_controller
 
 GROW = "germinate mixer@1 t=0; advance 1 t=1; fossilize 1 t=3"
 
@@ -202,7 +203,18 @@ def test_an_exported_controller_plays_as_its_run(
     shutil.copytree(tmp_path / "mine", tmp_path / "torn")
     (tmp_path / "torn" / "weights.safetensors").write_bytes(b"nonsense")
     with pytest.raises(ControllerError, match="damaged, or replaced"):
-        open_controller(find_controller(tmp_path / "torn"))
+        open_controller(find_controller(tmp_path / "torn"), "toy")
+
+
+def test_a_controller_serves_hosts_of_another_kind(tiny: str, tmp_path: Path) -> None:
+    """Its card tells of one slot and one blueprint; these hosts have others."""
+    tiny_controller(scale=3.0).save(tmp_path / "foreign")
+    file = find_controller(tmp_path / "foreign")
+    require_fit(file, tiny)
+    known = {("wait", 0, tiny): play(RuleArm("wait"), tiny)}
+    rows = play(LearnedArm("foreign", (file,)), tiny, known)
+    assert all(row.utility is not None for row in rows)
+    assert any("germinate" in row.decisions for row in rows)
 
 
 def test_a_cloned_network_is_a_controller(tmp_path: Path) -> None:
@@ -218,7 +230,7 @@ def test_a_cloned_network_is_a_controller(tmp_path: Path) -> None:
     assert all(row.utility is not None for row in rows)
     PolicyNetwork(network.space).save(tmp_path / "bare.safetensors")
     with pytest.raises(ControllerError, match="does not say what settings"):
-        open_controller(find_controller(tmp_path / "bare.safetensors"))
+        open_controller(find_controller(tmp_path / "bare.safetensors"), "toy")
 
 
 def test_controllers_are_found_and_mistakes_are_told(run: Path, tmp_path: Path) -> None:
@@ -236,4 +248,4 @@ def test_controllers_are_found_and_mistakes_are_told(run: Path, tmp_path: Path) 
         require_fit(find_controller(run), "mnist1d")
     last.write_bytes(b"nonsense")
     with pytest.raises(ControllerError, match="refused, it holds something else"):
-        open_controller(find_controller(last))
+        open_controller(find_controller(last), "toy")

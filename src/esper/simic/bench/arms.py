@@ -38,6 +38,8 @@ class Hosts:
     host_seeds: tuple[int, ...]
     known: Mapping[Group, Sequence[BenchRow]]
     """What the arm needs, by group, one row per seed."""
+    suite: str
+    """That they are of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ class LearnedArm:
     def stage(self, hosts: Hosts, member: int, context: ExitStack) -> Staging:
         del context
         file = self.controllers[member]
-        player = LearnedPlayer(open_controller(file).actor)
+        player = LearnedPlayer(open_controller(file, hosts.suite).actor)
         return Staging(player, (hosts.instance,) * len(hosts.seeds), file)
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
-from esper.leyline import SlotConfig
 from esper.simic.agent import CheckpointError
 from esper.simic.building import build
 from esper.simic.cloning import CloningError, PolicyNetwork
@@ -38,7 +37,7 @@ class ControllerFile:
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """One ready to act, in the environment it was trained for."""
+    """One ready to act in the hosts of a suite."""
 
     config: TrainingConfig
     space: GrowthSpace
@@ -74,11 +73,11 @@ def _digest(path: Path) -> str:
 
 
 @lru_cache(maxsize=8)
-def open_controller(file: ControllerFile) -> Controller:
-    """Read from data alone; kept in this process."""
+def open_controller(file: ControllerFile, suite: str) -> Controller:
+    """Read from data alone; kept in this process. A run's has the space that it was trained in."""
     try:
         if file.config.name == saved.CARD:
-            return _open_saved(file.config.parent)
+            return _open_saved(file.config.parent, make_world(suite, 1).space)
         if file.checkpoint.suffix == CLONE:
             return _open_clone(file.checkpoint)
         config = replace(TrainingConfig.load(file.config), workers=0, device="cpu")
@@ -89,12 +88,10 @@ def open_controller(file: ControllerFile) -> Controller:
     return Controller(config, training.envs.space, training.agent.actor)
 
 
-def _open_saved(folder: Path) -> Controller:
-    """In the space and with the settings that its card tells of."""
+def _open_saved(folder: Path, space: GrowthSpace) -> Controller:
+    """With the settings that its card tells of."""
     controller = saved.Controller.load(folder)
-    told = controller.card.training
-    config = TrainingConfig.of({**told.settings, "workers": 0, "device": "cpu"})
-    space = GrowthSpace(SlotConfig(told.slots), told.blueprints)
+    config = TrainingConfig.of({**controller.card.training.settings, "workers": 0, "device": "cpu"})
     return Controller(config, space, partial(controller.actor, space))
 
 
@@ -109,7 +106,7 @@ def _open_clone(path: Path) -> Controller:
 
 def require_fit(file: ControllerFile, suite: str) -> None:
     """Raise unless every host of the suite has a place in the controller's space."""
-    ours, theirs = open_controller(file).space, make_world(suite, 1).space
+    ours, theirs = open_controller(file, suite).space, make_world(suite, 1).space
     unknown = sorted(set(theirs.blueprints) - set(ours.blueprints))
     if unknown or theirs.slot_config != ours.slot_config:
         raise ControllerError(

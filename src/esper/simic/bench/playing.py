@@ -80,7 +80,7 @@ def play_chunk(chunk: Chunk) -> list[BenchRow]:
 
 def _hosts(chunk: Chunk, seeds: tuple[int, ...]) -> Hosts:
     host_seeds = tuple(host_seed(chunk.instance, seed) for seed in seeds)
-    return Hosts(chunk.instance, seeds, host_seeds, chunk.known)
+    return Hosts(chunk.instance, seeds, host_seeds, chunk.known, chunk.suite)
 
 
 def _play(chunk: Chunk, hosts: Hosts) -> list[BenchRow]:
@@ -107,7 +107,7 @@ def _episodes(world: MeteredWorld, setting: Setting, staging: Staging, hosts: Ho
     space, controls = setting.space, None
     reward = RewardConfig(rent=setting.rent, control_variate=False)
     if staging.controller is not None:
-        controller = open_controller(staging.controller)
+        controller = open_controller(staging.controller, hosts.suite)
         space, config = controller.space, controller.config
         reward = replace(RewardConfig(**config.to_reward_kwargs(task_rent=setting.rent)), rent=setting.rent)
         waited = hosts.known[WAIT, 0, hosts.instance]

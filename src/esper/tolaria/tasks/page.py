@@ -38,6 +38,8 @@ Nothing is downloaded. `mnist`, `fashion_mnist` and the `cifar10` tasks read the
 file is an error that says what was found and what was expected. CIFAR-10 may be the binary or the Python archive,
 packed or extracted; of the latter's pickles only arrays, numbers, texts, lists and dicts are read, and anything else
 is refused. Validation is 5,000 samples of the published training set; channels are standardised by what remains.
+Debian has one of them: after `apt-get install dataset-fashion-mnist`, link `$ESPER_DATA/fashion_mnist` to
+`/usr/share/datasets/fashion-mnist`.
 
 A table of your own is read by `tabular`, a text by `text`:
 
