@@ -130,3 +130,16 @@ def test_pictures_become_disjoint_standardised_splits() -> None:
     assert set(validation.targets.bincount().tolist()) == {5}
     joined = torch.cat([train.inputs, validation.inputs]).flatten(1)
     assert len(joined.unique(dim=0)) == 80
+
+
+def test_fewer_pictures_have_the_same_validation_and_every_class() -> None:
+    rng = np.random.default_rng(2)
+    pixels = rng.integers(0, 256, (100, 1, 3, 3), dtype=np.uint8)
+    labels = np.arange(100, dtype=np.uint8) % 4
+    pictures = Pictures(pixels[:80], labels[:80], pixels[80:], labels[80:])
+    whole, part = (picture_data(pictures, validation=20, classes=4, size=size) for size in (None, 12))
+    train = part.phases[0].train
+    assert train.targets.bincount().tolist() == [3, 3, 3, 3]
+    assert torch.equal(part.phases[0].validation.targets, whole.phases[0].validation.targets)
+    assert train.inputs.mean().item() == pytest.approx(0, abs=1e-5)  # standardised by what is trained on
+    assert len(picture_data(pictures, validation=20, classes=4, size=60).phases[0].train) == 60

@@ -23,10 +23,16 @@ class Pictures(NamedTuple):
     test_labels: Bytes
 
 
-def picture_data(pictures: Pictures, *, validation: int, classes: int) -> TaskData:
-    """Validation is a stratified part of the published training set; channels are standardised by what remains."""
+def picture_data(pictures: Pictures, *, validation: int, classes: int, size: int | None = None) -> TaskData:
+    """Validation is a stratified part of the published training set; channels are standardised by what remains.
+
+    size  so many of what remains, stratified too; None is all
+    """
     labels = pictures.train_labels.astype(np.int64)
     kept, held_out = stratified_splits(labels, (len(labels) - validation, validation), seed=0)
+    if size is not None and size < len(kept):
+        fewer, _ = stratified_splits(labels[kept], (size, len(kept) - size), seed=0)
+        kept = kept[fewer]
     train = pictures.train[kept]
     mean, deviation = channel_statistics(train)
 

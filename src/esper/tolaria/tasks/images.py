@@ -50,7 +50,12 @@ def impaired_host(data: TaskData) -> nn.Module:
 
 
 def idx_loader(source: IdxSet, *, validation: int = _VALIDATION) -> Loader:
-    return lambda _: picture_data(read_idx_set(source), validation=validation, classes=source.classes)
+    return lambda parameters: picture_data(
+        read_idx_set(source),
+        validation=validation,
+        classes=source.classes,
+        size=int(parameters["size"]) or None,
+    )
 
 
 def cifar_loader(*, per_batch: int = 10_000, validation: int = _VALIDATION) -> Loader:
@@ -77,6 +82,11 @@ def _idx_task(source: IdxSet, summary: str) -> Task:
         slots=("blocks.*",),
         blueprints=IMAGE_BLUEPRINTS,
         load=idx_loader(source),
+        parameters={
+            "size": ParameterSpec(
+                kind="int", default=0, low=0, high=55_000, doc="training samples, a stratified part; 0 is all"
+            )
+        },
         optimiser=OptimiserSpec(lr=5e-3),
         batch=256,
         epochs=20,
