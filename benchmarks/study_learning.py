@@ -1,10 +1,12 @@
 """Does it learn? One configuration trained with several seeds, each judged greedy on held-out instances and hosts.
 
 Every seed trains in a process of its own (with `--workers` more for its hosts), at most `--at-once` of them together.
-Then the last checkpoint of each, waiting and a random legal policy play the same held-out episodes.
+Then the last checkpoint of each, waiting and rules play the same episodes: of the held-out instances, or of new draws
+from the training ranges (`--on draws`), to choose settings by.
 
     python benchmarks/study_learning.py --preset cpu --seeds 0 1 2 3 4 --workers 2 --at-once 1
     python benchmarks/study_learning.py --preset demo --set num_envs=8 rounds=30 --seeds 0
+    python benchmarks/study_learning.py --preset shift --set warm_start=mine/seed-{seed} --on draws
 
 A seed whose run exists under `--runs` is not trained again, so that the study can be stopped and gone on with.
 """
@@ -27,25 +29,26 @@ import torch
 from esper.leyline import RoundFinished
 from esper.nissa import read_events
 from esper.simic.building import build, evaluation_episodes
+from esper.simic.env import make_world
 from esper.simic.evaluation import LearnedPlayer, Player, RulePlayer, play_cases
 from esper.simic.held_out import held_out_cases
 from esper.simic.training_config import TrainingConfig
 from esper.tamiyo.rules import rule_policy
 from harness import Row, report
 
-RULES = ("wait", "random", "probe_and_keep")
-DRAWS = 2000
+RULES = ("wait", "random", "probe_and_keep", "detect_then_probe")
+RESAMPLES = 2000
+DRAW_SEED, FIRST_HOST_SEED = 4242, 1_500_000
 
 
 def main() -> None:
     options = _options()
-    settings = dict(_setting(text) for text in options.set)
     configs = {
         seed: TrainingConfig.preset(
             options.preset,
             **{
                 "workers": options.workers,
-                **settings,
+                **dict(_setting(text.replace("{seed}", str(seed))) for text in options.set),
                 "seed": seed,
                 "run_name": f"{options.name or options.preset}-{seed}",
                 "run_directory": str(options.runs),
@@ -57,7 +60,13 @@ def main() -> None:
     train_all(list(configs.values()), options.at_once, began + 60 * options.minutes)
     print(f"trained after {time.perf_counter() - began:.0f} s", flush=True)
     processes = options.processes or os.cpu_count() or 1
-    utilities = judge_all(configs, options.held_out, processes, options.together)
+    suite = next(iter(configs.values())).suite
+    wanted = (
+        drawn(suite, options.episodes)
+        if options.on == "draws"
+        else held_out_cases(suite, options.episodes, 0)
+    )
+    utilities = judge_all(configs, wanted, processes, options.together)
     _tell(options.name or options.preset, configs, utilities)
     print(f"judged after {time.perf_counter() - began:.0f} s", flush=True)
 
@@ -88,12 +97,17 @@ def _start(config: TrainingConfig) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
+def drawn(suite: str, episodes: int) -> list[tuple[str, int]]:
+    """(case, host seed): new draws of a suite, each met once."""
+    rng, cases = np.random.default_rng(DRAW_SEED), make_world(suite, 1).cases
+    return [(cases.draw(rng), FIRST_HOST_SEED + index) for index in range(episodes)]
+
+
 def judge_all(
-    configs: dict[int, TrainingConfig], episodes: int, processes: int, together: int
+    configs: dict[int, TrainingConfig], wanted: Sequence[tuple[str, int]], processes: int, together: int
 ) -> dict[str, list[float]]:
-    """policy -> utility of each held-out episode, the same episodes for all."""
+    """policy -> utility of each episode, the same episodes for all."""
     some = next(iter(configs.values()))
-    wanted = held_out_cases(some.suite, episodes, 0)
     parts = [wanted[start : start + together] for start in range(0, len(wanted), together)]
     names = [*RULES, *(f"learned, seed {seed}" for seed in configs)]
     judges = {f"learned, seed {seed}": config for seed, config in configs.items()}
@@ -149,7 +163,7 @@ def _tell(name: str, configs: dict[int, TrainingConfig], utilities: dict[str, li
         )
     report(
         f"learning_{name}",
-        f"{name}: utility on held-out episodes, with 95 % intervals of paired differences",
+        f"{name}: utility on the same episodes, with 95 % intervals of paired differences",
         rows,
     )
     curves = {seed: list(_curve(config)) for seed, config in configs.items()}
@@ -166,8 +180,8 @@ def _tell(name: str, configs: dict[int, TrainingConfig], utilities: dict[str, li
 
 
 def _interval(differences: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> tuple[float, float, float]:
-    drawn = np.random.default_rng(0).integers(len(differences), size=(DRAWS, len(differences)))
-    low, high = np.quantile(differences[drawn].mean(axis=1), (0.025, 0.975)).tolist()
+    places = np.random.default_rng(0).integers(len(differences), size=(RESAMPLES, len(differences)))
+    low, high = np.quantile(differences[places].mean(axis=1), (0.025, 0.975)).tolist()
     return float(differences.mean()), low, high
 
 
@@ -195,7 +209,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2, help="processes that train hosts, for each seed")
     parser.add_argument("--at-once", type=int, default=1, help="seeds trained at the same time")
     parser.add_argument("--minutes", type=float, default=600.0, help="after which training is stopped")
-    parser.add_argument("--held-out", type=int, default=96, help="episodes to judge by")
+    parser.add_argument("--on", choices=("held_out", "draws"), default="held_out", help="what to judge on")
+    parser.add_argument("--episodes", type=int, default=96, help="to judge by")
     parser.add_argument("--together", type=int, default=6, help="episodes that a process plays side by side")
     parser.add_argument("--processes", type=int, help="for judging; all cores if not given")
     parser.add_argument("--runs", type=Path, default=Path("runs/study"))
