@@ -1,6 +1,6 @@
-"""The README's table and its picture, from the rows of the benchmark alone.
+"""The tables of the benchmarks in README.md and docs/benchmark.md, and the picture, from the rows alone.
 
-python scripts/headline.py            writes README.md and docs/headline.svg
+python scripts/headline.py            writes them, and docs/headline.svg
 """
 
 import textwrap
@@ -11,9 +11,8 @@ from esper.simic.bench import BenchTable, gate, read_bench, verdict
 from esper.simic.bench.comparison import ArmSummary
 
 ROOT = Path(__file__).parents[1]
-EVIDENCE = ROOT / "benchmarks" / "evidence" / "cpu"
-README, PICTURE = ROOT / "README.md", ROOT / "docs" / "headline.svg"
-BEGIN, END = "<!-- headline: made by scripts/headline.py -->", "<!-- /headline -->"
+EVIDENCE = ROOT / "benchmarks" / "evidence"
+README, PAGE, PICTURE = ROOT / "README.md", ROOT / "docs" / "benchmark.md", ROOT / "docs" / "headline.svg"
 WORDS = {
     "wait": "never grow",
     "random": "random legal operations",
@@ -22,30 +21,36 @@ WORDS = {
     "fit_ratio": "rule: grow while it underfits",
     "probe_and_keep": "rule: try, measure, keep or prune",
     "detect_then_probe": "rule: the same after a drop",
-    "sbs": "the single best of 58 schedules",
+    "sbs": "the single best schedule",
     "vbs": "the best schedule of each instance",
     "learned": "**learned controller**",
+    "cpu_v1": "learned on `cpu`, unchanged",
     "static": "equal size: a wider host",
     "from_birth": "equal size: its seeds, from birth",
     "from_scratch": "equal size: its networks, from scratch",
     "random_matched": "equal size: random seeds",
     "blind": "its decisions on another instance",
 }
+Tables = tuple[BenchTable, ...]
 ROW, LEFT, RIGHT, TOP = 26, 290, 900, 46
 
 
-def section(tables: tuple[BenchTable, ...]) -> str:
-    """What stands between the marks."""
+def told(tables: Tables) -> str:
+    """The verdict in a few sentences."""
     whole, inside = tables[0], next(each for each in tables if each.subset == "inside the training ranges")
     over_waiting, share, *_ = verdict(whole)
     within = f"Inside the training ranges: {verdict(inside)[1].lower()}"
-    told = f"{gate(whole)} {over_waiting.capitalize()} {share} {within}"
+    return textwrap.fill(f"{gate(whole)} {over_waiting.capitalize()} {share} {within}", 118)
+
+
+def table(tables: Tables) -> str:
+    """All arms on all instances, the best first."""
     rows = [
         "| | utility over waiting, points | accuracy | parameters | training GFLOP |",
         "| --- | --- | --- | --- | --- |",
-        *(_line(arm) for arm in _ordered(whole)),
+        *(_line(arm) for arm in _ordered(tables[0])),
     ]
-    return "\n".join([*textwrap.wrap(told, 118), "", *rows])
+    return "\n".join(rows)
 
 
 def _line(arm: ArmSummary) -> str:
@@ -108,18 +113,30 @@ def picture(table: BenchTable) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def with_section(readme: str, made: str) -> str:
-    before, begin, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"README.md lacks {BEGIN} or {END}")
-    return f"{before}{BEGIN}\n{made}\n{END}{after}"
+def with_section(text: str, name: str, made: str) -> str:
+    """The text with what stands between the marks of that name made anew."""
+    begin, end = f"<!-- {name}: made by scripts/headline.py -->", f"<!-- /{name} -->"
+    before, begun, rest = text.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not begun or not ended:
+        raise ValueError(f"{begin} or {end} is missing")
+    return f"{before}{begin}\n{made}\n{end}{after}"
+
+
+def written() -> dict[Path, str]:
+    """File -> what it is to say."""
+    cpu, shift = (read_bench(EVIDENCE / suite).tables for suite in ("cpu", "shift"))
+    readme = with_section(README.read_text(), "cpu", f"{told(cpu)}\n\n{table(cpu)}")
+    return {
+        README: with_section(readme, "shift", told(shift)),
+        PAGE: with_section(PAGE.read_text(), "shift", f"{told(shift)}\n\n{table(shift)}"),
+        PICTURE: picture(cpu[0]),
+    }
 
 
 def main() -> None:
-    tables = read_bench(EVIDENCE).tables
-    README.write_text(with_section(README.read_text(), section(tables)))
-    PICTURE.write_text(picture(tables[0]))
+    for path, text in written().items():
+        path.write_text(text)
 
 
 if __name__ == "__main__":

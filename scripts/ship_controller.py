@@ -13,12 +13,11 @@ import numpy as np
 
 from esper.shipping import with_evidence
 from esper.simic.bench import read_bench
+from esper.simic.bench.arms import RULES, WAIT
 from esper.simic.bench.rows import BenchRow
 from esper.simic.held_out import HeldOutScore
 from esper.simic.statistics import mean_interval
 from esper.tamiyo.controller import SHIPPED, Controller
-
-RULES = ("wait", "random", "probe_and_keep")
 
 
 def main() -> None:
@@ -27,9 +26,9 @@ def main() -> None:
     result = read_bench(options.bench)
     by_arm = {
         policy: _rows(result.rows, policy, options.member if policy == options.arm else 0)
-        for policy in (options.arm, *RULES)
+        for policy in (options.arm, WAIT, *RULES)
     }
-    waited = {key: row.utility or 0.0 for key, row in by_arm["wait"].items()}
+    waited = {key: row.utility or 0.0 for key, row in by_arm[WAIT].items()}
     scores = [
         _score(options.name if policy == options.arm else policy, rows, waited)
         for policy, rows in by_arm.items()

@@ -96,8 +96,16 @@ PRESETS: Mapping[str, Preset] = {
         {**WHAT_AND_WHERE, **EXPLORING, **PATIENT, **TWO_THOUSAND_EPISODES, "suite": "cpu"},
     ),
     "shift": Preset(
-        "learn to answer data that change while a host trains on them",
-        {**WHAT_AND_WHERE, **EXPLORING, **PATIENT, **TWO_THOUSAND_EPISODES, "suite": "shift"},
+        "learn to answer data that change while a host trains on them, from cpu-v1 on (seven minutes on an H200)",
+        {
+            **WHAT_AND_WHERE,
+            **EXPLORING,
+            **PATIENT,
+            **TWO_THOUSAND_EPISODES,
+            "suite": "shift",
+            "rounds": 64,
+            "warm_start": "cpu-v1",
+        },
     ),
     "cifar10": Preset(
         "learn to grow small hosts on CIFAR-10, on a GPU, with every head (the data must be in ESPER_DATA)",
