@@ -55,6 +55,7 @@ def controller_of_run(
         network=NetworkRecord(hidden_size=policy.hidden_size, width=policy.width, key_size=policy.key_size),
         frozen_heads={head: CHOICES[head][choice] for head, choice in config.frozen_heads.items()},  # type: ignore[misc]
         first_growth=config.first_growth,
+        menu=config.offered,
         plateau_threshold=config.tracker_plateau_threshold,
         reward=RewardRecord(
             family=config.reward_family,

@@ -82,6 +82,12 @@ def test_a_run_too_short_for_its_controller() -> None:
     make(controller=late)
 
 
+def test_nothing_on_the_menu() -> None:
+    with pytest.warns(GrowthWarning, match=r"tiny germinates conv_heavy only, and no slot is offered that"):
+        make(controller=tiny_controller(menu=("conv_heavy",)))
+    make(controller=tiny_controller(menu=("conv_heavy", "norm")))
+
+
 def test_a_forced_wait_is_told_as_one() -> None:
     decision = grown(1, controller=tiny_controller(first_growth=4))[0].history[0]
     assert decision.reason == "controller tiny germinates nothing before epoch 4"

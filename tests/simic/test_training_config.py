@@ -254,6 +254,7 @@ def other_value(name: str) -> object:
         "freeze_alpha_curve": Curve.COSINE,
         "run_name": "other",
         "warm_start": "probe_and_keep",
+        "menu": "mixer",
         "run_directory": Path("elsewhere"),
         "run_telemetry": "debug",
         "rollout_steps": 11,

@@ -167,6 +167,17 @@ def test_a_controller_waits_as_long_as_its_card_says() -> None:
     assert any(action.op is LifecycleOp.GERMINATE for action in actions)
 
 
+def test_a_controller_grows_what_its_card_says() -> None:
+    world = begun()
+    kinds = {card.name for cards in world.host(0).cards.values() for card in cards}
+    only = sorted(kinds)[-1]
+    controller = tiny_controller(1, scale=3.0, menu=(only,))
+    who = decider(controller, generator=torch.Generator().manual_seed(0))
+    observer = who.observer(world.host(0), horizon=HORIZON, parameter_budget=None)
+    actions = live_on(who, world, observer, HORIZON - 1)
+    assert {action.blueprint for action in actions if action.op is LifecycleOp.GERMINATE} == {only}
+
+
 @pytest.mark.parametrize("kind", ["learned", "random", "periodic"])
 def test_a_budget_is_kept_by_everybody(kind: str) -> None:
     world = begun()

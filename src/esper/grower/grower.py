@@ -23,7 +23,13 @@ from esper.grower.host import LoopHost
 from esper.grower.measuring import Scale, SeedWorth, Validate, as_call, measure, seed_worths
 from esper.grower.metrics import EpochMetrics, read_metrics
 from esper.grower.paying import Paymaster
-from esper.grower.refusing import refuse_parallel, require_count, too_short, untrained_part
+from esper.grower.refusing import (
+    nothing_on_the_menu,
+    refuse_parallel,
+    require_count,
+    too_short,
+    untrained_part,
+)
 from esper.grower.wrapping import Wrapping
 from esper.kasmina import GrowthRules
 from esper.kasmina.coalitions import live_slots
@@ -148,7 +154,11 @@ class Grower:
         self._undecided = False  # whether the last decision is still without an epoch of training behind it
         self._removed: dict[str, str] = {}  # slot -> blueprint of the seeds that finish() took out
         self._first_growth = 0 if card is None else card.first_growth
-        doubts = untrained_part(self.model.host, optimizer), too_short(self._decider, epochs)
+        doubts = (
+            untrained_part(self.model.host, optimizer),
+            too_short(self._decider, epochs),
+            nothing_on_the_menu(self._decider, self._host.cards),
+        )
         for doubt in doubts:
             if doubt is not None:
                 self._notes.warn(doubt)

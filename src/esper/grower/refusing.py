@@ -1,10 +1,13 @@
 """What a grower does not take on, and what it has doubts about, told when it is made."""
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from esper.kasmina import WrapError
+from esper.leyline import BlueprintCard
 from esper.tamiyo.deciders import Decider, LearnedDecider
 
 EPOCHS_TO_BLEND = 2
@@ -62,4 +65,15 @@ def too_short(who: Decider, epochs: int | None) -> str | None:
     return (
         f"controller {who.name} germinates nothing before epoch {first_growth}, so in epochs={epochs} no seed can "
         "take part: train longer, or choose a rule such as probe_and_keep"
+    )
+
+
+def nothing_on_the_menu(who: Decider, cards: Mapping[str, Sequence[BlueprintCard]]) -> str | None:
+    """What to say of a model whose slots are offered nothing that this decider germinates; None if some are."""
+    menu = who.controller.card.menu if isinstance(who, LearnedDecider) else None
+    if menu is None or any(card.name in menu for offered in cards.values() for card in offered):
+        return None
+    return (
+        f"controller {who.name} germinates {', '.join(menu)} only, and no slot is offered that: nothing will grow. "
+        "Choose another controller, or a rule such as probe_and_keep"
     )

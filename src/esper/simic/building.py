@@ -8,6 +8,7 @@ import torch
 
 from esper.leyline import HostLog, HostSinks
 from esper.simic.agent import AnomalyDetector, PPOAgent, PPOConfig
+from esper.simic.configuration.errors import ConfigError, nearest
 from esper.simic.env import GrowthVectorEnv, make_world
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.making import Setting
@@ -46,6 +47,7 @@ def build(config: TrainingConfig, *, failure_checkpoint: Path | None = None) -> 
         events=None if host_log is None else host_log.sink,
     )
     with setting.closed_on_failure():
+        _require_menu(config, setting)
         pool = CasePool.drawn(
             setting.cases, size=config.pool_cases, host_seeds=config.pool_host_seeds, seed=config.seed
         )
@@ -158,6 +160,15 @@ def _setting(
         events=events,
         worker_timeout=config.worker_timeout,
     )
+
+
+def _require_menu(config: TrainingConfig, setting: Setting) -> None:
+    unknown = [name for name in config.offered or () if name not in setting.space.blueprints]
+    if unknown:
+        raise ConfigError(
+            f"menu has {unknown[0]!r}; the hosts of {config.suite} are offered "
+            f"{', '.join(setting.space.blueprints)}{nearest(unknown[0], setting.space.blueprints)}"
+        )
 
 
 def _reward(config: TrainingConfig, setting: Setting) -> RewardConfig:

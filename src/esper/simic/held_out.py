@@ -118,6 +118,7 @@ def evaluate_controller(
         on_illegal="noop",
         frozen_heads=card.frozen_choices,
         first_growth=card.first_growth,
+        menu=card.menu,
         plateau_threshold=card.plateau_threshold,
     )
     learned = {card.name: LearnedPlayer(partial(controller.actor, setting.space))}

@@ -47,6 +47,8 @@ class TrainingConfig:
     """What the model keeps at the horizon: every seed worth its rent, or fossilised ones only."""
     first_growth: ranges.CountOrZero = 0
     """Epochs that a host trains before anything may be germinated in it: until then nobody knows what it needs."""
+    menu: ranges.Menu = None
+    """The only kinds of seeds that hosts are offered, such as 'mixer,depthwise'; None is all that the task has."""
     num_envs: ranges.Count = 32
     """Hosts that grow side by side."""
     workers: ranges.CountOrZero = 0
@@ -268,6 +270,11 @@ class TrainingConfig:
         }
         return {head: choices.index(value) for head, (value, choices) in chosen.items() if value is not None}
 
+    @property
+    def offered(self) -> tuple[str, ...] | None:
+        """The menu, kind by kind."""
+        return None if self.menu is None else tuple(self.menu.split(","))
+
     def to_ppo_kwargs(self) -> PPOKwargs:
         """For `PPOConfig`."""
         return PPOKwargs(
@@ -335,7 +342,12 @@ class TrainingConfig:
 
     def to_env_kwargs(self) -> EnvKwargs:
         """For `GrowthVectorEnv`."""
-        return EnvKwargs(settle=self.settle, frozen_heads=self.frozen_heads, first_growth=self.first_growth)
+        return EnvKwargs(
+            settle=self.settle,
+            frozen_heads=self.frozen_heads,
+            first_growth=self.first_growth,
+            menu=self.offered,
+        )
 
 
 def _plain(value: object) -> JsonValue:

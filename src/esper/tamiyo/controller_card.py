@@ -91,6 +91,8 @@ class ControllerCard(_Record):
     """head -> its only choice."""
     first_growth: Count = 0
     """Epochs that a host trains before it germinates anything."""
+    menu: tuple[str, ...] | None = None
+    """The only kinds of seeds that it germinates; None is all that it is offered."""
     plateau_threshold: NotNegative
     reward: RewardRecord
     training: TrainingRecord

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -75,6 +75,7 @@ class LearnedDecider:
             card.plateau_threshold,
             frozen_heads=card.frozen_choices,
             first_growth=card.first_growth,
+            menu=card.menu,
         )
         self._policy = self.controller.policy(observer.space)
         self._state = ActorState.initial(self._policy, 1, self._policy.device)
@@ -181,6 +182,7 @@ def _watching(
     *,
     frozen_heads: Mapping[str, int] | None = None,
     first_growth: int = 0,
+    menu: Collection[str] | None = None,
 ) -> Observer:
     space = GrowthSpace.covering([host])
     observer = Observer(
@@ -188,6 +190,7 @@ def _watching(
         1,
         frozen_heads=frozen_heads,
         first_growth=first_growth,
+        menu=menu,
         plateau_threshold=plateau_threshold,
     )
     observer.begin(0, host, horizon=horizon, parameter_budget=parameter_budget)

@@ -1,7 +1,7 @@
 """What the controller sees of many hosts at once, in memory that is allocated once and written in place."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.leyline import HostProtocol, LifecycleOp, Situation, SlotReading
+from esper.leyline import BlueprintCard, HostProtocol, LifecycleOp, Situation, SlotReading
 from esper.tamiyo.blueprints import KINDS, blueprint_features
 from esper.tamiyo.budget import legal_within, readings_within
 from esper.tamiyo.host_features import HostReading, symlog_losses, write_host_features
@@ -34,6 +34,7 @@ class _Env:
     parameter_budget: int | None
     last_operation: LifecycleOp
     first_growth: int
+    menu: frozenset[str] | None
     slot_readings: list[SlotReading] = field(default_factory=list)
     """Padded to the space's slots."""
     host_reading: tuple[float, ...] = ()
@@ -47,13 +48,27 @@ class _Env:
         budget = self.parameter_budget
         return math.inf if budget is None else budget - self.host.added_parameters
 
+    @property
+    def cards(self) -> Mapping[str, tuple[BlueprintCard, ...]]:
+        """What may be germinated, room or not."""
+        cards, menu = self.host.cards, self.menu
+        if menu is None:
+            return cards
+        return {slot: tuple(card for card in offered if card.name in menu) for slot, offered in cards.items()}
+
+    @property
+    def is_limited(self) -> bool:
+        return self.menu is not None or self.room < math.inf
+
     def read(self, slot_count: int, *, new_epoch: bool) -> None:
         """Once, for everything that is asked until the next epoch."""
         host, tracker = self.host, self.tracker
         report, readings = host.report, list(host.readings())
-        if (room := self.room) < math.inf:
-            cards = [host.cards[slot] for slot in host.slot_config.slot_ids]
-            readings = readings_within(readings, cards, room)
+        if self.is_limited:
+            cards = self.cards
+            readings = readings_within(
+                readings, [cards[slot] for slot in host.slot_config.slot_ids], self.room
+            )
         readings += [PADDING] * (slot_count - len(readings))
         if new_epoch:
             tracker.record(report, readings)
@@ -81,6 +96,7 @@ class Observer:
 
     frozen_heads  head -> the only choice the masks leave it, wherever that choice is legal
     first_growth  epochs that a host trains before anything may be germinated in it
+    menu          the only kinds of seeds that may be germinated; None is all that a host offers
     plateau_threshold  how much validation must improve to end a plateau, see `SignalTracker`
     out           memory for the flat observation (env, feature) float32, such as a pinned or shared tensor
     """
@@ -92,6 +108,7 @@ class Observer:
         "_envs",
         "_first_growth",
         "_masks",
+        "_menu",
         "_offered",
         "_parts",
         "_places",
@@ -108,6 +125,7 @@ class Observer:
         *,
         frozen_heads: Mapping[str, int] | None = None,
         first_growth: int = 0,
+        menu: Collection[str] | None = None,
         plateau_threshold: float = PLATEAU_THRESHOLD,
         out: Tensor | None = None,
     ) -> None:
@@ -121,6 +139,7 @@ class Observer:
         self._parts = _views(self.flat, space)
         self._masks = GrowthMasks(space, num_envs, frozen_heads)
         self._plateau_threshold, self._first_growth = plateau_threshold, first_growth
+        self._menu = None if menu is None else frozenset(menu)
         self._envs: list[_Env | None] = [None] * num_envs
         slots, blueprints = space.slot_count, len(space.blueprints)
         self._offered = np.zeros((num_envs, slots, blueprints), dtype=np.bool_)
@@ -142,7 +161,7 @@ class Observer:
     ) -> None:
         """Forget what was there and watch a new host, whose report is that of epoch 0."""
         tracker = SignalTracker(horizon, plateau_threshold=self._plateau_threshold)
-        env = _Env(host, tracker, parameter_budget, LifecycleOp.WAIT, self._first_growth)
+        env = _Env(host, tracker, parameter_budget, LifecycleOp.WAIT, self._first_growth, self._menu)
         self._watch(env_idx, env, new_epoch=True)
 
     def record(self, env_idx: int, host: HostProtocol, operation: LifecycleOp) -> None:
@@ -201,9 +220,9 @@ class Observer:
     def situation(self, env_idx: int) -> Situation:
         """The same env in words, for a rule-based policy."""
         env = self._env(env_idx)
-        legal, cards = env.host.legal_operations(), env.host.cards
-        if (room := env.room) < math.inf:
-            legal = legal_within(legal, cards, room)
+        legal, cards = env.host.legal_operations(), env.cards
+        if env.is_limited:
+            legal = legal_within(legal, cards, env.room)
         return Situation(
             signals=env.tracker.signals(env.host, env.last_operation, env.parameter_budget),
             slots=env.host.snapshots(),
@@ -243,7 +262,7 @@ class Observer:
                 f"the tracker's window has {len(tracker.flat_window)} numbers; {self.space.slot_count} slots "
                 f"need {expected}"
             )
-        env = _Env(host, tracker, budget, LifecycleOp(operation), self._first_growth)
+        env = _Env(host, tracker, budget, LifecycleOp(operation), self._first_growth, self._menu)
         self._watch(env_idx, env, new_epoch=False)
 
     def _watch(self, env_idx: int, env: _Env, *, new_epoch: bool) -> None:
@@ -262,6 +281,8 @@ class Observer:
         features[:count] = blueprint_features(offered, self.space.blueprints, host.host_parameters)
         features[count:] = 0.0
         self._offered[env_idx] = features[..., -1] > 0
+        if self._menu is not None:
+            self._offered[env_idx] &= [name in self._menu for name in self.space.blueprints]
         self._costs[env_idx] = np.inf
         for slot, slot_cards in enumerate(offered):
             self._cards[env_idx, slot, : len(slot_cards)] = [KINDS.index(card.kind) for card in slot_cards]

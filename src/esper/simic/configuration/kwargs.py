@@ -78,3 +78,4 @@ class EnvKwargs(TypedDict):
     settle: "Settle"
     frozen_heads: dict[str, int]
     first_growth: int
+    menu: tuple[str, ...] | None

@@ -95,6 +95,20 @@ PRESETS: Mapping[str, Preset] = {
         "learn to grow on draws of MNIST-1D (seven minutes on an H200, over an hour on two cores)",
         {**WHAT_AND_WHERE, **EXPLORING, **PATIENT, **TWO_THOUSAND_EPISODES, "suite": "cpu"},
     ),
+    "cpu_mixers": Preset(
+        "learn when and where to grow mixers on draws of MNIST-1D (half an hour on two cores)",
+        {
+            **WHAT_AND_WHERE,
+            **EXPLORING,
+            **PATIENT,
+            **TWO_THOUSAND_EPISODES,
+            "suite": "cpu",
+            # One kind has four fifths of what the best schedule of each case gains, and ten take three times as long.
+            "menu": "mixer",
+            "rounds": 32,
+            "pool_cases": 72,
+        },
+    ),
     "shift": Preset(
         "learn to answer data that change while a host trains on them, from cpu-v1 on (seven minutes on an H200)",
         {

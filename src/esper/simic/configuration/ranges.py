@@ -68,6 +68,19 @@ WarmStart = Annotated[
 Directory = Annotated[Path, Field(strict=False), Expected("a path")]  # files and flags give a text
 
 
+def _menu(text: str | None) -> str | None:
+    if text is not None and (text == "none" or not re.fullmatch(r"\w+(,\w+)*", text)):
+        raise ValueError(text)
+    return text
+
+
+Menu = Annotated[
+    str | None,
+    AfterValidator(_menu),
+    Expected("names of blueprints with commas between them, such as 'mixer,depthwise', or None"),
+]
+
+
 def _known_heads(coefficients: dict[str, float]) -> dict[str, float]:
     unknown = [head for head in coefficients if head not in HEAD_NAMES]
     if unknown:

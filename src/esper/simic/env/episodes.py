@@ -6,7 +6,7 @@ Both Gymnasium environments are thin shells around this.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
@@ -93,6 +93,7 @@ class Episodes:
         settle: Settle = "worth",
         frozen_heads: Mapping[str, int] | None = None,
         first_growth: int = 0,
+        menu: Collection[str] | None = None,
         host_seeds: int = ANY_HOST_SEED,
         plateau_threshold: float = PLATEAU_THRESHOLD,
     ) -> None:
@@ -122,6 +123,7 @@ class Episodes:
             num_envs,
             frozen_heads=frozen_heads,
             first_growth=first_growth,
+            menu=menu,
             plateau_threshold=plateau_threshold,
         )
         # Frozen heads that say how, not what or where: an action in words need not know them.

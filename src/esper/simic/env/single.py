@@ -1,6 +1,6 @@
 """One growth episode as a Gymnasium environment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -44,6 +44,7 @@ class GrowthEnv(gym.Env[Observation, Actions]):
         settle: Settle = "worth",
         frozen_heads: Mapping[str, int] | None = None,
         first_growth: int = 0,
+        menu: Collection[str] | None = None,
         plateau_threshold: float = PLATEAU_THRESHOLD,
         render_mode: str | None = None,
     ) -> None:
@@ -60,6 +61,7 @@ class GrowthEnv(gym.Env[Observation, Actions]):
             settle=settle,
             frozen_heads=frozen_heads,
             first_growth=first_growth,
+            menu=menu,
             plateau_threshold=plateau_threshold,
         )
         self.observation_space: gym.spaces.Dict = observation_space(space)  # type: ignore[assignment]

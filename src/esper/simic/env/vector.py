@@ -1,6 +1,6 @@
 """Many growth episodes as one Gymnasium vector environment."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,7 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
     on_illegal  "raise", or "noop": WAIT is executed, and `info["illegal"]` says what was wrong
     frozen_heads  head -> its only choice
     first_growth  epochs that a host trains before anything may be germinated in it
+    menu        the only kinds of seeds that may be germinated; None is all that hosts offer
     on_close    what `close` is to do besides, such as stopping workers that nobody else uses
     host_seeds  host seeds are drawn below this number; few of them, with few cases, make controls cheap
     plateau_threshold  how much validation must improve to end a plateau
@@ -69,6 +70,7 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
         settle: Settle = "worth",
         frozen_heads: Mapping[str, int] | None = None,
         first_growth: int = 0,
+        menu: Collection[str] | None = None,
         host_seeds: int = ANY_HOST_SEED,
         plateau_threshold: float = PLATEAU_THRESHOLD,
         render_mode: str | None = None,
@@ -89,6 +91,7 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
             settle=settle,
             frozen_heads=frozen_heads,
             first_growth=first_growth,
+            menu=menu,
             host_seeds=host_seeds,
             plateau_threshold=plateau_threshold,
         )
