@@ -25,6 +25,7 @@ WORDS = {
     "vbs": "the best schedule of each instance",
     "learned": "**learned controller**",
     "cpu_v1": "learned on `cpu`, unchanged",
+    "warm": "learned, from a clone of a rule on",
     "static": "equal size: a wider host",
     "from_birth": "equal size: its seeds, from birth",
     "from_scratch": "equal size: its networks, from scratch",

@@ -61,6 +61,11 @@ def test_what_cannot_be_trained_begins_no_run() -> None:
     with pytest.raises(ConfigError, match="suite is 'nope'; expected a suite"):
         esper.train(small(suite="nope"))
     assert not Path("runs").exists()
+    with pytest.raises(
+        ConfigError, match="menu has 'mixr'; the hosts of toy are offered .*did you mean 'mixer'"
+    ):
+        esper.train(small(menu="norm,mixr"))
+    assert not Path("runs").exists()
 
 
 def test_the_readmes_commands_work(capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,6 +53,11 @@ def new_name(suite: str, now: datetime) -> str:
 def require_trainable(config: TrainingConfig) -> None:
     """Raise ConfigError for what this machine cannot do, before a run is begun."""
     require_suite(config.suite)
+    if config.menu is not None:
+        from esper.simic.building import require_menu
+        from esper.simic.env import make_world
+
+        require_menu(config, make_world(config.suite, 1).space)
     if config.run_wandb and find_spec("wandb") is None:
         raise ConfigError(
             "run_wandb is on, and the package wandb is not installed: pip install 'esper[wandb]'"

@@ -84,6 +84,7 @@ def test_how_much_is_said_is_no_setting() -> None:
             "--preset demo --initial-op-logits PRUN 1",
             "initial_op_logits is {'PRUN': 1.0}; expected operation",
         ),
+        ("--menu mixer,", "menu is 'mixer,'; expected names of blueprints with commas between them"),
         ("--preset dmo", "no preset is named 'dmo'; .*did you mean 'demo'"),
         ("--preset", "argument --preset: expected one argument"),
         ("--config no.json", "no.json: cannot be read: No such file"),

@@ -17,6 +17,7 @@ from esper.simic.progress import Preparing
 from esper.simic.rewards import RewardConfig
 from esper.simic.training_config import TrainingConfig
 from esper.tamiyo import GrowthPolicy
+from esper.tamiyo.space import GrowthSpace
 from esper.tolaria.controls import ControlCurves
 from esper.tolaria.governor import GovernorRules
 
@@ -47,7 +48,7 @@ def build(config: TrainingConfig, *, failure_checkpoint: Path | None = None) -> 
         events=None if host_log is None else host_log.sink,
     )
     with setting.closed_on_failure():
-        _require_menu(config, setting)
+        require_menu(config, setting.space)
         pool = CasePool.drawn(
             setting.cases, size=config.pool_cases, host_seeds=config.pool_host_seeds, seed=config.seed
         )
@@ -65,6 +66,16 @@ def build(config: TrainingConfig, *, failure_checkpoint: Path | None = None) -> 
             **config.to_env_kwargs(),
         )
         return Training(envs, build_agent(config, envs, failure_checkpoint), pool, setting, host_log)
+
+
+def require_menu(config: TrainingConfig, space: GrowthSpace) -> None:
+    """Raise ConfigError for kinds of seeds that the hosts do not know."""
+    unknown = [name for name in config.offered or () if name not in space.blueprints]
+    if unknown:
+        raise ConfigError(
+            f"menu has {unknown[0]!r}; the hosts of {config.suite} are offered {', '.join(space.blueprints)}"
+            f"{nearest(unknown[0], space.blueprints)}"
+        )
 
 
 def build_agent(
@@ -160,15 +171,6 @@ def _setting(
         events=events,
         worker_timeout=config.worker_timeout,
     )
-
-
-def _require_menu(config: TrainingConfig, setting: Setting) -> None:
-    unknown = [name for name in config.offered or () if name not in setting.space.blueprints]
-    if unknown:
-        raise ConfigError(
-            f"menu has {unknown[0]!r}; the hosts of {config.suite} are offered "
-            f"{', '.join(setting.space.blueprints)}{nearest(unknown[0], setting.space.blueprints)}"
-        )
 
 
 def _reward(config: TrainingConfig, setting: Setting) -> RewardConfig:
