@@ -62,7 +62,7 @@ def test_what_cannot_be_trained_begins_no_run() -> None:
         esper.train(small(suite="nope"))
     assert not Path("runs").exists()
     with pytest.raises(
-        ConfigError, match="menu has 'mixr'; the hosts of toy are offered .*did you mean 'mixer'"
+        ConfigError, match=r"menu has 'mixr'; the hosts of toy are offered .*did you mean 'mixer'"
     ):
         esper.train(small(menu="norm,mixr"))
     assert not Path("runs").exists()
