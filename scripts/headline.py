@@ -36,7 +36,7 @@ Tables = tuple[BenchTable, ...]
 ROW, LEFT, RIGHT, TOP = 26, 290, 900, 46
 
 
-def told(tables: Tables) -> str:
+def verdict_text(tables: Tables) -> str:
     """The verdict in a few sentences."""
     whole, inside = tables[0], next(each for each in tables if each.subset == "inside the training ranges")
     over_waiting, share, *_ = verdict(whole)
@@ -44,7 +44,7 @@ def told(tables: Tables) -> str:
     return textwrap.fill(f"{gate(whole)} {over_waiting.capitalize()} {share} {within}", 118)
 
 
-def table(tables: Tables) -> str:
+def arm_table(tables: Tables) -> str:
     """All arms on all instances, the best first."""
     rows = [
         "| | utility over waiting, points | accuracy | parameters | training GFLOP |",
@@ -127,10 +127,10 @@ def with_section(text: str, name: str, made: str) -> str:
 def written() -> dict[Path, str]:
     """File -> what it is to say."""
     cpu, shift = (read_bench(EVIDENCE / suite).tables for suite in ("cpu", "shift"))
-    readme = with_section(README.read_text(), "cpu", f"{told(cpu)}\n\n{table(cpu)}")
+    readme = with_section(README.read_text(), "cpu", f"{verdict_text(cpu)}\n\n{arm_table(cpu)}")
     return {
-        README: with_section(readme, "shift", told(shift)),
-        PAGE: with_section(PAGE.read_text(), "shift", f"{told(shift)}\n\n{table(shift)}"),
+        README: with_section(readme, "shift", verdict_text(shift)),
+        PAGE: with_section(PAGE.read_text(), "shift", f"{verdict_text(shift)}\n\n{arm_table(shift)}"),
         PICTURE: picture(cpu[0]),
     }
 

@@ -53,6 +53,21 @@ def test_a_run_becomes_a_controller(trained: Path, capsys: pytest.CaptureFixture
     assert (ours.utility, ours.added_parameters) == (own.utility, own.added_parameters)
 
 
+def test_a_menu_goes_with_the_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*TRAIN, "--menu", "norm"]) == 0
+    assert main(["controllers", "export", "mine", "--to", "given"]) == 0
+    given = Controller.load("given")
+    assert given.card.menu == ("norm",)
+    # Nothing on the menu of such a card is offered in the toy: whoever plays by it has to wait.
+    none = Controller(given.card.model_copy(update={"menu": ("no such kind",)}), given.weights)
+    (_, idle, random) = evaluate_controller(none, episodes=3, policies=("random",))
+    assert idle.added_parameters == random.added_parameters == 0.0
+    capsys.readouterr()
+
+
 def test_a_controller_is_judged_by_its_name_or_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,6 +41,11 @@ def make(**options: object) -> Grower:
         ({"controller": 3}, ControllerError, "controller is 3; expected a name, a folder, a Controller"),
         ({"controller": "plato"}, ControllerError, "controller is 'plato'; expected one of"),
         ({"parameter_budget": 6}, ValueError, r"budget is 6.*the cheapest is norm at 0 with 7 parameters"),
+        (
+            {"parameter_budget": 7, "controller": tiny_controller(menu=("lora",))},
+            ValueError,
+            r"budget is 7.*the cheapest is lora at",
+        ),
         ({"parameter_budget": 1.5}, ValueError, "parameter_budget is 1.5; expected a whole number >= 1"),
         ({"epochs": 0}, ValueError, "epochs is 0; expected a whole number >= 1"),
         ({"accumulate": 0}, ValueError, "accumulate is 0"),

@@ -18,8 +18,10 @@ from watched import DORMANT, HOLDING, KINDS, ModelHost, PaperHost, paper_host, r
 NAN = math.nan
 
 
-def watch(*hosts: PaperHost, horizon: int = 20, budget: int | None = None) -> Observer:
-    observer = Observer(GrowthSpace.covering(hosts), len(hosts))
+def watch(
+    *hosts: PaperHost, horizon: int = 20, budget: int | None = None, menu: tuple[str, ...] | None = None
+) -> Observer:
+    observer = Observer(GrowthSpace.covering(hosts), len(hosts), menu=menu)
     for env_idx, host in enumerate(hosts):
         observer.begin(env_idx, host, horizon=horizon, parameter_budget=budget)
     return observer
@@ -242,9 +244,10 @@ def test_memory_is_written_in_place() -> None:
         Observer(space, 1, out=torch.zeros(1, 3))
 
 
-def test_an_env_is_taken_up_where_it_was_left() -> None:
+@pytest.mark.parametrize("menu", [None, ("norm",)])
+def test_an_env_is_taken_up_where_it_was_left(menu: tuple[str, ...] | None) -> None:
     host = paper_host("a", "b", report=report(0, 0.1))
-    one, other = watch(host, budget=77), watch(host)
+    one, other = watch(host, budget=77, menu=menu), watch(host, menu=menu)
     for epoch in range(1, 6):
         host.report, host.rows = report(epoch, 0.1 * epoch, train_loss=0.3), [HOLDING, DORMANT]
         one.record(0, host, LifecycleOp.ADVANCE)
@@ -257,6 +260,7 @@ def test_an_env_is_taken_up_where_it_was_left() -> None:
         observer.observe()
     assert torch.equal(one.flat, other.flat)
     assert one.situation(0) == other.situation(0)
+    assert np.array_equal(one.masks(), other.masks())
     wide = watch(paper_host("a", "b", "c"))
     with pytest.raises(ValueError, match="window has 24 numbers; 3 slots need 28"):
         wide.load_state_dict(0, paper_host("a", "b", "c"), state)

@@ -23,7 +23,8 @@ def run(arguments: list[str]) -> int:
     parser = VerbParser(
         "evaluate",
         "Judge a run's best controller, or a saved one, without learning, on the held-out cases of its suite or on\n"
-        "another. A saved controller serves any suite; a run's own policy those with its slots.",
+        "another. A saved controller serves any suite; a run's own policy those with its slots. Rules play\n"
+        "under the controller's menu and first_growth; in `esper bench` they are free.",
         "esper evaluate my-run --task mnist1d:noise=0.2 --episodes 32",
     )
     parser.add_argument(

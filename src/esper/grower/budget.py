@@ -1,19 +1,22 @@
 """What a parameter budget has room for."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import replace
 
 from esper.kasmina import GrowingModel
-from esper.leyline import ActionSpec, BlueprintCard, LifecycleOp, Style
+from esper.leyline import ActionSpec, LifecycleOp, Style
 
 
-def require_room(model: GrowingModel, parameter_budget: int) -> None:
-    """A budget under the smallest seed would never let anything grow."""
-    offers: Iterable[tuple[str, BlueprintCard]] = (
-        (name, card) for name, slot in model.slots.items() for card in slot.cards
-    )
-    slot, cheapest = min(offers, key=lambda offer: offer[1].parameters)
-    if cheapest.parameters > parameter_budget:
+def require_room(model: GrowingModel, parameter_budget: int, menu: Collection[str] | None = None) -> None:
+    """A budget under the smallest seed would never let anything grow. `menu`: the only kinds that will."""
+    offers = [
+        (name, card)
+        for name, slot in model.slots.items()
+        for card in slot.cards
+        if menu is None or card.name in menu
+    ]
+    slot, cheapest = min(offers, key=lambda offer: offer[1].parameters, default=(None, None))
+    if cheapest is not None and cheapest.parameters > parameter_budget:
         raise ValueError(
             f"parameter_budget is {parameter_budget:,}, and nothing that is offered is so small: the cheapest is "
             f"{cheapest.name} at {slot} with {cheapest.parameters:,} parameters"

@@ -132,8 +132,9 @@ class Grower:
             isolation_penalty=isolation_penalty,
         )
         self.model = wrapping.growing(model, accumulate=accumulate, seed=seed)
+        card = self._decider.controller.card if isinstance(self._decider, LearnedDecider) else None
         if parameter_budget is not None:
-            require_room(self.model, parameter_budget)
+            require_room(self.model, parameter_budget, None if card is None else card.menu)
         self.model.attach(optimizer, scheduler, scaler=scaler, seed_lr_multiplier=seed_lr_multiplier)
         self.epochs, self.rent, self.parameter_budget = epochs, rent, parameter_budget
         self.history: tuple[Decision, ...] = ()
@@ -143,7 +144,6 @@ class Grower:
         self._watch = GradientWatch(self.model, optimizer, before_first=self._guard.remember)
         # What the loop says need not be what `validate` measures.
         self._scale, self._seed_scale = Scale(), Scale()
-        card = self._decider.controller.card if isinstance(self._decider, LearnedDecider) else None
         self._pay = Paymaster(rent, None if card is None else card.reward)
         self._observer = self._decider.observer(
             self._host, horizon=epochs or USUAL_EPOCHS, parameter_budget=parameter_budget

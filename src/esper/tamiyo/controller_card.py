@@ -91,7 +91,7 @@ class ControllerCard(_Record):
     """head -> its only choice."""
     first_growth: Count = 0
     """Epochs that a host trains before it germinates anything."""
-    menu: tuple[str, ...] | None = None
+    menu: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """The only kinds of seeds that it germinates; None is all that it is offered."""
     plateau_threshold: NotNegative
     reward: RewardRecord

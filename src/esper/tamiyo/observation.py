@@ -133,6 +133,8 @@ class Observer:
             raise ValueError(f"num_envs is {num_envs}; expected >= 1")
         if first_growth < 0:
             raise ValueError(f"first_growth is {first_growth}; expected >= 0")
+        if isinstance(menu, str):
+            raise ValueError(f"menu is {menu!r}; expected names, such as {(menu,)!r}")
         self.space = space
         self.flat = _memory(space, num_envs, out)
         """(env, feature) float32: host | slots | blueprints, what `observe` writes into."""

@@ -368,6 +368,8 @@ def test_an_empty_table_leaves_only_waiting() -> None:
     assert not envs.action_masks()[:, G].any()
     assert all(G not in here.operations for here in envs.situations()[0].legal.values())
     assert not any(here.blueprints for here in envs.situations()[0].legal.values())
+    with pytest.raises(ValueError, match=r"menu is 'mixer'; expected names, such as \('mixer',\)"):
+        make_env("toy", 2, menu="mixer")
 
 
 @pytest.mark.parametrize("name", ["probe_and_keep", "random"])

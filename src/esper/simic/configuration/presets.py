@@ -39,7 +39,7 @@ PATIENT: Settings = {
     "first_growth": 4,
 }
 
-TWO_THOUSAND_EPISODES: Settings = {
+MANY_HOSTS: Settings = {
     "num_envs": 32,
     "num_minibatches": 8,
     "rounds": 88,
@@ -93,7 +93,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "cpu": Preset(
         "learn to grow on draws of MNIST-1D (seven minutes on an H200, over an hour on two cores)",
-        {**WHAT_AND_WHERE, **EXPLORING, **PATIENT, **TWO_THOUSAND_EPISODES, "suite": "cpu"},
+        {**WHAT_AND_WHERE, **EXPLORING, **PATIENT, **MANY_HOSTS, "suite": "cpu"},
     ),
     "cpu_mixers": Preset(
         "learn when and where to grow mixers on draws of MNIST-1D (half an hour on two cores)",
@@ -101,7 +101,7 @@ PRESETS: Mapping[str, Preset] = {
             **WHAT_AND_WHERE,
             **EXPLORING,
             **PATIENT,
-            **TWO_THOUSAND_EPISODES,
+            **MANY_HOSTS,
             "suite": "cpu",
             # One kind has four fifths of what the best schedule of each case gains, and ten take three times as long.
             "menu": "mixer",
@@ -115,7 +115,7 @@ PRESETS: Mapping[str, Preset] = {
             **WHAT_AND_WHERE,
             **EXPLORING,
             **PATIENT,
-            **TWO_THOUSAND_EPISODES,
+            **MANY_HOSTS,
             "suite": "shift",
             "rounds": 64,
             "warm_start": "cpu-v1",

@@ -69,7 +69,7 @@ Directory = Annotated[Path, Field(strict=False), Expected("a path")]  # files an
 
 
 def _menu(text: str | None) -> str | None:
-    if text is not None and (text == "none" or not re.fullmatch(r"\w+(,\w+)*", text)):
+    if text is not None and (text == "none" or not re.fullmatch(r"[\w-]+(,[\w-]+)*", text)):
         raise ValueError(text)
     return text
 
