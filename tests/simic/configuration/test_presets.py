@@ -11,11 +11,11 @@ from esper.tolaria.tasks import suite_names, task
 
 
 def test_there_are_those_that_the_manual_names() -> None:
-    assert list(PRESETS) == ["toy", "demo", "cpu", "shift", "cifar10"]
+    assert list(PRESETS) == ["toy", "demo", "cpu", "cpu_mixers", "shift", "cifar10"]
     assert all(preset.purpose for preset in PRESETS.values())
 
 
-@pytest.mark.parametrize("name", ["demo", "cpu"])
+@pytest.mark.parametrize("name", ["demo", "cpu", "cpu_mixers"])
 def test_what_and_where_are_learned_and_how_is_not(name: str) -> None:
     config = TrainingConfig.preset(name)
     assert set(HEAD_NAMES) - set(config.frozen_heads) == {"op", "slot", "blueprint"}
@@ -38,7 +38,7 @@ def test_an_unknown_preset_is_refused_by_name() -> None:
         TrainingConfig.preset("demmo")
 
 
-@pytest.mark.parametrize("name", ["toy", "demo", "cpu", "shift"])
+@pytest.mark.parametrize("name", ["toy", "demo", "cpu", "cpu_mixers", "shift"])
 def test_presets_name_suites_that_exist(name: str) -> None:
     assert TrainingConfig.preset(name).suite in (*suite_names(), *TOY_SUITES)
 
