@@ -344,34 +344,6 @@ def test_nothing_is_grown_before_the_first_growth() -> None:
         make_env("toy", 1, first_growth=-1)
 
 
-def test_only_what_is_on_the_menu_is_grown() -> None:
-    menu = make_env("toy", 1).episodes.space.blueprints[-2:]
-    envs = make_env("toy", 3, menu=menu)
-    envs.reset(seed=1)
-    rng, blueprints, germinated = np.random.default_rng(2), envs.episodes.space.blueprints, set[str]()
-    offered = make_env("toy", 3)
-    offered.reset(seed=1)
-    assert np.array_equal(envs.flat_observation, offered.flat_observation)  # what it sees is the same
-    for _ in range(60):
-        for situation in envs.situations():
-            assert {card.name for cards in situation.cards.values() for card in cards} == set(menu)
-            assert {name for here in situation.legal.values() for name in here.blueprints} <= set(menu)
-        actions = envs.sample_legal(rng)
-        germinated |= {blueprints[row[2]] for row in actions if row[0] == G}
-        envs.step(actions)
-    assert germinated == set(menu)
-
-
-def test_an_empty_table_leaves_only_waiting() -> None:
-    envs = make_env("toy", 2, menu=("no such kind",))
-    envs.reset(seed=1)
-    assert not envs.action_masks()[:, G].any()
-    assert all(G not in here.operations for here in envs.situations()[0].legal.values())
-    assert not any(here.blueprints for here in envs.situations()[0].legal.values())
-    with pytest.raises(ValueError, match=r"menu is 'mixer'; expected names, such as \('mixer',\)"):
-        make_env("toy", 2, menu="mixer")
-
-
 @pytest.mark.parametrize("name", ["probe_and_keep", "random"])
 def test_rules_need_not_know_what_is_frozen(name: str) -> None:
     frozen = {"style": 2, "tempo": 1, "alpha_target": 1, "alpha_speed": 3, "alpha_curve": 4}
