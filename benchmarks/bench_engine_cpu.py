@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from esper.leyline import ActionSpec, LifecycleOp
-from esper.tolaria.population import Population
+from esper.tolaria.engine.population import Population
 from esper.tolaria.tasks import Instance, task
 from harness import Row, arguments, interleaved_seconds, median_milliseconds, ratio, report
 

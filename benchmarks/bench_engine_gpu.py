@@ -19,10 +19,10 @@ from esper.kasmina import GrowthRules
 from esper.kasmina.hosts import ConvNet
 from esper.leyline import ActionSpec, LifecycleOp
 from esper.tolaria.data import TaskData
-from esper.tolaria.population import Population
-from esper.tolaria.step import TrainingStep
+from esper.tolaria.engine.population import Population
+from esper.tolaria.engine.step import TrainingStep
+from esper.tolaria.engine.validation import plan_coalitions
 from esper.tolaria.tasks import Task, all_tasks, register, task
-from esper.tolaria.validation import plan_coalitions
 from harness import Row, arguments, report
 
 BANDWIDTH = 4.8e12  # bytes a second, H200

@@ -12,7 +12,7 @@ import numpy as np
 
 from esper.leyline import ActionSpec, World
 from esper.simic.env import GrowthVectorEnv, make_env, make_world
-from esper.simic.rewards import RewardBatch, RewardConfig, Standings, compute_rewards
+from esper.simic.reward import RewardBatch, RewardConfig, Standings, compute_rewards
 from harness import Row, arguments, interleaved_seconds, median_milliseconds, ratio, report
 
 ENVS = 64

@@ -14,8 +14,8 @@ from typing import Literal
 import torch
 
 from esper.simic.agent import PPOAgent, PPOConfig
-from esper.simic.synthetic import SyntheticGrowth, growth_policy
 from harness import Row, report
+from synthetic_growth import SyntheticGrowth, growth_policy
 
 SLOTS, BLUEPRINTS = 4, 13
 Precision = Literal["fp32", "bf16"]

@@ -22,7 +22,7 @@ from harness import Row, report
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 import ppo_memory
-from esper.simic.training import evaluate
+from esper.simic.gymnasium_loop import evaluate
 
 EPISODES = 40
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from esper.kasmina.hosts import ConvNet
-from esper.simic.training_config import TrainingConfig
+from esper.simic.config.training_config import TrainingConfig
 from esper.tolaria.data import TaskData
 from esper.tolaria.tasks import register, task
 from harness import Row, arguments, interleaved_seconds, median_milliseconds, ratio, report

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from esper.simic.training_config import TrainingConfig
+from esper.simic.config.training_config import TrainingConfig
 from esper.tolaria.tasks import Instance, task
 from harness import Row, report
 from training_runs import begun, peak_mebibytes, spent, temporary_folder

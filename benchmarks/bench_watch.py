@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import esper
+from esper.karn.palette import LIGHT
 from esper.karn.sql import query
 from esper.karn.watch import charts
 from esper.karn.watch.charts import Shown
-from esper.karn.watch.folder import RunsFolder
-from esper.karn.watch.hub import COUNT_ALL, Hub, Watched
-from esper.karn.watch.palette import LIGHT
+from esper.karn.watch.runs import COUNT_ALL, Hub, RunsFolder, Watched
 from esper.karn.watch.verdicts import tiles, warnings
 from harness import Row, arguments, interleaved_seconds, ratio, report
 from synthetic_run import round_lines, write_synthetic_run

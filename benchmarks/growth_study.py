@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from esper.leyline import ActionSpec, LifecycleOp, Stage
-from esper.tolaria.step import TrainingStep, forward
-from esper.tolaria.world import EngineWorld
+from esper.tolaria.engine.step import TrainingStep, forward
+from esper.tolaria.worlds.engine import EngineWorld
 from harness import RESULTS
 
 CASES = (

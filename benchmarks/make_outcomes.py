@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from esper.simic.bench.arms import WAIT, RuleArm, ScheduleArm
-from esper.simic.bench.outcomes import WAITING, Outcome, Outcomes, outcome_of, schedule_grid
-from esper.simic.bench.rows import RowStore
-from esper.simic.bench.runner import BenchPlan, BenchProgress, run_bench
-from esper.simic.bench.suites import BenchSuite, bench_suite
+from esper.benchmark.arms import WAIT, RuleArm, ScheduleArm
+from esper.benchmark.outcomes import WAITING, Outcome, Outcomes, outcome_of, schedule_grid
+from esper.benchmark.rows import RowStore
+from esper.benchmark.runner import BenchPlan, BenchProgress, run_bench
+from esper.benchmark.suites import BenchSuite, bench_suite
 from esper.simic.env.making import make_world
 from harness import RESULTS
 

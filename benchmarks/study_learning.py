@@ -29,10 +29,10 @@ import torch
 from esper.leyline import RoundFinished
 from esper.nissa import read_events
 from esper.simic.building import build, evaluation_episodes
+from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import make_world
 from esper.simic.evaluation import LearnedPlayer, Player, RulePlayer, play_cases
 from esper.simic.held_out import held_out_cases
-from esper.simic.training_config import TrainingConfig
 from esper.tamiyo.rules import rule_policy
 from harness import Row, report
 

@@ -18,9 +18,8 @@ from esper.leyline import (
     RunStarted,
     Style,
 )
-from esper.nissa.examples import EXAMPLES
-from esper.nissa.records import Record, place_of
-from esper.nissa.wire import encode
+from esper.nissa.wire import Record, encode, place_of
+from event_examples import EXAMPLES
 
 BEGAN = 1_750_000_000.0
 SLOTS = ("blocks.0", "blocks.1", "blocks.2")

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from esper.nissa import Checkpoints, RunDirectory, collect_provenance, open_recorder
 from esper.simic.building import build, prepare_controls
-from esper.simic.interrupts import StopRequest
-from esper.simic.timing import Stopwatch
+from esper.simic.config.training_config import TrainingConfig
+from esper.simic.timing import StopRequest, Stopwatch
 from esper.simic.trainer import VectorizedPPOTrainer
-from esper.simic.training_config import TrainingConfig
 
 
 class Rounds:

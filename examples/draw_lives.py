@@ -12,7 +12,7 @@ import torch
 from matplotlib.figure import Figure
 
 import shifting_data
-from esper.kasmina.alpha import Ramp
+from esper.kasmina.stage_machine import Ramp
 from esper.leyline import ALPHA_CURVES, TEMPOS, Curve
 from side_by_side import train
 

@@ -17,10 +17,10 @@ import torch
 
 from esper.simic.agent import PPOAgent, PPOConfig, PPOUpdateMetrics
 from esper.simic.env import EpisodeSummary, FlatVectorEnv, GrowthVectorEnv, make_env
-from esper.simic.rewards import RewardConfig
-from esper.simic.toy import TOY_SUITES, best_plan, toy_instance
-from esper.simic.training import learn
+from esper.simic.gymnasium_loop import learn
+from esper.simic.reward import RewardConfig
 from esper.tamiyo import GrowthPolicy
+from esper.tolaria.worlds.toy import TOY_SUITES, best_plan, toy_instance
 
 HORIZON, ENVS = 20, 64
 HOW = {"style": 0, "tempo": 0, "alpha_target": 2, "alpha_speed": 0, "alpha_curve": 0}

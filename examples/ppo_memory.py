@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper.simic.agent import PPOAgent, PPOConfig, PPOUpdateMetrics
-from esper.simic.training import AnyVectorEnv, action_layout, evaluate, learn
+from esper.simic.gymnasium_loop import AnyVectorEnv, action_layout, evaluate, learn
 from esper.tamiyo import PolicyInputs, PolicyOutput, RecurrentActorCritic, SequencePlan
 
 NUM_ENVS, NUM_STEPS, HIDDEN = 8, 128, 64

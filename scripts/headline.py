@@ -7,8 +7,8 @@ import textwrap
 from html import escape
 from pathlib import Path
 
-from esper.simic.bench import BenchTable, gate, read_bench, verdict
-from esper.simic.bench.comparison import ArmSummary
+from esper.benchmark import BenchTable, gate, read_bench, verdict
+from esper.benchmark.table import ArmSummary
 
 ROOT = Path(__file__).parents[1]
 EVIDENCE = ROOT / "benchmarks" / "evidence"

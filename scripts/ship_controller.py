@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from esper.shipping import with_evidence
-from esper.simic.bench import read_bench
-from esper.simic.bench.arms import RULES, WAIT
-from esper.simic.bench.rows import BenchRow
+from esper.benchmark import read_bench
+from esper.benchmark.arms import RULES, WAIT
+from esper.benchmark.rows import BenchRow
+from esper.runs.ship import with_evidence
 from esper.simic.held_out import HeldOutScore
-from esper.simic.statistics import mean_interval
+from esper.statistics import mean_interval
 from esper.tamiyo.controller import SHIPPED, Controller
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from esper.simic.bench import BenchRow, SeedRow
+from esper.benchmark import BenchRow, SeedRow
 
 SEED = SeedRow(
     slot="blocks.1",

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from esper.tolaria.data.idx import IdxSet
+from esper.tolaria.data.images import IdxSet
 
 Bytes = NDArray[np.uint8]
 

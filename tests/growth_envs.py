@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from esper.kasmina import GrowthRules
 from esper.leyline import ActionSpec
 from esper.simic.env import EpisodeSummary, GrowthVectorEnv
-from esper.simic.toy import ToyControls, ToyWorld
-from esper.tamiyo.actions import encode
-from esper.tamiyo.space import GrowthSpace
+from esper.tamiyo.actions import GrowthSpace, encode
+from esper.tolaria.worlds.toy import ToyControls, ToyWorld
 
 
 def toy_space(*cases: str) -> GrowthSpace:

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from esper.leyline import Standing
-from esper.simic.rewards import RewardConfig
+from esper.simic.reward import RewardConfig
 
 shares = st.floats(0.0, 1.0)
 standings = st.builds(

@@ -3,7 +3,7 @@
 from typing import TypeVar
 
 from esper.leyline import Event
-from esper.nissa.examples import EXAMPLES
+from event_examples import EXAMPLES
 
 Kind = TypeVar("Kind", bound=Event)
 

@@ -24,7 +24,7 @@ def test_a_controller_is_whole(name: str) -> None:
 
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_the_outcomes_of_schedules_are_there(name: str) -> None:
-    content = (files("esper.simic.bench") / "outcomes" / name).read_bytes()
+    content = (files("esper.benchmark") / "shipped" / name).read_bytes()
     assert (content[:4], content[-4:]) == (b"PAR1", b"PAR1")
 
 
@@ -33,4 +33,4 @@ def test_nothing_of_it_is_left_out_of_a_wheel() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     assert settings == {"targets": {"wheel": {"packages": ["src/esper"]}}}
     ignored = (ROOT / ".gitignore").read_text().split()
-    assert not {"*.parquet", "*.safetensors", "*.json", "controllers/", "outcomes/"} & set(ignored)
+    assert not {"*.parquet", "*.safetensors", "*.json", "controllers/", "shipped/"} & set(ignored)

@@ -2,8 +2,9 @@
 
 import torch
 
-from esper.tamiyo.controller import Controller
-from esper.tamiyo.controller_card import (
+from esper.tamiyo.actions import GrowthSpace, numbered_slots
+from esper.tamiyo.controller import (
+    Controller,
     ControllerCard,
     NetworkRecord,
     RewardRecord,
@@ -11,7 +12,6 @@ from esper.tamiyo.controller_card import (
     layout_fingerprint,
 )
 from esper.tamiyo.growth_policy import GrowthPolicy
-from esper.tamiyo.space import GrowthSpace, numbered_slots
 
 
 def tiny_card(**changes: object) -> ControllerCard:

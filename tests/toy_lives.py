@@ -4,7 +4,7 @@ import random
 from itertools import product
 
 from esper.leyline import ALPHA_SPEEDS, TEMPOS, ActionSpec, HostProtocol, LifecycleOp
-from esper.simic.toy import ToyWorld
+from esper.tolaria.worlds.toy import ToyWorld
 
 
 def legal_actions(

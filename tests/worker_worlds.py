@@ -5,9 +5,9 @@ import signal
 from collections.abc import Sequence
 
 from esper.leyline import HostSinks, HostsLost
-from esper.simic.toy import ToyWorld
 from esper.tolaria.tasks import all_tasks, register
-from esper.tolaria.world import EngineWorld
+from esper.tolaria.worlds.engine import EngineWorld
+from esper.tolaria.worlds.toy import ToyWorld
 from tiny_tasks import tiny_task
 
 

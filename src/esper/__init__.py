@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from esper.registration import register_when_gymnasium_comes
 
 if TYPE_CHECKING:
-    from esper.benched import bench
     from esper.grower import Decision, Grower, GrowthWarning
     from esper.kasmina import GrowingModel, GrowthRules, blueprint, wrap
     from esper.leyline import Curve, Layout, LifecycleOp, Stage, Style
-    from esper.recorded import train
+    from esper.runs.bench import bench
+    from esper.runs.train import train
     from esper.simic import TrainingConfig
     from esper.simic.env import make_env
     from esper.tamiyo.controller import Controller
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "bench": "esper.benched",
+    "bench": "esper.runs.bench",
     "Decision": "esper.grower",
     "Grower": "esper.grower",
     "GrowthWarning": "esper.grower",
@@ -37,9 +37,9 @@ _HOMES = {
     "LifecycleOp": "esper.leyline",
     "Stage": "esper.leyline",
     "Style": "esper.leyline",
-    "TrainingConfig": "esper.simic.training_config",
+    "TrainingConfig": "esper.simic.config.training_config",
     "make_env": "esper.simic.env",
-    "train": "esper.recorded",
+    "train": "esper.runs.train",
 }
 
 __all__ = [

@@ -9,8 +9,8 @@ import pytest
 
 import esper
 from bench_rows import rows_of
+from esper.benchmark import BenchProgress, BenchRequest, RowStore, read_bench
 from esper.cli import main
-from esper.simic.bench import BenchProgress, BenchRequest, RowStore, read_bench
 
 TOY = ["bench", "--suite", "toy", "--instances", "2", "--seeds", "2", "--processes", "1"]
 

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from esper.cli import VERBS, main
-from esper.cli.errors import BadInput
+from esper.cli.common import BadInput
 
 
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from esper.cli import main
-from esper.shipping import best_checkpoint, controller_of_run
-from esper.simic.configuration.errors import ConfigError
+from esper.runs.ship import best_checkpoint, controller_of_run
+from esper.simic.config.errors import ConfigError
+from esper.simic.config.training_config import TrainingConfig
 from esper.simic.held_out import evaluate_checkpoint, evaluate_controller
-from esper.simic.training_config import TrainingConfig
 from esper.tamiyo import controller as controllers
 from esper.tamiyo.controller import Controller
 from tiny_controllers import tiny_controller

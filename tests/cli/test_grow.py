@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from esper.cli import main
-from esper.kasmina.export_files import require_writable
+from esper.kasmina.export import require_writable
 from esper.leyline import HostProtocol
-from esper.simic.growing import GrownEpoch, grow_case
-from esper.simic.rewards import RewardConfig
+from esper.simic.held_out import GrownEpoch, grow_case
+from esper.simic.reward import RewardConfig
 from esper.tamiyo.deciders import Choice, decider
 from esper.tamiyo.observation import Observer
 from esper.tolaria.tasks import Instance, forget, register, task
@@ -133,6 +133,6 @@ def test_what_cannot_be_grown(
 
 
 def test_onnx_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.kasmina.export_files.find_spec", lambda _: None)
+    monkeypatch.setattr("esper.kasmina.export.find_spec", lambda _: None)
     with pytest.raises(ValueError, match=r"pip install 'esper\[onnx\]'"):
         require_writable(Path("a.onnx"))

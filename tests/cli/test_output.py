@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from esper.cli.output import as_json, table
+from esper.cli.common import as_json, table
 
 
 def test_tables_are_aligned_and_what_is_unknown_is_a_dash() -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from esper.cli.errors import BadInput
-from esper.cli.train_options import parse
+from esper.cli.common import BadInput
+from esper.cli.train import parse
 from esper.leyline import Style
-from esper.simic.training_config import TrainingConfig
+from esper.simic.config.training_config import TrainingConfig
 
 
 def test_nothing_is_the_defaults() -> None:

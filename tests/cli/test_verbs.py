@@ -10,12 +10,12 @@ import pytest
 
 from esper.cli import main
 from esper.leyline import CheckpointStore, RoundFinished, RunFinished, RunSink, RunStarted, RunStatus
-from esper.recorded import new_name
+from esper.runs.train import new_name
 from esper.simic.agent import NonFiniteUpdateError
+from esper.simic.config.training_config import TrainingConfig
 from esper.simic.held_out import HeldOutScore
-from esper.simic.progress import Progress
+from esper.simic.reports import Progress
 from esper.simic.trainer import TrainingResult
-from esper.simic.training_config import TrainingConfig
 from run_examples import example
 
 RESULT = TrainingResult(
@@ -162,7 +162,7 @@ def test_what_cannot_be_trained_begins_no_run(
 def test_wandb_that_is_missing_begins_no_run(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("esper.recorded.find_spec", lambda _: None)
+    monkeypatch.setattr("esper.runs.train.find_spec", lambda _: None)
     assert main([*TRAIN, "--run-wandb"]) == 2
     assert "the package wandb is not installed" in capsys.readouterr().err
     assert trainer.configs == []

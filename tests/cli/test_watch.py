@@ -7,7 +7,7 @@ import pytest
 
 from esper.cli import main, watch
 from esper.karn.watch import server
-from esper.karn.watch.folder import RunsFolder
+from esper.karn.watch.runs import RunsFolder
 from synthetic_run import write_synthetic_run
 
 

@@ -10,12 +10,12 @@ from torch import nn
 
 import esper
 from esper.grower import Grower, GrowthWarning
-from esper.grower.governing import Guard
-from esper.grower.metrics import EpochMetrics
+from esper.grower.guarding import Guard
+from esper.grower.measuring import EpochMetrics
 from esper.kasmina import WrapError
+from esper.kasmina.governor import GovernorRules, Verdict
 from esper.leyline import ActionSpec, LifecycleOp, Situation, Stage
 from esper.tamiyo.controller import ControllerError
-from esper.tolaria.governor import GovernorRules, Verdict
 from grower.loops import Loop, net
 from grower.test_grower import grown
 from tiny_controllers import tiny_controller

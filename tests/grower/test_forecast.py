@@ -2,8 +2,8 @@
 
 import pytest
 
-from esper.grower.paying import Forecast, Paymaster
-from esper.tamiyo.controller_card import RewardRecord
+from esper.grower.forecast import Forecast, Paymaster
+from esper.tamiyo.controller import RewardRecord
 
 PAID = RewardRecord(family="contribution", mode="shaped", rent=0.1, gamma=0.5, control_variate=True)
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.grower.measuring import Scale, loader_metrics
-from esper.grower.metrics import EpochMetrics
+from esper.grower.measuring import EpochMetrics, Scale, loader_metrics
 
 SURE = 20.0
 

@@ -12,16 +12,15 @@ from torch import Tensor, nn
 import esper
 from esper.grower import Grower
 from esper.grower.history import described
-from esper.grower.host import LoopHost
+from esper.grower.wrapping import LoopHost
 from esper.kasmina import Site, forget
 from esper.kasmina.execution import execute
 from esper.kasmina.hosts import GPT, MLP, ConvNet
 from esper.leyline import EpochReport, LifecycleOp, Stage
-from esper.tamiyo.actions import decode
+from esper.tamiyo.actions import GrowthSpace, decode
 from esper.tamiyo.controller import Controller
 from esper.tamiyo.observation import Observer
 from esper.tamiyo.policy import ActorState
-from esper.tamiyo.space import GrowthSpace
 from tiny_controllers import tiny_controller
 
 SHIPPED = "cpu-v1"

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from esper.karn.console import ANOMALIES_SHOWN, LiveConsole, RunView, render
 from esper.leyline import HEAD_NAMES, AnomalyRaised, EvaluationFinished, RoundFinished
-from esper.simic.progress import Preparing
+from esper.simic.reports import Preparing
 from run_examples import example
 
 ROUND, ANOMALY, JUDGED = example(RoundFinished), example(AnomalyRaised), example(EvaluationFinished)

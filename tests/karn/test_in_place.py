@@ -9,8 +9,7 @@ import duckdb
 import pytest
 
 from esper.karn import sql
-from esper.karn.in_place import can_be_read_in_place
-from esper.karn.sql import QueryError, connect, query
+from esper.karn.sql import QueryError, can_be_read_in_place, connect, query
 from esper.leyline import DecisionTaken, RunStarted
 from esper.nissa import Record
 from run_examples import example
@@ -94,7 +93,7 @@ def test_a_name_that_reads_as_a_pattern(tmp_path: Path, name: str) -> None:
 
 
 def test_a_line_too_long_for_the_view(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.karn.in_place._LONGEST_LINE", 200)
+    monkeypatch.setattr("esper.karn.sql._LONGEST_LINE", 200)
     assert len(query(run, EVERYTHING).rows) == 3 * 2 * 11 + 3
 
 

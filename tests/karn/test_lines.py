@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from esper.karn.lines import line_of, round_line
+from esper.karn.console import line_of, round_line
 from esper.leyline import (
     AnomalyRaised,
     EpisodeFinished,
@@ -10,7 +10,7 @@ from esper.leyline import (
     RoundFinished,
     RunStarted,
 )
-from esper.simic.progress import Preparing
+from esper.simic.reports import Preparing
 from run_examples import example
 
 

@@ -17,8 +17,8 @@ from esper.leyline import (
     Style,
 )
 from esper.nissa import Record
-from esper.nissa.examples import EXAMPLES
-from esper.nissa.records import place_of
+from esper.nissa.wire import place_of
+from event_examples import EXAMPLES
 
 TEMPLATE = cast(DecisionTaken, EXAMPLES["decision_taken"].event)
 ENDED = cast(EpisodeFinished, EXAMPLES["episode_finished"].event)

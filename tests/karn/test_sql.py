@@ -12,9 +12,8 @@ import pytest
 from esper.karn.sql import QueryError, connect, query
 from esper.leyline import DecisionTaken, EpisodeFinished, Event, Place, RoundFinished, RunStarted
 from esper.nissa import Record, RunError
-from esper.nissa.examples import EXAMPLES, QUERIES
-from esper.nissa.records import place_of
-from esper.nissa.wire import encode
+from esper.nissa.wire import encode, place_of
+from event_examples import EXAMPLES, QUERIES
 
 TABLES = ["anomalies", "decisions", "episodes", "evaluations", "events", "rounds", "runs", "seeds"]
 EPISODE = cast(EpisodeFinished, EXAMPLES["episode_finished"].event)

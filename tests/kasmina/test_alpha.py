@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from esper.kasmina.alpha import Ramp, curve_value
+from esper.kasmina.stage_machine import Ramp, curve_value
 from esper.leyline import Curve
 
 

@@ -5,8 +5,7 @@ from torch import Tensor, nn
 
 import esper
 from esper.kasmina import BlueprintError, Site, WrapError, all_blueprints, forget
-from esper.kasmina.blueprints.parts import ChannelNorm
-from esper.kasmina.blueprints.widening import widen
+from esper.kasmina.blueprints.catalogue import ChannelNorm, widen
 from esper.leyline import BlueprintKind, Layout, Style
 from tiny import SLOT, offered, tiny_model
 

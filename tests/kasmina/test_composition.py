@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.kasmina.composition import compose_delta, drop_non_finite_gradient, finite_mask, isolate
+from esper.kasmina.seed import compose_delta, drop_non_finite_gradient, finite_mask, isolate
 from esper.leyline import Composition, Layout, Stage, Style
 from tiny import SLOT, grow_until, tiny_input, tiny_model
 

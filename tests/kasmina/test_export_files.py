@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from esper.kasmina import GrowingModel
-from esper.kasmina.export_files import ENDINGS, write_model
+from esper.kasmina.export import ENDINGS, write_model
 from esper.leyline import Layout, Stage
 from tiny import SLOT, grow_until, tiny_input, tiny_model
 

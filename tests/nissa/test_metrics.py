@@ -1,7 +1,7 @@
 """The names on the charts are a promise."""
 
-from esper.nissa.examples import EXAMPLES
-from esper.nissa.metrics import Scalars, scalars
+from esper.nissa.sinks import Scalars, scalars
+from event_examples import EXAMPLES
 
 GOLDEN = {
     "charts/return": 0.09375,

@@ -8,13 +8,13 @@ import pytest
 
 from esper.leyline import Place
 from esper.nissa import KINDS
-from esper.nissa.page import events_page, field_docs
+from events_page import events_page, field_docs
 
 PAGE = Path(__file__).parents[2] / "docs" / "events.md"
 
 
 def test_the_page_is_what_the_events_say() -> None:
-    assert PAGE.read_text() == events_page(), "run: python -m esper.nissa.page > docs/events.md"
+    assert PAGE.read_text() == events_page(), "run: python scripts/events_page.py > docs/events.md"
 
 
 @pytest.mark.parametrize("cls", [*KINDS.values(), Place], ids=lambda cls: cls.__name__)

@@ -34,12 +34,10 @@ from esper.nissa import (
     read_events,
     read_run,
 )
-from esper.nissa.examples import EXAMPLES
-from esper.nissa.lock import WriterLock
-from esper.nissa.records import place_of
-from esper.nissa.run_directory import CONFIG_FILE, EVENTS_FILE
+from esper.nissa.run_directory import CONFIG_FILE, EVENTS_FILE, WriterLock
 from esper.nissa.sinks import JsonlSink
-from esper.nissa.wire import encode
+from esper.nissa.wire import encode, place_of
+from event_examples import EXAMPLES
 
 RECORDS = list(EXAMPLES.values())
 
@@ -122,8 +120,8 @@ import itertools, sys
 from pathlib import Path
 
 from esper.nissa import Recorder
-from esper.nissa.examples import EXAMPLES
-from esper.nissa.lock import WriterLock
+from event_examples import EXAMPLES
+from esper.nissa.run_directory import WriterLock
 from esper.nissa.sinks import JsonlSink
 run = Path(sys.argv[1])
 lock, recorder = WriterLock(run), Recorder([JsonlSink(run / "events.jsonl")])
@@ -138,7 +136,11 @@ for number in itertools.count(1):
 
 def test_a_killed_writer_loses_no_finished_round(tmp_path: Path) -> None:
     write(tmp_path, [])
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE)
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
     assert writer.stdout is not None
     with writer.stdout as told:
         while int(told.readline()) < 20:

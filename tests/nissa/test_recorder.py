@@ -26,13 +26,12 @@ from esper.nissa import (
     open_recorder,
     read_events,
 )
-from esper.nissa.examples import EXAMPLES
-from esper.nissa.sinks import JsonlSink, WandbSink
-from esper.nissa.sinks.tensorboard import TensorBoardSink
+from esper.nissa.sinks import JsonlSink, TensorBoardSink, WandbSink
 from esper.simic.agent import PPOAgent, PPOConfig, PPOUpdateMetrics
+from esper.simic.gymnasium_loop import action_layout, learn
 from esper.simic.reports import round_finished
-from esper.simic.training import action_layout, learn
 from esper.tamiyo import ActorCritic
+from event_examples import EXAMPLES
 
 FADING = SeedFading("blocks.0", 0.5, 3)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import esper
+from esper.leyline.files import write_atomically, write_json
 from esper.nissa import (
     Provenance,
     RunDirectory,
@@ -21,7 +22,6 @@ from esper.nissa import (
     read_provenance,
     require_run_name,
 )
-from esper.nissa.files import write_atomically, write_json
 from esper.nissa.provenance import _git
 
 ROOT_USER = os.geteuid() == 0
@@ -173,7 +173,7 @@ def test_asking_whether_a_run_is_written_does_not_keep_a_writer_out(
     run.close()
     asking = os.open(run.path / "writer.lock", os.O_RDONLY)
     fcntl.flock(asking, fcntl.LOCK_SH)
-    monkeypatch.setattr("esper.nissa.lock.time.sleep", lambda _: os.close(asking))
+    monkeypatch.setattr("esper.nissa.run_directory.time.sleep", lambda _: os.close(asking))
     RunDirectory.resume(run.path.parent, "one", provenance).close()
 
 
@@ -185,7 +185,7 @@ def test_only_a_run_is_resumed(tmp_path: Path, provenance: Provenance) -> None:
 def test_a_killed_writer_leaves_no_lock(run: RunDirectory, provenance: Provenance) -> None:
     run.close()
     holding = (
-        "import sys, time; from pathlib import Path; from esper.nissa.lock import WriterLock\n"
+        "import sys, time; from pathlib import Path; from esper.nissa.run_directory import WriterLock\n"
         "lock = WriterLock(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
     )
     writer = subprocess.Popen([sys.executable, "-c", holding, str(run.path)], stdout=subprocess.PIPE)

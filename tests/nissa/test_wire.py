@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from esper.leyline import DecisionTaken, LifecycleOp, Place, RoundFinished, SeedFading, Stage, StageChanged
 from esper.nissa import KINDS, Record
-from esper.nissa.examples import EXAMPLES
 from esper.nissa.wire import BrokenLine, UnknownKind, decode, encode
+from event_examples import EXAMPLES
 
 
 def round_finished() -> RoundFinished:

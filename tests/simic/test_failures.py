@@ -14,11 +14,11 @@ from torch import Tensor
 from esper.leyline import NOWHERE, AnomalyRaised, Event, Place, RoundFinished, RunFinished
 from esper.nissa import Checkpoints
 from esper.simic.agent import CheckpointError, NonFiniteUpdateError, PPOAgent
+from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import GrowthVectorEnv, make_env
-from esper.simic.toy import ToyWorld
 from esper.simic.trainer import train_ppo_vectorized
-from esper.simic.training_config import TrainingConfig
-from esper.simic.workers import WorkerHung
+from esper.tolaria.worlds.processes import WorkerHung
+from esper.tolaria.worlds.toy import ToyWorld
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
 CONFIG = TrainingConfig(

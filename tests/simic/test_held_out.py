@@ -7,15 +7,15 @@ import pytest
 
 from esper.nissa import Checkpoints
 from esper.simic.building import build, evaluation_episodes
+from esper.simic.config.training_config import TrainingConfig
 from esper.simic.evaluation import RulePlayer, play_cases
 from esper.simic.held_out import UnfitCaseError, evaluate_checkpoint, held_out_cases
-from esper.simic.toy import TOY_SUITES
 from esper.simic.trainer import train_ppo_vectorized
-from esper.simic.training_config import TrainingConfig
 from esper.tamiyo.rules import rule_policy
 from esper.tolaria import final_report
 from esper.tolaria.data import TaskData
 from esper.tolaria.tasks import forget, register, suite
+from esper.tolaria.worlds.toy import TOY_SUITES
 from tiny_tasks import tiny_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")

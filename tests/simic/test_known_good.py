@@ -15,9 +15,9 @@ from esper.simic.env import EpisodeSummary, GrowthVectorEnv, make_world
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.making import Setting
 from esper.simic.evaluation import RulePlayer, play_cases
-from esper.simic.rewards import RewardConfig
-from esper.simic.toy import ToyControls, ToyWorld, best_plan, toy_case, toy_instance
+from esper.simic.reward import RewardConfig
 from esper.tamiyo.rules import RulePolicy, rule_policy
+from esper.tolaria.worlds.toy import ToyControls, ToyWorld, best_plan, toy_case, toy_instance
 from growth_envs import toy_space
 
 HORIZON = 20

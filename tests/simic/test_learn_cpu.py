@@ -7,7 +7,7 @@ import pytest
 
 import esper
 from esper.leyline import RoundFinished
-from esper.simic.progress import News
+from esper.simic.reports import News
 
 ROUNDS = 16
 

@@ -18,7 +18,7 @@ from esper.simic.reports import (
     mean_of_known,
     round_finished,
 )
-from esper.simic.rewards import RewardComponents
+from esper.simic.reward import RewardComponents
 
 SUMMARY = EpisodeSummary(
     case="digits",

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from esper.simic.env import EpisodeSummary
-from esper.simic.rounds import BatchSummary
+from esper.simic.reports import BatchSummary
 
 ENDED = EpisodeSummary("a", 0, 6, 0.5, 0.25, 0.5, 0.25, 1.0, 0, 0.5, (6, 0, 0, 0, 0, 0), 0, None, False)
 

@@ -9,8 +9,8 @@ import esper
 from esper.leyline import RoundFinished
 from esper.simic.env.making import TOY_HORIZON
 from esper.simic.held_out import HeldOutScore, evaluate_checkpoint, held_out_cases
-from esper.simic.progress import News
-from esper.simic.toy import best_plan, toy_instance
+from esper.simic.reports import News
+from esper.tolaria.worlds.toy import best_plan, toy_instance
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
 

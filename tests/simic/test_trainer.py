@@ -25,8 +25,8 @@ from esper.leyline import (
 from esper.leyline.events import NOWHERE
 from esper.nissa import Checkpoints
 from esper.simic.building import build
+from esper.simic.config.training_config import TrainingConfig
 from esper.simic.trainer import TrainingResult, VectorizedPPOTrainer, train_ppo_vectorized
-from esper.simic.training_config import TrainingConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
 
@@ -156,7 +156,7 @@ warnings.simplefilter("ignore")
 from pathlib import Path
 from esper.nissa import Checkpoints
 from esper.simic.trainer import train_ppo_vectorized
-from esper.simic.training_config import TrainingConfig
+from esper.simic.config.training_config import TrainingConfig
 config = TrainingConfig.load(sys.argv[1])
 resume = Path(sys.argv[3]) if len(sys.argv) > 3 else None
 tell = lambda event: print(type(event).__name__, flush=True)

@@ -9,9 +9,14 @@ from pydantic import ValidationError
 
 import esper
 from esper.tamiyo import controller as controllers
-from esper.tamiyo.controller import Controller, ControllerError, shipped_controllers
-from esper.tamiyo.controller_card import ControllerCard, layout_fingerprint
-from esper.tamiyo.space import GrowthSpace, numbered_slots
+from esper.tamiyo.actions import GrowthSpace, numbered_slots
+from esper.tamiyo.controller import (
+    Controller,
+    ControllerCard,
+    ControllerError,
+    layout_fingerprint,
+    shipped_controllers,
+)
 from tiny_controllers import tiny_card, tiny_controller
 
 

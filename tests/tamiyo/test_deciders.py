@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from esper.leyline import ActionSpec, LifecycleOp, Situation
-from esper.simic.toy.world import ToyWorld
 from esper.tamiyo.actions import encode
 from esper.tamiyo.controller import ControllerError
 from esper.tamiyo.deciders import Decider, LearnedDecider, RuleDecider, decider
 from esper.tamiyo.observation import Observer
 from esper.tamiyo.rules import RULE_POLICIES, rule_policy
-from esper.tamiyo.rules.memory import recall, remember
+from esper.tamiyo.rules.policy import recall, remember
+from esper.tolaria.worlds.toy.world import ToyWorld
 from tiny_controllers import tiny_controller
 
 HORIZON = 20

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from esper.leyline import CAUSAL_TABLE, HEAD_NAMES, LifecycleOp, SlotConfig
-from esper.simic.synthetic import random_growth_masks
 from esper.tamiyo import (
     ActionLayout,
     FactoredDistribution,
@@ -16,6 +15,7 @@ from esper.tamiyo import (
     growth_layout,
     growth_log_probs,
 )
+from synthetic_growth import random_growth_masks
 
 SLOTS = SlotConfig(("stem", "body", "head"))
 SMALL = ActionLayout(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.tamiyo import MaskedCategorical
-from esper.tamiyo.masked_categorical import require_finite
+from esper.tamiyo.distributions import require_finite
 
 
 def logits_of(*probs: float) -> torch.Tensor:

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from esper.leyline import ALPHA_TARGETS, ActionSpec, EpochReport, LifecycleOp, SlotReading
 from esper.tamiyo import HOST_FEATURES, SLOT_FEATURES, GrowthSpace, Observer
-from esper.tamiyo.blueprints import BLUEPRINT_FEATURE_NAMES
-from esper.tamiyo.scales import BOUND
+from esper.tamiyo.features import BLUEPRINT_FEATURE_NAMES, BOUND
 from watched import DORMANT, HOLDING, KINDS, ModelHost, PaperHost, paper_host, report, small_model
 
 NAN = math.nan

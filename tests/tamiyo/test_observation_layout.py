@@ -11,8 +11,7 @@ from esper.tamiyo import (
     flatten_observation,
     observation_size,
 )
-from esper.tamiyo.blueprints import BLUEPRINT_FEATURE_NAMES
-from esper.tamiyo.observation_layout import PRESENT, observation_parts
+from esper.tamiyo.features import BLUEPRINT_FEATURE_NAMES, PRESENT, observation_parts
 from watched import paper_host
 
 HOST = """

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from esper.leyline import ActionSpec, BlueprintCard, BlueprintKind, LifecycleOp
-from esper.simic.synthetic import growth_policy, random_growth_masks, random_growth_observation
 from esper.tamiyo import (
     BLUEPRINT_FEATURES,
     HOST_FEATURES,
@@ -28,6 +27,7 @@ from esper.tamiyo import (
     multi_discrete_layout,
     unwrap,
 )
+from synthetic_growth import growth_policy, random_growth_masks, random_growth_observation
 from watched import HOLDING, PaperHost, paper_host
 
 

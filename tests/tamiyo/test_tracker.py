@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from esper.leyline import LifecycleOp
 from esper.tamiyo import SignalTracker
-from esper.tamiyo.trends import trend
+from esper.tamiyo.tracker import trend
 from watched import DORMANT, paper_host, report
 
 NAN = math.nan

@@ -13,7 +13,7 @@ from esper.tolaria import final_report
 from esper.tolaria.data import Phase, SealedTest, Split, TaskData
 
 SOURCE = Path(esper.__file__).parent
-_REPORTS = ("tolaria/final_report.py", "simic/held_out.py", "simic/bench/playing.py")
+_REPORTS = ("tolaria/final_report.py", "simic/held_out.py", "benchmark/playing.py")
 
 
 def data_with(test: Split, classes: int) -> TaskData:

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from esper.leyline import ActionSpec, LifecycleOp
-from esper.tolaria.capture import CapturedStep
-from esper.tolaria.memory import OutOfDeviceMemory
-from esper.tolaria.population import Population
+from esper.tolaria.engine.population import OutOfDeviceMemory, Population
+from esper.tolaria.engine.step import CapturedStep
 from esper.tolaria.tasks import OptimiserSpec, forget, register
-from esper.tolaria.world import EngineWorld
+from esper.tolaria.worlds.engine import EngineWorld
 from tiny_tasks import advance, germinate, tiny_task
 
 pytestmark = [

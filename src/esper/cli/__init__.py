@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TextIO
 
-from esper.cli.errors import BAD_INPUT, INTERRUPTED, BadInput, did_you_mean
+from esper.cli.common import BAD_INPUT, INTERRUPTED, BadInput, did_you_mean
 
 VERBS = {
     "train": "train a controller",

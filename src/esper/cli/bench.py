@@ -4,15 +4,13 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.arguments import VerbParser
-from esper.cli.errors import INTERRUPTED, BadInput
-from esper.cli.output import as_json, table
+from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, table
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Sequence
 
-    from esper.simic.bench import BenchPlan, BenchProgress, BenchResult, BenchTable
+    from esper.benchmark import BenchPlan, BenchProgress, BenchResult, BenchTable
 
 _SUMMARY = """Play every arm on the same held-out hosts and compare them in pairs, on the test split.
 
@@ -72,9 +70,9 @@ def _play(chosen: "Namespace") -> int:
     if chosen.processes < 1:
         raise BadInput(f"processes is {chosen.processes}; expected a whole number >= 1")
     plan = _plan(chosen)
-    from esper.benched import play
-    from esper.simic.bench import BenchMismatch, RowsError, read_bench
-    from esper.simic.bench.runner import LOST_PROCESS
+    from esper.benchmark import BenchMismatch, RowsError, read_bench
+    from esper.benchmark.runner import LOST_PROCESS
+    from esper.runs.bench import play
 
     _use_one_thread()
     tell = (lambda _: None) if chosen.quiet else _teller()
@@ -96,7 +94,7 @@ def _plan(chosen: "Namespace") -> "BenchPlan":
 
     require_suite(chosen.suite)
     _require_device(chosen.device)
-    from esper.simic.bench import BenchRequest, ControllerError, PlanError, RowsError, plan_bench
+    from esper.benchmark import BenchRequest, ControllerError, PlanError, RowsError, plan_bench
 
     try:
         return plan_bench(
@@ -190,7 +188,7 @@ def _report(arguments: list[str]) -> int:
 
 
 def tables_text(made: "Sequence[BenchTable]") -> str:
-    from esper.simic.bench import gate, verdict
+    from esper.benchmark import gate, verdict
 
     parts = [gate(made[0]), *verdict(made[0])]
     for each in made:
@@ -231,7 +229,7 @@ def _lines(made: "BenchTable") -> str:
 
 
 def _read(folder: Path) -> "BenchResult":
-    from esper.simic.bench import RowsError, read_bench
+    from esper.benchmark import RowsError, read_bench
 
     try:
         return read_bench(folder)

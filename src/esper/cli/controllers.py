@@ -3,12 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.arguments import VerbParser, find_run
-from esper.cli.errors import BadInput
-from esper.cli.output import as_json, table
+from esper.cli.common import BadInput, VerbParser, as_json, find_run, table
 
 if TYPE_CHECKING:
-    from esper.tamiyo.controller_card import ControllerCard
+    from esper.tamiyo.controller import ControllerCard
 
 COLUMNS = (
     "controller",
@@ -77,9 +75,9 @@ def _export(arguments: list[str]) -> int:
     from pydantic import ValidationError
 
     from esper.nissa import RunError
-    from esper.shipping import best_checkpoint, controller_of_run, with_evidence
+    from esper.runs.ship import best_checkpoint, controller_of_run, with_evidence
     from esper.simic.agent import CheckpointError
-    from esper.simic.configuration.errors import ConfigError
+    from esper.simic.config.errors import ConfigError
     from esper.simic.held_out import evaluate_controller
     from esper.tamiyo.controller import ControllerError
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from esper.cli.arguments import VerbParser
-from esper.cli.output import as_json, table
+from esper.cli.common import VerbParser, as_json, table
 
 PACKAGES = (
     "esper",
@@ -90,8 +89,7 @@ def _cuda() -> list[Finding]:
 
 
 def _data_sets() -> list[Finding]:
-    from esper.tolaria.data.cifar import read_cifar10
-    from esper.tolaria.data.idx import FASHION_MNIST, MNIST, read_idx_set
+    from esper.tolaria.data.images import FASHION_MNIST, MNIST, read_cifar10, read_idx_set
 
     return [
         _data_set(MNIST.name, lambda: read_idx_set(MNIST)),
@@ -101,8 +99,8 @@ def _data_sets() -> list[Finding]:
 
 
 def _data_set(name: str, read: Callable[[], object]) -> Finding:
-    from esper.tolaria.data.errors import DatasetCorrupt, DatasetMissing
-    from esper.tolaria.data.locations import data_directory
+    from esper.tolaria.data.images import data_directory
+    from esper.tolaria.data.splits import DatasetCorrupt, DatasetMissing
 
     folder = data_directory(name)
     try:
@@ -115,7 +113,7 @@ def _data_set(name: str, read: Callable[[], object]) -> Finding:
 
 
 def _folders() -> list[Finding]:
-    from esper.tolaria.controls import default_directory
+    from esper.tolaria.worlds.controls import default_directory
 
     return [_writable("cache", default_directory(), "set ESPER_CACHE to a folder that can be written")]
 

@@ -4,9 +4,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.arguments import VerbParser, find_run
-from esper.cli.errors import BadInput
-from esper.cli.output import as_json, table
+from esper.cli.common import BadInput, VerbParser, as_json, find_run, table
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -87,11 +85,11 @@ def _judge_controller(chosen: "Namespace") -> "tuple[str, Sequence[HeldOutScore]
 
 def _judge_run(chosen: "Namespace") -> "tuple[str, Sequence[HeldOutScore]]":
     path = find_run(chosen.run, chosen.directory)
-    from esper.shipping import best_checkpoint
+    from esper.runs.ship import best_checkpoint
     from esper.simic.agent import CheckpointError
-    from esper.simic.configuration.errors import ConfigError
+    from esper.simic.config.errors import ConfigError
+    from esper.simic.config.training_config import TrainingConfig
     from esper.simic.held_out import UnfitCaseError, evaluate_checkpoint
-    from esper.simic.training_config import TrainingConfig
 
     checkpoint = best_checkpoint(path)
     if checkpoint is None:

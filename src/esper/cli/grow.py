@@ -4,14 +4,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.arguments import VerbParser
-from esper.cli.errors import BadInput
-from esper.cli.output import as_json, table
+from esper.cli.common import BadInput, VerbParser, as_json, table
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from esper.simic.growing import GrownEpoch, GrownTask
+    from esper.simic.held_out import GrownEpoch, GrownTask
 
 
 def run(arguments: list[str]) -> int:
@@ -63,9 +61,9 @@ def _grow(chosen: "Namespace") -> int:
     require_suite(case)
     import torch
 
-    from esper.grower.refusing import too_short
-    from esper.kasmina.export_files import require_writable, write_model
-    from esper.simic.growing import grow_case
+    from esper.grower.wrapping import too_short
+    from esper.kasmina.export import require_writable, write_model
+    from esper.simic.held_out import grow_case
     from esper.tamiyo.deciders import decider
 
     torch.set_num_threads(1)

@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from esper.cli.arguments import VerbParser, find_run
-from esper.cli.errors import BadInput
+from esper.cli.common import BadInput, VerbParser, find_run
 
 
 def run(arguments: list[str]) -> int:
@@ -18,8 +17,8 @@ def run(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     path = find_run(chosen.run, chosen.directory).resolve()
     from esper.cli.training import Report, train_recorded
-    from esper.simic.configuration.errors import ConfigError
-    from esper.simic.training_config import TrainingConfig
+    from esper.simic.config.errors import ConfigError
+    from esper.simic.config.training_config import TrainingConfig
 
     try:
         config = replace(

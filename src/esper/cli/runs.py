@@ -2,8 +2,7 @@
 
 from datetime import datetime
 
-from esper.cli.arguments import VerbParser
-from esper.cli.output import as_json, table
+from esper.cli.common import VerbParser, as_json, table
 
 COLUMNS = ("run", "standing", "rounds", "started", "lasted")
 

@@ -1,8 +1,6 @@
 """`esper sql`: a question to a run's record."""
 
-from esper.cli.arguments import VerbParser, find_run
-from esper.cli.errors import BadInput
-from esper.cli.output import as_json, table
+from esper.cli.common import BadInput, VerbParser, as_json, find_run, table
 
 
 def run(arguments: list[str]) -> int:

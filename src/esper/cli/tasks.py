@@ -1,8 +1,6 @@
 """`esper tasks`: what a controller can be trained on."""
 
-from esper.cli.arguments import VerbParser
-from esper.cli.errors import BadInput
-from esper.cli.output import as_json, table
+from esper.cli.common import BadInput, VerbParser, as_json, table
 
 TASK_COLUMNS = ("task", "epochs", "rent", "parameters", "what it is")
 SUITE_COLUMNS = ("suite", "held out", "what it draws")
@@ -31,8 +29,8 @@ def run(arguments: list[str]) -> int:
 
 def require_suite(name: str) -> None:
     """Refuse what is neither a suite nor a task instance whose data are there."""
-    from esper import recorded
-    from esper.simic.configuration.errors import ConfigError
+    from esper.runs import train as recorded
+    from esper.simic.config.errors import ConfigError
 
     try:
         recorded.require_suite(name)
@@ -47,8 +45,8 @@ def _tasks() -> list[tuple[str, int, float, list[str], str]]:
 
 
 def _suites() -> list[tuple[str, int | None, str]]:
-    from esper.simic.toy.suites import TOY_SUITES
     from esper.tolaria.tasks import suite, suite_names
+    from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
     toys: list[tuple[str, int | None, str]] = [
         (name, None, f"a world without training: {_toy(each.slots, each.changes)}")

@@ -5,13 +5,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from esper.cli.errors import INTERRUPTED, BadInput
-from esper.cli.output import as_json, plain, table
+from esper.cli.common import INTERRUPTED, BadInput, as_json, plain, table
 from esper.nissa import RunError
-from esper.recorded import require_trainable, train
-from esper.simic.configuration.errors import ConfigError
-from esper.simic.progress import News, Progress
-from esper.simic.training_config import TrainingConfig
+from esper.runs.train import require_trainable, train
+from esper.simic.config.errors import ConfigError
+from esper.simic.config.training_config import TrainingConfig
+from esper.simic.reports import News, Progress
 
 GAVE_UP = 1
 
@@ -39,7 +38,7 @@ class Report:
             yield console.show
 
     def line(self, news: News) -> None:
-        from esper.karn.lines import line_of
+        from esper.karn.console import line_of
 
         told = line_of(news)
         if told is not None:
@@ -57,7 +56,7 @@ class Report:
 def train_recorded(config: TrainingConfig, report: Report, *, resume: bool = False) -> int:
     """Train a run that has its name; returns the exit code."""
     from esper.simic.agent import CheckpointError, NonFiniteUpdateError
-    from esper.tolaria.memory import OutOfDeviceMemory
+    from esper.tolaria.engine.population import OutOfDeviceMemory
 
     _use_one_thread()
     assert config.run_name is not None

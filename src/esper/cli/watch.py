@@ -5,8 +5,7 @@ import socket
 from importlib.util import find_spec
 from pathlib import Path
 
-from esper.cli.arguments import VerbParser, find_run
-from esper.cli.errors import BadInput
+from esper.cli.common import BadInput, VerbParser, find_run
 
 LOOPBACK = "127.0.0.1"
 PORT = 8377
@@ -61,7 +60,7 @@ def _where(given: str | None, directory: Path) -> tuple[Path, str | None]:
 
 
 def _newest(folder: Path, name: str | None) -> str:
-    from esper.karn.watch.folder import RunsFolder
+    from esper.karn.watch.runs import RunsFolder
 
     if name is not None:
         return name
@@ -77,8 +76,8 @@ def _draw_once(folder: Path, name: str | None, file: Path, *, dark: bool) -> int
     if not file.parent.is_dir():
         raise BadInput(f"--once is {str(file)!r}; there is no folder {str(file.parent)!r}")
     _require("plotly")
-    from esper.karn.watch.folder import RunsFolder
     from esper.karn.watch.once import CannotDraw, draw
+    from esper.karn.watch.runs import RunsFolder
 
     try:
         draw(RunsFolder(folder), _newest(folder, name), file, theme="dark" if dark else "light")
@@ -89,7 +88,7 @@ def _draw_once(folder: Path, name: str | None, file: Path, *, dark: bool) -> int
 
 
 def _follow(folder: Path, name: str | None) -> int:
-    from esper.karn.watch.folder import RunsFolder
+    from esper.karn.watch.runs import RunsFolder
     from esper.karn.watch.terminal import follow
 
     follow(RunsFolder(folder), _newest(folder, name))
@@ -110,7 +109,7 @@ def _serve(folder: Path, name: str | None, host: str, port: int | None) -> int:
             "whoever has this address can look; it is not printed again, and what travels is not encrypted",
             flush=True,
         )
-    from esper.karn.watch.folder import RunsFolder
+    from esper.karn.watch.runs import RunsFolder
     from esper.karn.watch.server import serve
 
     serve(RunsFolder(folder), run=name, host=host, port=free, token=token)

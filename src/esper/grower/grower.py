@@ -12,39 +12,79 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from esper.grower import history as telling
-from esper.grower.budget import affordable, require_room
-from esper.grower.compiling import CompileWatch
-from esper.grower.ending import settle_model
-from esper.grower.errors import Notes
-from esper.grower.governing import Guard
-from esper.grower.gradients import GradientWatch, SeedGradients
+from esper.grower.forecast import Paymaster, affordable, require_room
+from esper.grower.guarding import CompileWatch, GradientWatch, Guard, SeedGradients
 from esper.grower.history import Decision, standings
-from esper.grower.host import LoopHost
-from esper.grower.measuring import Scale, SeedWorth, Validate, as_call, measure, seed_worths
-from esper.grower.metrics import EpochMetrics, read_metrics
-from esper.grower.paying import Paymaster
-from esper.grower.refusing import (
+from esper.grower.measuring import (
+    EpochMetrics,
+    Scale,
+    SeedWorth,
+    Validate,
+    ValidateCall,
+    as_call,
+    blended_slots,
+    measure,
+    read_metrics,
+    seed_worths,
+)
+from esper.grower.wrapping import (
+    LoopHost,
+    Notes,
+    Wrapping,
     nothing_on_the_menu,
     refuse_parallel,
     require_count,
     too_short,
     untrained_part,
 )
-from esper.grower.wrapping import Wrapping
-from esper.kasmina import GrowthRules
+from esper.kasmina import GrowingModel, GrowthRules
 from esper.kasmina.coalitions import live_slots
 from esper.kasmina.execution import execute
+from esper.kasmina.governor import GovernorRules, Verdict
 from esper.kasmina.optimisers import Scheduler
 from esper.kasmina.probing import ExampleInput
-from esper.leyline import ActionSpec, EpochReport, EventSink, Layout, LifecycleOp
+from esper.kasmina.settling import settle
+from esper.leyline import ActionSpec, EpochReport, EventSink, Layout, LifecycleOp, Stage
 from esper.tamiyo.controller import Controller
 from esper.tamiyo.deciders import Choice, LearnedDecider, decider
 from esper.tamiyo.rules import RulePolicy
 from esper.tamiyo.rules.reading import refusal
-from esper.tolaria.governor import GovernorRules, Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+# The end of a run in a user's loop: what of the grown seeds is part of the product.
+
+
+def settle_model(
+    model: GrowingModel, rent: float, validate: ValidateCall | None, scale: Scale, *, committed_only: bool
+) -> None:
+    """Remove unfinished seeds, then what does not pay; without `validate`, what is HOLDING stays."""
+    if validate is None and not committed_only:
+        for name in live_slots(model):
+            if model.slots[name].stage is not Stage.HOLDING:
+                model.remove(name)
+        return
+
+    def scores(_: Sequence[int]) -> list[dict[int, float]]:
+        assert validate is not None  # with committed_only nothing is left to be measured
+        return [_coalition_scores(model, validate, scale)]
+
+    settle([model], rent, committed_only=committed_only, measure=scores)
+
+
+def _coalition_scores(model: GrowingModel, validate: ValidateCall, scale: Scale) -> dict[int, float]:
+    """Bitmask -> score: everything on, and each seed off in turn."""
+    index = {name: position for position, name in enumerate(model.slots)}
+    everything = blended_slots(model)
+    scores = {}
+    for members in (everything, *(everything - {name} for name in everything)):
+        score = scale.score(measure(model, validate, members)[0])
+        # A coalition that cannot be scored is worth nothing: a seed it lacks is needed.
+        scores[sum(1 << index[name] for name in members)] = -math.inf if score is None else score
+    return scores
+
 
 USUAL_EPOCHS = 20
 """The length of a run that did not say: what controllers are trained on."""
@@ -390,7 +430,7 @@ class Grower:
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
         """The score against its forecast, and the life of every seed; with a path, also as a file (.png, .svg)."""
-        from esper.grower.plotting import plot
+        from esper.grower.history import plot
 
         figure = plot(self.history, f"controller {self.controller}, {self.epoch} epochs")
         if path is not None:

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from esper.grower.history import DECISIONS
 from esper.grower.measuring import Scale
-from esper.kasmina.persistence import ModelFileError, describe, reinstate
-from esper.kasmina.records import ModelRecord
+from esper.kasmina.persistence import ModelFileError, ModelRecord, describe, reinstate
 from esper.leyline import EpochReport, LifecycleOp
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import torch
 
 from esper.grower.measuring import Validate
 from esper.kasmina import GrowthRules
+from esper.kasmina.governor import GovernorRules
 from esper.leyline import EventSink, Layout
 from esper.tamiyo.controller import Controller
 from esper.tamiyo.rules import RulePolicy
-from esper.tolaria.governor import GovernorRules
 
 
 class GrowerOptions(TypedDict, total=False):

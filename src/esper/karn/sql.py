@@ -7,16 +7,18 @@ with its fields as JSON). Every one has `run`. They are copies in memory, except
 they were written: no query can change a run or open any other file.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import Enum, IntEnum
 from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import duckdb
 import pyarrow as pa
 
-from esper.karn.in_place import allowed, can_be_read_in_place, view
 from esper.karn.seeds import TELLING_OF_SEEDS, SeedLife, seed_lives
-from esper.karn.tables import INTEGER, NUMBER, TEXT, table_of
 from esper.leyline import (
     AnomalyRaised,
     DecisionTaken,
@@ -25,10 +27,163 @@ from esper.leyline import (
     Event,
     Place,
     RoundFinished,
+    RunStarted,
 )
 from esper.nissa import KINDS, Record, RunError, describe_run, read_run
 from esper.nissa.run_directory import CONFIG_FILE, EVENTS_FILE
 from esper.nissa.wire import encode, whole_text
+
+# Typed records as columns. The types come from the events' own annotations.
+#
+# What SQL has no honest form for is NULL: NaN and Inf, and integers that do not fit.
+
+
+LARGEST = 2**63 - 1
+RENAMED = {"case": "instance"}
+"""Field -> its column, where the field's name is a word of SQL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How values of one annotation are kept in a column."""
+
+    arrow: pa.DataType
+    convert: Callable[[Any], object]
+    """Of a value that is not None and was checked when it was read."""
+
+    def array(self, values: Sequence[object]) -> pa.Array:
+        convert = self.convert
+        return pa.array([None if v is None else convert(v) for v in values], type=self.arrow)
+
+
+TEXT = Form(pa.string(), lambda text: text)
+NUMBER = Form(pa.float64(), lambda number: number if math.isfinite(number) else None)
+INTEGER = Form(pa.int64(), lambda number: number if -LARGEST <= number <= LARGEST else None)
+FLAG = Form(pa.bool_(), lambda flag: flag)
+_PLAIN: Mapping[object, Form] = {str: TEXT, float: NUMBER, int: INTEGER, bool: FLAG}
+
+
+def form_of(hint: object) -> Form:
+    """The column form of an annotation, with or without None."""
+    options = [option for option in get_args(hint) if option is not NoneType]
+    if get_origin(hint) is Literal:
+        return TEXT
+    if get_origin(hint) is Mapping:
+        return _mapping(form_of(options[1]))
+    if options:
+        return form_of(options[0])
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        names = {member: member.name if issubclass(hint, IntEnum) else member.value for member in hint}
+        return Form(pa.string(), names.__getitem__)
+    return _PLAIN[hint]
+
+
+def table_of(cls: type, rows: Sequence[object], **given: tuple[Form, Sequence[object]]) -> pa.Table:
+    """One row for each dataclass object, after the columns that are given beside them."""
+    columns = {name: form.array(values) for name, (form, values) in given.items()}
+    hints = get_type_hints(cls)
+    for field in fields(cls):
+        name = field.name
+        columns[RENAMED.get(name, name)] = form_of(hints[name]).array([getattr(row, name) for row in rows])
+    return pa.table(columns)
+
+
+def _mapping(values: Form) -> Form:
+    convert = values.convert
+
+    def pairs(mapping: Mapping[str, object]) -> list[tuple[str, object]]:
+        return [(key, None if value is None else convert(value)) for key, value in mapping.items()]
+
+    return Form(pa.map_(pa.string(), values.arrow), pairs)
+
+
+# Decisions read from where they were written, as far as a query needs them: a run has a million.
+#
+# A view over the file parses only the columns that a query names; a copy of everything takes minutes. What
+# the view cannot say exactly, a run that went on from a checkpoint or a path that reads as a pattern, is left
+# to the copy. Of a line that is not quite an event the view shows what it can, where the copy passes over it;
+# ours are all whole.
+
+
+_PATTERN = frozenset("*?[]{}")
+_LONGEST_LINE = 1 << 24
+_PIECE = 1 << 22
+_STARTED = f'{{"kind":"{RunStarted.kind}"'.encode()
+_TYPES = {pa.string(): "VARCHAR", pa.float64(): "DOUBLE", pa.int64(): "BIGINT", pa.bool_(): "BOOLEAN"}
+
+
+def can_be_read_in_place(run: Path) -> bool:
+    """Whether every line of a run counts, and its path means one file."""
+    path = run / EVENTS_FILE
+    if not path.is_file() or _PATTERN & set(str(path.resolve())):
+        return False
+    starts, rest = 0, b""
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            starts += (rest + piece).count(_STARTED)
+            rest = piece[-len(_STARTED) + 1 :]
+    return starts <= 1
+
+
+def view(name: str, event: type[Event], runs: Sequence[tuple[str, Path]]) -> str:
+    """The statement that defines a view of one kind of event over the files of these runs."""
+    parts = [_part(event, run, path.resolve() / EVENTS_FILE) for run, path in runs]
+    return f"CREATE VIEW {name} AS " + " UNION ALL ".join(parts)
+
+
+def allowed(runs: Sequence[tuple[str, Path]]) -> str:
+    """The setting that leaves a sealed database these files and no others."""
+    paths = ", ".join(_quoted(str(path.resolve() / EVENTS_FILE)) for _, path in runs)
+    return f"SET allowed_paths = [{paths}]"
+
+
+def _part(event: type[Event], run: str, path: Path) -> str:
+    hints = get_type_hints(event)
+    hints.pop("kind")  # a class variable
+    columns = {"kind": "VARCHAR", "time": "DOUBLE"}
+    columns |= {name: _type(form_of(hint).arrow) for name, hint in hints.items()}
+    listed = ", ".join(f"{name}: {_quoted(kind)}" for name, kind in columns.items())
+    picked = ", ".join(f'"{name}" AS "{RENAMED.get(name, name)}"' for name in hints)
+    wanted = " AND ".join(
+        [f"kind = {_quoted(event.kind)}", "time IS NOT NULL", *_required(hints), *_members(hints)]
+    )
+    return (
+        f"SELECT {_quoted(run)} AS run, time, {picked} FROM read_json({_quoted(str(path))}, "
+        f"format = 'newline_delimited', columns = {{{listed}}}, ignore_errors = true, "
+        f"maximum_object_size = {_LONGEST_LINE}) WHERE {wanted}"
+    )
+
+
+def _required(hints: dict[str, object]) -> list[str]:
+    """A line that does not say what every event says is none. Numbers with a point may be null: NaN is written so."""
+    return [
+        f"{name} IS NOT NULL"
+        for name, hint in hints.items()
+        if isinstance(hint, type) and issubclass(hint, int | str | Enum)
+    ]
+
+
+def _members(hints: dict[str, object]) -> list[str]:
+    """A line that names what an enumeration does not have is no event."""
+    found = []
+    for name, hint in hints.items():
+        for option in get_args(hint) or (hint,):
+            if isinstance(option, type) and issubclass(option, Enum):
+                convert = form_of(option).convert
+                names = ", ".join(_quoted(str(convert(member))) for member in option)
+                found.append(f"({name} IS NULL OR {name} IN ({names}))")
+    return found
+
+
+def _type(arrow: pa.DataType) -> str:
+    if pa.types.is_map(arrow):
+        return f"MAP(VARCHAR, {_type(arrow.item_type)})"
+    return _TYPES[arrow]
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
 
 EVENT_TABLES: Mapping[str, type[Event]] = {
     "rounds": RoundFinished,

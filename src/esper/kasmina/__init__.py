@@ -5,8 +5,8 @@ from esper.kasmina.coalitions import Coalition, forward_coalitions, standard_coa
 from esper.kasmina.errors import BlueprintError, IllegalOperation, WrapError
 from esper.kasmina.export import export_with_keys
 from esper.kasmina.model import GrowingModel
-from esper.kasmina.rules import GrowthRules
 from esper.kasmina.slot import Slot
+from esper.kasmina.stage_machine import GrowthRules
 from esper.kasmina.wrapping import wrap
 
 __all__ = [

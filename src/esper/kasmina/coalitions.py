@@ -7,8 +7,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from esper.kasmina.model import GrowingModel
-from esper.kasmina.outputs import main_tensor
-from esper.kasmina.probing import ExampleInput, batch_size, call_with
+from esper.kasmina.probing import ExampleInput, batch_size, call_with, main_tensor
 from esper.leyline import Stage
 
 Coalition = frozenset[str]

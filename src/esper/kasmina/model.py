@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 
 from esper.kasmina.errors import BlueprintError, IllegalOperation
 from esper.kasmina.optimisers import OptimiserCare, Scheduler
-from esper.kasmina.rules import GrowthRules
 from esper.kasmina.seed import bear_seed, birth_randomness
 from esper.kasmina.slot import IsolationPenalty, Slot
+from esper.kasmina.stage_machine import GrowthRules
 from esper.leyline import (
     ALPHA_CURVES,
     ALPHA_SPEEDS,

@@ -12,11 +12,9 @@ from torch.amp.grad_scaler import GradScaler
 from torch.utils._pytree import tree_map_only
 
 from esper.kasmina.blueprints import Blueprint, Site
-from esper.kasmina.composition import drop_non_finite_gradient, isolate, per_sample
-from esper.kasmina.life import Life
-from esper.kasmina.outputs import main_tensor, output_form, with_main_tensor
-from esper.kasmina.rules import GrowthRules
-from esper.kasmina.seed import Seed
+from esper.kasmina.probing import main_tensor, output_form, with_main_tensor
+from esper.kasmina.seed import Seed, drop_non_finite_gradient, isolate, per_sample
+from esper.kasmina.stage_machine import GrowthRules, Life
 from esper.leyline import (
     BlueprintCard,
     Layout,

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from esper.kasmina.life import Life
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.optimisers import Scheduler
 from esper.kasmina.seed import Seed
 from esper.kasmina.slot import Slot
+from esper.kasmina.stage_machine import Life
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """`esper.wrap`: any nn.Module becomes a growing one."""
 
+import difflib
 import sys
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -8,15 +9,73 @@ import torch
 from torch import nn
 
 from esper.kasmina.blueprints import Blueprint, Site, all_blueprints
-from esper.kasmina.blueprints.site import channel_axis
-from esper.kasmina.blueprints.widening import bare_copy
+from esper.kasmina.blueprints.catalogue import bare_copy
+from esper.kasmina.blueprints.registry import channel_axis
 from esper.kasmina.errors import BlueprintError, WrapError
 from esper.kasmina.model import GrowingModel
-from esper.kasmina.naming import resolve_slots
 from esper.kasmina.probing import ExampleInput, Sighting, batch_size, probe, read_layout
-from esper.kasmina.rules import GrowthRules
 from esper.kasmina.slot import IsolationPenalty, Slot
+from esper.kasmina.stage_machine import GrowthRules
 from esper.leyline import EventSink, Layout
+
+# From names and glob patterns to the host's submodules.
+
+
+def resolve_slots(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:
+    """Name -> submodule for every pattern.
+
+    `*` stays inside one part of a dotted name (`layer*` is layer1 and layer2, not layer1.0); `**` crosses dots.
+    """
+    if isinstance(patterns, str):
+        raise WrapError(
+            f"slots must be a list of names, not the string {patterns!r}: write slots=[{patterns!r}]"
+        )
+    if not all(isinstance(pattern, str) for pattern in patterns):
+        raise WrapError(f"slots must be names, that is strings, not {patterns!r}")
+    if not patterns:
+        raise WrapError("slots is empty: name at least one submodule, for instance one of " + _some(model))
+    modules = {name: module for name, module in model.named_modules(remove_duplicate=False) if name}
+    found: dict[str, nn.Module] = {}
+    for pattern in patterns:
+        parts = pattern.split(".")
+        names = [name for name in modules if _matches(parts, name.split("."))]
+        if not names:
+            raise WrapError(_unknown(pattern, list(modules)))
+        if pattern not in modules:  # a pattern may meet one module under two names; its first will do
+            known = {id(module) for module in found.values()}
+            firsts = {id(modules[name]): name for name in reversed(names)}
+            names = [name for name in firsts.values() if id(modules[name]) not in known]
+        found.update({name: modules[name] for name in names})
+    by_identity: dict[int, str] = {}
+    for name, module in found.items():
+        twin = by_identity.setdefault(id(module), name)
+        if twin != name:
+            raise WrapError(f"slots {twin!r} and {name!r} are one and the same submodule: name it once")
+    return found
+
+
+def _matches(pattern: Sequence[str], name: Sequence[str]) -> bool:
+    """Part by part; a part `**` stands for any number of parts."""
+    if not pattern:
+        return not name
+    head, *rest = pattern
+    if head == "**":
+        return any(_matches(rest, name[skipped:]) for skipped in range(len(name) + 1))
+    return bool(name) and fnmatchcase(name[0], head) and _matches(rest, name[1:])
+
+
+def _unknown(pattern: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(pattern, names, n=5, cutoff=0.5)
+    last = pattern.split(".")[-1]
+    near += [name for name in names if last and last in name.split(".") and name not in near][: 5 - len(near)]
+    hint = "near matches: " + ", ".join(near) if near else "the model has " + ", ".join(names[:12])
+    return f"no submodule matches slot {pattern!r}; {hint}"
+
+
+def _some(model: nn.Module) -> str:
+    return (
+        ", ".join(name for name, _ in model.named_modules() if name)[:300] or "(the model has no submodules)"
+    )
 
 
 def wrap(

@@ -1,9 +1,24 @@
 """Leyline: the contracts every other part agrees on. Plain data and protocols; nothing heavy is imported."""
 
-from esper.leyline.checkpoints import CheckpointStore
-from esper.leyline.decisions import ActionOutcome, ActionSpec, IllegalChoice, Situation
+from esper.leyline.decisions import (
+    ActionOutcome,
+    ActionSpec,
+    HostSignals,
+    IllegalChoice,
+    RewardInputs,
+    Situation,
+    Standing,
+)
 from esper.leyline.events import (
     NOWHERE,
+    SCHEMA_VERSION,
+    AnomalyRaised,
+    CheckpointReason,
+    CheckpointSaved,
+    CheckpointStore,
+    DecisionTaken,
+    EpisodeFinished,
+    EvaluationFinished,
     Event,
     EventSink,
     HostEvent,
@@ -13,7 +28,12 @@ from esper.leyline.events import (
     NonFiniteSeedOutput,
     Place,
     PlacedSink,
+    RoundFinished,
+    RunEvent,
+    RunFinished,
     RunSink,
+    RunStarted,
+    RunStatus,
     SeedFading,
     SeedGerminated,
     StageChanged,
@@ -34,27 +54,13 @@ from esper.leyline.heads import (
     Style,
 )
 from esper.leyline.lifecycle import LIVE_STAGES, LifecycleOp, Stage
-from esper.leyline.protocols import GrowingModelProtocol, SeedSlotProtocol
-from esper.leyline.run_events import (
-    SCHEMA_VERSION,
-    AnomalyRaised,
-    CheckpointReason,
-    CheckpointSaved,
-    DecisionTaken,
-    EpisodeFinished,
-    EvaluationFinished,
-    RoundFinished,
-    RunEvent,
-    RunFinished,
-    RunStarted,
-    RunStatus,
-)
-from esper.leyline.signals import HostSignals, RewardInputs, Standing
 from esper.leyline.slots import (
     BlueprintCard,
     BlueprintKind,
+    GrowingModelProtocol,
     Layout,
     LegalOperations,
+    SeedSlotProtocol,
     SlotConfig,
     SlotSnapshot,
 )

@@ -1,14 +1,18 @@
 """Nissa: recording. The run directory, typed events on disk, and the sinks they go to."""
 
-from esper.nissa.checkpoints import Checkpoints
-from esper.nissa.errors import RunError
-from esper.nissa.listing import RunListing, describe_run, list_runs
-from esper.nissa.lock import is_being_written
 from esper.nissa.provenance import Provenance, collect_provenance
-from esper.nissa.reading import ReadingNotes, read_events, read_run
+from esper.nissa.reading import ReadingNotes, RunListing, describe_run, list_runs, read_events, read_run
 from esper.nissa.recorder import NullSink, Recorder, SinkFailed, open_recorder
-from esper.nissa.records import KINDS, Record
-from esper.nissa.run_directory import RunDirectory, read_config, read_provenance, require_run_name
+from esper.nissa.run_directory import (
+    Checkpoints,
+    RunDirectory,
+    RunError,
+    is_being_written,
+    read_config,
+    read_provenance,
+    require_run_name,
+)
+from esper.nissa.wire import KINDS, Record
 
 __all__ = [
     "KINDS",

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from esper.leyline import NOWHERE, CheckpointSaved, Event, Place, RoundFinished, RunFinished, RunStarted
-from esper.nissa.errors import RunError
-from esper.nissa.records import Record, place_of
-from esper.nissa.run_directory import RunDirectory, read_config
+from esper.nissa.run_directory import RunDirectory, RunError, read_config
 from esper.nissa.sinks import JsonlSink, Sink, WandbSink
+from esper.nissa.wire import Record, place_of
 
 FLUSHED_AFTER = (RunStarted, RoundFinished, CheckpointSaved, RunFinished)
 """What a reader, or a run that goes on after a crash, must find."""
@@ -108,7 +107,7 @@ def open_recorder(
     try:
         sinks.append(JsonlSink(run.events_path))
         if tensorboard:
-            from esper.nissa.sinks.tensorboard import TensorBoardSink
+            from esper.nissa.sinks import TensorBoardSink
 
             sinks.append(TensorBoardSink(run.tensorboard_path))
         if wandb_project is not None:

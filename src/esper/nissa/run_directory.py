@@ -3,20 +3,131 @@
 runs/<name>/config.json  provenance.json  events.jsonl  checkpoints/  tensorboard/
 """
 
+import fcntl
 import json
+import os
 import re
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
 from pydantic import JsonValue
 
-from esper.nissa.checkpoints import KEPT, Checkpoints
-from esper.nissa.errors import RunError
-from esper.nissa.files import write_json
-from esper.nissa.lock import WriterLock
+from esper.leyline import CheckpointReason
+from esper.leyline.files import PARTIAL, write_atomically, write_json
 from esper.nissa.provenance import Provenance
+
+# What can be wrong with a run before any work is done.
+
+
+class RunError(RuntimeError):
+    """A run that cannot be begun, resumed or read; the message says which and what to do."""
+
+
+# One writer a run: a lock that the kernel lets go of when its process dies, however it dies.
+
+
+LOCK_FILE = "writer.lock"
+PATIENCE_SECONDS = 0.3
+"""Whoever asks whether a run is being written holds the lock for an instant; a writer waits that out."""
+
+
+class WriterLock:
+    """Held from the moment it is made until `release`, or the end of the process."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, run: Path) -> None:
+        """Take the lock of a run directory, or raise RunError."""
+        path = run / LOCK_FILE
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise RunError(f"run {run}: its lock cannot be written ({error.strerror})") from error
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not _try_lock(self._descriptor, fcntl.LOCK_EX):
+            if time.monotonic() >= deadline:
+                holder = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip()
+                os.close(self._descriptor)
+                raise RunError(
+                    f"run {run}: another process ({holder or 'unknown'}) is writing it; wait for it to end"
+                )
+            time.sleep(0.02)
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, str(os.getpid()).encode(), 0)
+
+    def release(self) -> None:
+        """Let go. Harmless when repeated."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def is_being_written(run: Path) -> bool:
+    """Whether a process holds the lock of this run."""
+    try:
+        # Whoever only looks follows no link out of the run, and is not kept waiting by a pipe.
+        descriptor = os.open(run / LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _try_lock(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int, how: int) -> bool:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+# The checkpoints of a run: periodic ones, the best and the last. Each is whole or not there.
+
+
+KEPT = 3
+"""Periodic checkpoints, by default; older ones are removed."""
+
+
+class Checkpoints:
+    """`checkpoints/round-000040.pt`, `best.pt` and `last.pt`."""
+
+    __slots__ = ("folder", "kept")
+
+    def __init__(self, folder: Path, *, kept: int = KEPT) -> None:
+        if kept < 1:
+            raise ValueError(f"kept is {kept}; expected >= 1")
+        self.folder, self.kept = folder, kept
+
+    def save(
+        self, write: Callable[[Path], None], *, round_number: int, reason: CheckpointReason = "periodic"
+    ) -> Path:
+        """Have `write` (such as `PPOAgent.save`) fill a file, and put it in its place; returns where."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / (f"round-{round_number:06d}.pt" if reason == "periodic" else f"{reason}.pt")
+        write_atomically(path, write)
+        for old in self.periodic()[: -self.kept]:
+            old.unlink()
+        return path
+
+    def periodic(self) -> list[Path]:
+        """Oldest first."""
+        return sorted(self.folder.glob("round-*.pt"))
+
+    def newest(self) -> Path | None:
+        """What a resumed run goes on from; the best one is for use, not for going on."""
+        candidates = [*self.periodic(), *self.folder.glob("last.pt")]
+        return max(candidates, key=lambda path: path.stat().st_mtime_ns, default=None)
+
+    def remove_partial(self) -> None:
+        """Clear away what a process that died had not finished writing."""
+        for partial in self.folder.glob(f"*{PARTIAL}"):
+            partial.unlink()
+
 
 EVENTS_FILE, CONFIG_FILE, PROVENANCE_FILE = "events.jsonl", "config.json", "provenance.json"
 LONGEST_NAME = 100

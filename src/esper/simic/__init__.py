@@ -8,17 +8,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from esper.kasmina.gradients import SeedGradientCollector, materialize_grad_stats
     from esper.leyline import ActionDict, HeadEntropies, HeadLogProbs
-    from esper.simic.training_config import TrainingConfig
-    from esper.tolaria.gradients import SeedGradientCollector, materialize_grad_stats
+    from esper.simic.config.training_config import TrainingConfig
 
 _HOMES = {
     "ActionDict": "esper.leyline",
     "HeadEntropies": "esper.leyline",
     "HeadLogProbs": "esper.leyline",
-    "SeedGradientCollector": "esper.tolaria.gradients",
-    "TrainingConfig": "esper.simic.training_config",
-    "materialize_grad_stats": "esper.tolaria.gradients",
+    "SeedGradientCollector": "esper.kasmina.gradients",
+    "TrainingConfig": "esper.simic.config.training_config",
+    "materialize_grad_stats": "esper.kasmina.gradients",
 }
 
 __all__ = [

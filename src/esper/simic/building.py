@@ -6,20 +6,20 @@ from pathlib import Path
 
 import torch
 
+from esper.kasmina.governor import GovernorRules
 from esper.leyline import HostLog, HostSinks
 from esper.simic.agent import AnomalyDetector, PPOAgent, PPOConfig
-from esper.simic.configuration.errors import ConfigError, nearest
+from esper.simic.config.errors import ConfigError, nearest
+from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import GrowthVectorEnv, make_world
+from esper.simic.env.cases import CasePool
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.making import Setting
-from esper.simic.env.pool import CasePool
-from esper.simic.progress import Preparing
-from esper.simic.rewards import RewardConfig
-from esper.simic.training_config import TrainingConfig
+from esper.simic.reports import Preparing
+from esper.simic.reward import RewardConfig
 from esper.tamiyo import GrowthPolicy
-from esper.tamiyo.space import GrowthSpace
-from esper.tolaria.controls import ControlCurves
-from esper.tolaria.governor import GovernorRules
+from esper.tamiyo.actions import GrowthSpace
+from esper.tolaria.worlds.controls import ControlCurves
 
 _SELECTION_HOSTS = 1_000_000
 """Host seeds from here on are not trained on."""

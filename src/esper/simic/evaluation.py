@@ -8,9 +8,8 @@ import numpy as np
 import torch
 
 from esper.leyline import Beginning, HostProtocol
-from esper.simic.env.choices import Actions
-from esper.simic.env.episodes import Episodes
-from esper.simic.env.summary import EpisodeSummary
+from esper.simic.env.episodes import Episodes, EpisodeSummary
+from esper.simic.env.spaces import Actions
 from esper.tamiyo import Actor
 from esper.tamiyo.rules import RulePolicy
 

@@ -1,7 +1,11 @@
 """What the trainer has in hand, as the events it emits. Pure functions; who listens is not known here."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from esper.leyline import (
     CAUSAL_TABLE,
@@ -12,11 +16,46 @@ from esper.leyline import (
     LifecycleOp,
     Place,
     RoundFinished,
+    RunEvent,
 )
 from esper.simic.agent import Anomaly, PPOUpdateMetrics
 from esper.simic.env import EpisodeSummary
-from esper.simic.rewards import RewardComponents
-from esper.simic.rewards.components import COMPONENT_NAMES
+from esper.simic.reward import COMPONENT_NAMES, RewardComponents
+
+# What a training run shows while it works; beside what it records, how far its preparation is.
+
+
+@dataclass(frozen=True, slots=True)
+class Preparing:
+    """How many of the control curves that the first round waits for are trained."""
+
+    done: int
+    total: int
+
+
+News = RunEvent | Preparing
+Progress = Callable[[News], None]
+
+
+# What is collected in one round, before it is learned from.
+
+
+@dataclass(slots=True)
+class BatchSummary:
+    """The episodes that ended in a round, and what was done in it."""
+
+    episodes: list[EpisodeSummary] = field(default_factory=list)
+    operations: list[int] = field(default_factory=lambda: [0] * len(LifecycleOp))
+    """How often each LifecycleOp was chosen, over all envs."""
+
+    @property
+    def mean_gain(self) -> float | None:
+        return mean_of_known(episode.gain for episode in self.episodes)
+
+    def count(self, actions: NDArray[np.int64], lost: NDArray[np.bool_]) -> None:
+        """The operations of one step, actions (env, head); a host that was lost executed nothing."""
+        for op in actions[~lost, 0].tolist():
+            self.operations[op] += 1
 
 
 def round_finished(

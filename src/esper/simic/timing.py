@@ -1,8 +1,13 @@
 """Where the time goes: a tree of parts, by the CPU's clock."""
 
+import resource
+import signal
+import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import FrameType
 
 
 class Stopwatch:
@@ -51,3 +56,52 @@ class Stopwatch:
             share = f"  {seconds / whole:5.1%}" if whole else ""
             lines.append(f"{'  ' * path.count('/')}{name:20} {seconds:9.2f} s{share}")
         return "\n".join(lines)
+
+
+# How much memory this process has needed.
+
+
+_UNIT = 1 if sys.platform == "darwin" else 1024
+"""Bytes in what the system counts in: kibibytes, except on macOS."""
+
+
+def peak_memory_bytes() -> int:
+    """The most this process has held in memory at once since it began."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT
+
+
+# Stopping when asked to: a signal is noticed between steps, so that nothing is cut in the middle.
+
+
+class StopRequest:
+    """Whether somebody asked the run to stop, and how."""
+
+    __slots__ = ("reason",)
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.reason is not None
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[StopRequest]:
+    """Ctrl-C and SIGTERM become a request inside; a second one is an interrupt as always."""
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request  # only the main thread may handle signals
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        del frame
+        if request:
+            raise KeyboardInterrupt
+        request.reason = signal.Signals(number).name
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -34,17 +34,22 @@ from esper.simic.building import (
     selection_cases,
 )
 from esper.simic.cloning import require_warm_start, warm_start
+from esper.simic.config.training_config import TrainingConfig
+from esper.simic.decision_log import RoundLog
 from esper.simic.env import EpisodeSummary
 from esper.simic.env.episodes import HOSTS
 from esper.simic.evaluation import LearnedPlayer, play_cases
-from esper.simic.interrupts import StopRequest, stop_on_signals
-from esper.simic.memory import peak_memory_bytes
-from esper.simic.progress import Preparing, Progress
-from esper.simic.reports import anomalies_raised, episode_finished, mean_of_known, round_finished
-from esper.simic.round_log import RoundLog
-from esper.simic.rounds import BatchSummary
-from esper.simic.statistics import mean_interval
-from esper.simic.training_config import TrainingConfig
+from esper.simic.reports import (
+    BatchSummary,
+    Preparing,
+    Progress,
+    anomalies_raised,
+    episode_finished,
+    mean_of_known,
+    round_finished,
+)
+from esper.simic.timing import StopRequest, peak_memory_bytes, stop_on_signals
+from esper.statistics import mean_interval
 
 FAILED = "failed.pt"
 """The agent as it gave up; for looking into, not for going on."""

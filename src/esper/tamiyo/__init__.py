@@ -1,11 +1,17 @@
 """Tamiyo: deciding. The action layout, masked factored distributions, policy networks, the actor."""
 
-from esper.tamiyo.actions import decode, encode, illegal_choice
+from esper.tamiyo.actions import GrowthSpace, decode, encode, illegal_choice
 from esper.tamiyo.actor import Actor
 from esper.tamiyo.actor_critic import ActorCritic, RecurrentActorCritic
-from esper.tamiyo.blueprints import BLUEPRINT_FEATURES, blueprint_features
-from esper.tamiyo.compiled import unwrap
-from esper.tamiyo.factored import FactoredDistribution, HeadEvaluation, LayoutTensors
+from esper.tamiyo.distributions import FactoredDistribution, HeadEvaluation, LayoutTensors, MaskedCategorical
+from esper.tamiyo.features import (
+    BLUEPRINT_FEATURES,
+    HOST_FEATURES,
+    SLOT_FEATURES,
+    blueprint_features,
+    flatten_observation,
+    observation_size,
+)
 from esper.tamiyo.growth_policy import GrowthPolicy
 from esper.tamiyo.layout import (
     ActionLayout,
@@ -17,17 +23,9 @@ from esper.tamiyo.layout import (
     multi_discrete_layout,
     relevance_table,
 )
-from esper.tamiyo.masked_categorical import MaskedCategorical
 from esper.tamiyo.observation import Observer
-from esper.tamiyo.observation_layout import (
-    HOST_FEATURES,
-    SLOT_FEATURES,
-    flatten_observation,
-    observation_size,
-)
-from esper.tamiyo.policy import NO_ACTION, ActorState, Policy, PolicyInputs, PolicyOutput
+from esper.tamiyo.policy import NO_ACTION, ActorState, Policy, PolicyInputs, PolicyOutput, unwrap
 from esper.tamiyo.sequences import SequencePlan, advance, replay
-from esper.tamiyo.space import GrowthSpace
 from esper.tamiyo.tracker import SignalTracker
 
 __all__ = [

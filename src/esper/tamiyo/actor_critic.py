@@ -3,16 +3,20 @@
 import torch
 from torch import Tensor, nn
 
-from esper.tamiyo.encoding import one_hot_or_zeros, relevant_choices, symlog
-from esper.tamiyo.initialisation import (
+from esper.tamiyo.layout import ActionLayout
+from esper.tamiyo.policy import (
     POLICY_GAIN,
     VALUE_GAIN,
+    Policy,
+    PolicyInputs,
+    PolicyOutput,
+    one_hot_or_zeros,
     orthogonal_linear,
     orthogonal_lstm,
     orthogonal_mlp,
+    relevant_choices,
+    symlog,
 )
-from esper.tamiyo.layout import ActionLayout
-from esper.tamiyo.policy import Policy, PolicyInputs, PolicyOutput
 from esper.tamiyo.sequences import SequencePlan, advance, replay
 
 

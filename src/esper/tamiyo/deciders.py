@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from esper.leyline import ActionSpec, HostProtocol
-from esper.tamiyo.actions import decode
+from esper.tamiyo.actions import GrowthSpace, decode
 from esper.tamiyo.controller import Controller, ControllerError, UnknownController, shipped_controllers
 from esper.tamiyo.growth_policy import GrowthPolicy
 from esper.tamiyo.observation import Observer
 from esper.tamiyo.policy import ActorState
 from esper.tamiyo.rules import RULE_POLICIES, RulePolicy, rule_policy
-from esper.tamiyo.rules.memory import recall, remember
-from esper.tamiyo.space import GrowthSpace
+from esper.tamiyo.rules.policy import recall, remember
 from esper.tamiyo.tracker import PLATEAU_THRESHOLD
 
 

@@ -12,27 +12,31 @@ import torch
 from torch import Tensor, nn
 
 from esper.leyline import HEAD_NAMES, LifecycleOp
-from esper.tamiyo.blueprints import BLUEPRINT_FEATURES
-from esper.tamiyo.encoding import one_hot_or_zeros, relevant_choices, symlog
-from esper.tamiyo.initialisation import (
-    HIDDEN_GAIN,
-    POLICY_GAIN,
-    VALUE_GAIN,
-    orthogonal_linear,
-    orthogonal_lstm,
-    orthogonal_mlp,
-)
-from esper.tamiyo.layout import ActionLayout
-from esper.tamiyo.observation_layout import (
+from esper.tamiyo.actions import GrowthSpace
+from esper.tamiyo.features import (
+    BLUEPRINT_FEATURES,
     HOST_FEATURES,
     PRESENT,
     SLOT_FEATURES,
     observation_parts,
     observation_size,
 )
-from esper.tamiyo.policy import Policy, PolicyInputs, PolicyOutput
+from esper.tamiyo.layout import ActionLayout
+from esper.tamiyo.policy import (
+    HIDDEN_GAIN,
+    POLICY_GAIN,
+    VALUE_GAIN,
+    Policy,
+    PolicyInputs,
+    PolicyOutput,
+    one_hot_or_zeros,
+    orthogonal_linear,
+    orthogonal_lstm,
+    orthogonal_mlp,
+    relevant_choices,
+    symlog,
+)
 from esper.tamiyo.sequences import SequencePlan, advance, replay
-from esper.tamiyo.space import GrowthSpace
 
 
 class BlueprintPointer(nn.Module):

@@ -11,15 +11,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper.leyline import BlueprintCard, HostProtocol, LifecycleOp, Situation, SlotReading
-from esper.tamiyo.blueprints import KINDS, blueprint_features
-from esper.tamiyo.budget import legal_within, readings_within
-from esper.tamiyo.host_features import HostReading, symlog_losses, write_host_features
-from esper.tamiyo.masks import GrowthMasks
-from esper.tamiyo.observation_layout import observation_parts, observation_size
-from esper.tamiyo.slot_features import FIELD, PADDING, write_slot_features
-from esper.tamiyo.space import GrowthSpace
-from esper.tamiyo.tracker import HISTORY, PLATEAU_THRESHOLD, TRACKED, SignalTracker
-from esper.tamiyo.trends import trend
+from esper.tamiyo.actions import GrowthSpace
+from esper.tamiyo.features import (
+    FIELD,
+    KINDS,
+    PADDING,
+    HostReading,
+    blueprint_features,
+    observation_parts,
+    observation_size,
+    symlog_losses,
+    write_host_features,
+    write_slot_features,
+)
+from esper.tamiyo.masks import GrowthMasks, legal_within, readings_within
+from esper.tamiyo.tracker import HISTORY, PLATEAU_THRESHOLD, TRACKED, SignalTracker, trend
 
 Array = NDArray[np.float64]
 _SERIES = len(TRACKED)

@@ -1,15 +1,91 @@
 """What every policy network is to the learner: flat logits and a value, by step or by whole sequences."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from esper.tamiyo.factored import FactoredDistribution, HeadEvaluation, LayoutTensors
+from esper.tamiyo.distributions import FactoredDistribution, HeadEvaluation, LayoutTensors
 from esper.tamiyo.layout import ActionLayout
 from esper.tamiyo.sequences import SequencePlan
+
+# Compiled policies: the one place that knows how `torch.compile` wraps a module.
+
+
+def unwrap(policy: "Policy") -> "Policy":
+    """The policy behind a `torch.compile`d one, for saving, parameter groups and inspection."""
+    original = getattr(policy, "_orig_mod", policy)
+    if not isinstance(original, Policy):
+        raise TypeError(f"policy is a {type(original).__name__}; expected a Policy, compiled or not")
+    return original
+
+
+# Small encodings shared by the networks.
+
+
+def symlog(x: Tensor) -> Tensor:
+    """sign(x) log(1 + |x|)"""
+    return torch.sign(x) * torch.log1p(x.abs())
+
+
+def one_hot_or_zeros(choices: Tensor, size: int) -> Tensor:
+    """(...) int64 -> (..., size) float32; NO_ACTION gives zeros."""
+    return choices.unsqueeze(-1).eq(torch.arange(size, device=choices.device)).float()
+
+
+def relevant_choices(actions: Tensor, relevance: Tensor) -> Tensor:
+    """actions (step, head) with NO_ACTION where the first head's choice made a head irrelevant.
+
+    relevance is (choice of the first head, head) bool. An irrelevant head's 0 stands for no choice.
+    """
+    relevant = relevance[actions[:, 0].clamp_min(0)]
+    return torch.where(relevant, actions, NO_ACTION)
+
+
+# Orthogonal initialisation: gain sqrt(2) hidden, 0.01 for policy outputs, 1 for the value output.
+
+
+HIDDEN_GAIN = math.sqrt(2.0)
+POLICY_GAIN = 0.01
+VALUE_GAIN = 1.0
+
+
+def orthogonal_linear(
+    in_features: int, out_features: int, gain: float, generator: torch.Generator
+) -> nn.Linear:
+    """A linear layer with orthogonal weights of this gain and zero bias."""
+    # From meta, so that the global generator is left alone.
+    layer = nn.Linear(in_features, out_features, device="meta").to_empty(device="cpu")
+    with torch.no_grad():
+        nn.init.orthogonal_(layer.weight, gain, generator=generator)
+        layer.bias.zero_()
+    return layer
+
+
+def orthogonal_mlp(sizes: tuple[int, ...], generator: torch.Generator) -> nn.Sequential:
+    """Linear and tanh alternating, from sizes[0] to sizes[-1]; the last layer is hidden too."""
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in pairwise(sizes):
+        layers += [orthogonal_linear(fan_in, fan_out, HIDDEN_GAIN, generator), nn.Tanh()]
+    return nn.Sequential(*layers)
+
+
+def orthogonal_lstm(input_size: int, hidden_size: int, generator: torch.Generator) -> nn.LSTM:
+    """An LSTM whose gates have orthogonal weights (gain 1) and zero bias."""
+    lstm = nn.LSTM(input_size, hidden_size, device="meta").to_empty(device="cpu")
+    with torch.no_grad():
+        weight_ih, weight_hh, bias_ih, bias_hh = lstm.all_weights[0]
+        for weight in (weight_ih, weight_hh):
+            for gate in weight.chunk(4):
+                nn.init.orthogonal_(gate, generator=generator)
+        bias_ih.zero_()
+        bias_hh.zero_()
+    return lstm
+
 
 NO_ACTION = -1
 """Previous action at the start of an episode."""

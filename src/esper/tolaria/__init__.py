@@ -7,21 +7,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from esper.tolaria.controls import ControlCurves, ControlRun
-    from esper.tolaria.governor import GovernorRules, Verdict
-    from esper.tolaria.gradients import SeedGradientCollector, materialize_grad_stats
-    from esper.tolaria.population import Population
-    from esper.tolaria.world import EngineWorld
+    from esper.kasmina.governor import GovernorRules, Verdict
+    from esper.kasmina.gradients import SeedGradientCollector, materialize_grad_stats
+    from esper.tolaria.engine.population import Population
+    from esper.tolaria.worlds.controls import ControlCurves, ControlRun
+    from esper.tolaria.worlds.engine import EngineWorld
 
 _HOMES = {
-    "ControlCurves": "controls",
-    "ControlRun": "controls",
-    "EngineWorld": "world",
-    "GovernorRules": "governor",
-    "Population": "population",
-    "SeedGradientCollector": "gradients",
-    "Verdict": "governor",
-    "materialize_grad_stats": "gradients",
+    "ControlCurves": "esper.tolaria.worlds.controls",
+    "ControlRun": "esper.tolaria.worlds.controls",
+    "EngineWorld": "esper.tolaria.worlds.engine",
+    "GovernorRules": "esper.kasmina.governor",
+    "Population": "esper.tolaria.engine.population",
+    "SeedGradientCollector": "esper.kasmina.gradients",
+    "Verdict": "esper.kasmina.governor",
+    "materialize_grad_stats": "esper.kasmina.gradients",
 }
 
 __all__ = [
@@ -39,7 +39,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'esper.tolaria' has no attribute {name!r}")
-    return getattr(import_module(f"esper.tolaria.{_HOMES[name]}"), name)
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -9,23 +9,25 @@ import numpy as np
 import pytest
 
 from bench_rows import GROWN, ROW, rows_of
+from esper.benchmark import BenchRecord, BenchResult, BenchRow, bench_table
+from esper.benchmark.table import score_table
 from esper.karn.report import report_html, write_report
-from esper.karn.report.data import (
+from esper.karn.report.figures import (
     Dependence,
+    _distinct,
+    about_arm,
+    big,
     correlation,
     decisions,
     dependence,
     gain_band,
     pareto_front,
+    short_instance,
     slots_seen,
     typical_episode,
 )
-from esper.karn.report.figures import _distinct
-from esper.karn.report.network import draw_network
-from esper.karn.report.words import about_arm, big, short_instance
+from esper.karn.report.page import draw_network
 from esper.leyline import LifecycleOp
-from esper.simic.bench import BenchRecord, BenchResult, BenchRow, bench_table
-from esper.simic.bench.scores import score_table
 
 
 def bench_rows(*, instances: int = 3, seeds: int = 4) -> list[BenchRow]:

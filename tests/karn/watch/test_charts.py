@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from esper.karn.palette import DARK, LIGHT, THEMES, Theme
 from esper.karn.watch import charts, episode_charts
 from esper.karn.watch.charts import Shown
 from esper.karn.watch.episodes import frames
-from esper.karn.watch.figures import Figure, band
-from esper.karn.watch.palette import DARK, LIGHT, THEMES, Theme
+from esper.karn.watch.figures import Curve, Figure, band, measured, over_episodes
 from esper.karn.watch.points import POINTS, Points, RoundSums
-from esper.karn.watch.series import Curve, measured, over_episodes
 from esper.karn.watch.state import RunState, read_whole
 from esper.leyline import DecisionTaken, LifecycleOp, RoundFinished
 from run_examples import example

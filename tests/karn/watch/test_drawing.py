@@ -5,9 +5,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from esper.karn.watch.drawing import network
+from esper.karn.palette import DARK, LIGHT
+from esper.karn.watch.episode_view import network
 from esper.karn.watch.episodes import Frame, SlotView
-from esper.karn.watch.palette import DARK, LIGHT
 from esper.leyline import DecisionTaken, LifecycleOp
 from run_examples import example
 

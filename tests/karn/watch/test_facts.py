@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from esper.karn.watch.episodes import Frame
 from esper.karn.watch.facts import cost_facts, decision_facts, episode_told, observation_facts, time_tree
-from esper.karn.watch.hub import Watched
-from esper.karn.watch.rows import EpisodeRow
+from esper.karn.watch.lines import EpisodeRow
+from esper.karn.watch.runs import Watched
 from esper.leyline import DecisionTaken, RoundFinished
 from run_examples import example
 

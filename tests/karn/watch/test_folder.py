@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from esper.karn.watch.folder import RunsFolder
-from esper.nissa.lock import LOCK_FILE, WriterLock
+from esper.karn.watch.runs import RunsFolder
+from esper.nissa.run_directory import LOCK_FILE, WriterLock
 
 HOSTILE = ["<img src=x onerror=alert(1)>", "a\nb", "'; drop table--", "%2e%2e", "ünï", "{{7*7}}", "x" * 200]
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from esper.karn.watch.guard import COOKIE, Guard, Message, Receive, Scope, Send
+from esper.karn.watch.server import COOKIE, Guard, Message, Receive, Scope, Send
 
 TOKEN = "open-sesame"
 

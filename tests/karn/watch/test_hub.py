@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from esper.karn.watch import hub as hubs
-from esper.karn.watch.folder import RunsFolder
-from esper.karn.watch.hub import Hub
+from esper.karn.watch import runs as hubs
+from esper.karn.watch.runs import Hub, RunsFolder
 from esper.leyline import RunFinished
-from esper.nissa.lock import WriterLock
+from esper.nissa.run_directory import WriterLock
 from synthetic_run import line_of, write_synthetic_run
 
 

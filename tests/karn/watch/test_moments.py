@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.karn.watch.moments import Moments, pooled, t_quantile
+from esper.karn.watch.points import Moments, pooled, t_quantile
 
 
 def of(*values: float | None) -> Moments:

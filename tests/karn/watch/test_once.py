@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from esper.karn.palette import DARK, LIGHT
 from esper.karn.watch import once
-from esper.karn.watch.folder import RunsFolder
 from esper.karn.watch.once import CannotDraw, draw, render
-from esper.karn.watch.palette import DARK, LIGHT
+from esper.karn.watch.runs import RunsFolder
 from esper.leyline import AnomalyRaised, EpisodeFinished
 from run_examples import example
 from synthetic_run import line_of, write_synthetic_run

@@ -4,7 +4,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from esper.karn.watch.selection import MOST_BESIDE, Selection
+from esper.karn.watch.runs import MOST_BESIDE, Selection
 
 
 def again(selection: Selection) -> Selection:

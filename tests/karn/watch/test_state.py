@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from esper.karn.watch.folder import RunsFolder
-from esper.karn.watch.series import measured, over_episodes
+from esper.karn.watch.figures import measured, over_episodes
+from esper.karn.watch.runs import RunsFolder
 from esper.karn.watch.state import RunState, read_whole
 from esper.leyline import (
     AnomalyRaised,

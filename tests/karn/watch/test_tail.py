@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esper.karn.watch import tail as tails
-from esper.karn.watch.tail import LineTail
+from esper.karn.watch import lines as tails
+from esper.karn.watch.lines import LineTail
 
 
 def read(tail: LineTail, path: Path) -> list[tuple[int, bytes]]:

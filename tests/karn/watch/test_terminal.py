@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from esper.karn.watch.folder import RunsFolder
-from esper.karn.watch.hub import Watched
+from esper.karn.watch.runs import RunsFolder, Watched
 from esper.karn.watch.terminal import follow, picture, sparkline
-from esper.nissa.lock import WriterLock
+from esper.nissa.run_directory import WriterLock
 from synthetic_run import write_synthetic_run
 
 
@@ -54,7 +53,7 @@ def test_a_run_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytest.Monkey
 
     def pass_time(seconds: float) -> None:
         looks.append(seconds)
-        monkeypatch.setattr("esper.karn.watch.hub.FRESH_SECONDS", 0.0)
+        monkeypatch.setattr("esper.karn.watch.runs.FRESH_SECONDS", 0.0)
         if len(looks) == 2:
             lock.release()
 

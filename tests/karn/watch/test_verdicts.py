@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from esper.karn.watch.moments import Moments
-from esper.karn.watch.points import RoundSums
+from esper.karn.watch.points import Moments, RoundSums
 from esper.karn.watch.state import RunState
 from esper.karn.watch.verdicts import health, learning, tiles, warnings
 from esper.leyline import AnomalyRaised, EvaluationFinished, RoundFinished

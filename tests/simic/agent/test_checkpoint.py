@@ -14,8 +14,8 @@ import torch
 from esper.simic.agent import CheckpointError, PPOAgent, PPOConfig
 from esper.simic.agent.checkpoint import CHECKPOINT_VERSION, read_checkpoint
 from esper.simic.probes import DelayedMemory, iterate
-from esper.simic.synthetic import growth_policy
 from esper.tamiyo import RecurrentActorCritic
+from synthetic_growth import growth_policy
 
 CONFIG = PPOConfig(
     target_kl=None,
@@ -70,7 +70,11 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path: Path) -
         "case.resume_and_finish(Path(sys.argv[2]), 3, Path(sys.argv[3]))"
     )
     arguments = [__file__, str(tmp_path / "middle.pt"), str(tmp_path / "resumed.pt")]
-    subprocess.run([sys.executable, "-c", code, *arguments], check=True, env={**os.environ})
+    subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
     straight, resumed = read_checkpoint(tmp_path / "straight.pt"), read_checkpoint(tmp_path / "resumed.pt")
     assert straight.pop("extra") == resumed.pop("extra") == {}
     assert_identical(straight, resumed)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from esper.simic.agent.entropy import EntropySchedule
+from esper.simic.agent.losses import EntropySchedule
 from esper.simic.agent.value_metrics import ValueDiagnostics, explained_variance, normalized_rmse
 
 ADAPTIVE = EntropySchedule(entropy_coef=0.05, entropy_coef_min=0.01, anneal_steps=10, adaptive_floor=True)

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from esper.simic.agent import PPOAgent, PPOConfig, PPOUpdateMetrics
-from esper.simic.agent.rollout import Rollout, minibatches
+from esper.simic.agent.rollout_buffer import Rollout, minibatches
 from esper.simic.agent.update import LossConstants, compute_loss, run_update
-from esper.simic.synthetic import SyntheticGrowth, growth_policy
 from esper.tamiyo import MaskedCategorical, PolicyInputs
+from synthetic_growth import SyntheticGrowth, growth_policy
 
 pytestmark = [
     pytest.mark.gpu,

@@ -5,8 +5,16 @@ import math
 import pytest
 import torch
 
-from esper.simic.agent.kl import joint_log_ratio, k1, k2, k3
-from esper.simic.agent.losses import clipped_surrogate, clipped_value_loss, mean_over, value_loss
+from esper.simic.agent.losses import (
+    clipped_surrogate,
+    clipped_value_loss,
+    joint_log_ratio,
+    k1,
+    k2,
+    k3,
+    mean_over,
+    value_loss,
+)
 
 LOGITS = torch.tensor([[1.0, 1, 1], [2, 0, 0], [-1, -2, -3]])
 OLD = torch.tensor([[1.0, 1, 1], [2, 0, 0], [-3, -2, -1]])

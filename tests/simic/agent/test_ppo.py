@@ -18,7 +18,6 @@ from esper.simic.agent import (
     TamiyoRolloutBuffer,
 )
 from esper.simic.probes import ActionIsObservation, DelayedMemory, iterate, run_probe
-from esper.simic.synthetic import SyntheticGrowth, growth_policy
 from esper.tamiyo import (
     ActorCritic,
     Policy,
@@ -27,6 +26,7 @@ from esper.tamiyo import (
     discrete_layout,
     growth_layout,
 )
+from synthetic_growth import SyntheticGrowth, growth_policy
 
 CONFIG = PPOConfig(target_kl=None, num_minibatches=2)
 NONE = np.zeros(4, dtype=np.bool_)

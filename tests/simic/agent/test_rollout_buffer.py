@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper.simic.agent import TamiyoRolloutBuffer, compute_gae
-from esper.simic.agent.rollout import Rollout, minibatches
-from esper.simic.agent.rollout_buffer import Decision, Outcome
+from esper.simic.agent.rollout_buffer import Decision, Outcome, Rollout, minibatches
 from esper.tamiyo import ActorState, RecurrentActorCritic, discrete_layout
 
 LAYOUT = discrete_layout(3)

@@ -12,20 +12,20 @@ from esper.simic.cloning import (
     CloningError,
     PolicyNetwork,
     Recording,
+    RecordingError,
     clone_rule,
     record_episodes,
     require_warm_start,
     warm_start,
 )
-from esper.simic.cloning.recording import RecordingError
-from esper.simic.configuration.errors import ConfigError
+from esper.simic.config.errors import ConfigError
+from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import make_env
 from esper.simic.evaluation import LearnedPlayer, RulePlayer
 from esper.simic.trainer import train_ppo_vectorized
-from esper.simic.training_config import TrainingConfig
-from esper.tamiyo.controller_card import NetworkRecord
+from esper.tamiyo.actions import GrowthSpace
+from esper.tamiyo.controller import NetworkRecord
 from esper.tamiyo.rules import rule_policy
-from esper.tamiyo.space import GrowthSpace
 from tiny_controllers import tiny_controller
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
@@ -200,7 +200,7 @@ def test_ppo_starts_from_a_controller(tmp_path: Path) -> None:
 
 
 def test_ppo_starts_from_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.simic.cloning.starting.EPISODES", 8)
+    monkeypatch.setattr("esper.simic.cloning.EPISODES", 8)
     started = config(warm_start="plateau")
     report = warm_start(build(started), started)
     assert report is not None

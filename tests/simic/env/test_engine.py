@@ -15,11 +15,11 @@ from gymnasium.utils.env_checker import check_env
 
 import esper
 from esper.simic.env import GrowthVectorEnv, make_env, make_single_env
-from esper.simic.rewards import RewardConfig
-from esper.simic.workers import ProcessWorld
+from esper.simic.reward import RewardConfig
 from esper.tamiyo.rules import RULE_POLICIES, rule_policy
-from esper.tolaria import controls
 from esper.tolaria.tasks import forget, register
+from esper.tolaria.worlds import controls
+from esper.tolaria.worlds.processes import ProcessWorld
 from tiny_tasks import tiny_task
 
 SHARED = ("host", "slots", "blueprints")

@@ -9,8 +9,8 @@ import pytest
 from esper.kasmina import GrowthRules
 from esper.leyline import ActionSpec, LifecycleOp
 from esper.simic.env import EpisodeSummary, GrowthVectorEnv
-from esper.simic.rewards import RewardConfig
-from esper.simic.toy import toy_case
+from esper.simic.reward import RewardConfig
+from esper.tolaria.worlds.toy import toy_case
 from growth_envs import encoded, toy_envs
 from toy_lives import legal_actions
 

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from esper.kasmina.governor import GovernorRules
 from esper.leyline import HEAD_NAMES
 from esper.simic import TrainingConfig
 from esper.simic.env import GrowthVectorEnv, make_env
 from esper.simic.env.making import make_world
-from esper.simic.rewards import RewardConfig
-from esper.simic.workers.messages import Plain
-from esper.simic.workers.worker import load_named
-from esper.tolaria.governor import GovernorRules
-from esper.tolaria.world import EngineWorld
+from esper.simic.reward import RewardConfig
+from esper.tolaria.worlds.engine import EngineWorld
+from esper.tolaria.worlds.worker import Plain, load_named
 
 
 def waiting(envs: GrowthVectorEnv) -> NDArray[np.int64]:

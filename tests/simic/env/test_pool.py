@@ -5,9 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from esper.simic.env.cases import CaseList
-from esper.simic.env.pool import CasePool
-from esper.simic.toy import TOY_SUITES
+from esper.simic.env.cases import CaseList, CasePool
+from esper.tolaria.worlds.toy import TOY_SUITES
 
 
 def test_a_pool_is_decided_by_its_seed() -> None:

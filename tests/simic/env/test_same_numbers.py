@@ -12,8 +12,8 @@ from esper.leyline import (
     LifecycleOp,
 )
 from esper.simic.env import make_env
-from esper.simic.rewards import RewardConfig
-from esper.simic.toy import toy_case
+from esper.simic.reward import RewardConfig
+from esper.tolaria.worlds.toy import toy_case
 from growth_envs import encoded, random_run, same, summaries
 
 G, P, F, A, S = (

@@ -14,7 +14,7 @@ from gymnasium.wrappers import FlattenObservation, RecordEpisodeStatistics, Time
 import esper  # noqa: F401 # registers the ids
 from esper.leyline import HEAD_NAMES, ActionSpec, LifecycleOp
 from esper.simic.env import EpisodeSummary, GrowthEnv, make_env, make_single_env
-from esper.simic.rewards import RewardComponents
+from esper.simic.reward import RewardComponents
 from esper.tamiyo.actions import encode
 
 TOY = "esper/Growth-toy-v0"

@@ -18,10 +18,10 @@ from esper.leyline import (
     Standing,
 )
 from esper.simic.env import GrowthVectorEnv, IllegalActionError, make_env
-from esper.simic.rewards import RewardConfig, compute_reward
-from esper.simic.toy import BLUEPRINTS, ToyControls, ToyWorld, best_plan, toy_case, toy_instance
+from esper.simic.reward import RewardConfig, compute_reward
 from esper.tamiyo import growth_layout
 from esper.tamiyo.rules import rule_policy
+from esper.tolaria.worlds.toy import BLUEPRINTS, ToyControls, ToyWorld, best_plan, toy_case, toy_instance
 from growth_envs import encoded, summaries, toy_envs, toy_space
 
 G, P, F, A, S = (

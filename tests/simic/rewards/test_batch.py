@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.leyline import LifecycleOp, RewardInputs, Standing
-from esper.simic.rewards import (
+from esper.simic.reward import (
     COMPONENT_NAMES,
     ComponentBatch,
     RewardBatch,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.leyline import LifecycleOp, RewardInputs, Standing
-from esper.simic.rewards import RewardConfig, compute_reward, utility
+from esper.simic.reward import RewardConfig, compute_reward, utility
 
 HOST = 1426
 OPS = (

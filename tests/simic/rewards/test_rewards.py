@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from esper.leyline import LifecycleOp, RewardInputs, Standing
-from esper.simic.rewards import COMPONENT_NAMES, RewardConfig, compute_reward
+from esper.simic.reward import COMPONENT_NAMES, RewardConfig, compute_reward
 from reward_strategies import configs, ends, standings
 
 HOST = 100

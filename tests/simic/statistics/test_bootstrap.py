@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from esper.simic.statistics import Estimate, Resamples, Scores, paired_difference, two_sided_p
-from esper.simic.statistics.bootstrap import interval
-from esper.simic.statistics.summaries import Floats
+from esper.statistics import Estimate, Floats, Resamples, Scores, interval, paired_difference, two_sided_p
 
 
 def mean(scores: Floats) -> Floats:

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from esper.simic.statistics import (
+from esper.statistics import (
+    Floats,
     Resamples,
     detectable_difference,
     holm,
@@ -15,7 +16,6 @@ from esper.simic.statistics import (
     wins,
     within_deviation,
 )
-from esper.simic.statistics.summaries import Floats
 
 INSTANCES, SEEDS = 7, 8
 DEVIATION = 0.03

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from esper.simic.statistics import (
+from esper.statistics import (
     interquartile_mean,
     interquartile_means,
     mean_interval,

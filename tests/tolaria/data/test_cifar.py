@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from esper.tolaria.data import DatasetCorrupt, DatasetMissing
-from esper.tolaria.data.cifar import read_cifar10
+from esper.tolaria.data.images import read_cifar10
 from fake_datasets import cifar_batch, cifar_binary, cifar_python, python2_pickle, write_archive, write_folder
 
 PER_BATCH = 13

@@ -9,8 +9,15 @@ import pytest
 import torch
 
 from esper.tolaria.data import DatasetCorrupt, DatasetMissing
-from esper.tolaria.data.idx import FASHION_MNIST, MNIST, read_idx, read_idx_set
-from esper.tolaria.data.images import Pictures, channel_statistics, picture_data
+from esper.tolaria.data.images import (
+    FASHION_MNIST,
+    MNIST,
+    Pictures,
+    channel_statistics,
+    picture_data,
+    read_idx,
+    read_idx_set,
+)
 from fake_datasets import IDX_STEMS, idx_bytes, small, write_idx
 
 Damage = Callable[[bytes], bytes]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from esper.tolaria.data.stratify import stratified_order, stratified_splits
+from esper.tolaria.data.splits import stratified_order, stratified_splits
 
 LABELS = np.repeat(np.arange(4), (700, 200, 90, 10)).astype(np.int64)
 

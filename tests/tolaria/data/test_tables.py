@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from esper.tolaria.data import DatasetCorrupt, DatasetMissing
-from esper.tolaria.data.tables import load_table, read_table
+from esper.tolaria.data.files import load_table, read_table
 from fake_datasets import write_csv
 
 HEAD = "a,b,kind\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from esper.tolaria.data import DatasetCorrupt, DatasetMissing
-from esper.tolaria.data.text import load_text
+from esper.tolaria.data.files import load_text
 from fake_datasets import write_text
 
 

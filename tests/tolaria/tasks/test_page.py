@@ -5,13 +5,13 @@ from pathlib import Path
 
 from esper.kasmina import GrowingModel
 from esper.tolaria.tasks import forget
-from esper.tolaria.tasks.page import tasks_page
+from tasks_page import tasks_page
 
 PAGE = Path(__file__).parents[3] / "docs" / "tasks.md"
 
 
 def test_the_page_is_what_the_table_says() -> None:
-    assert PAGE.read_text() == tasks_page(), "run: python -m esper.tolaria.tasks.page > docs/tasks.md"
+    assert PAGE.read_text() == tasks_page(), "run: python scripts/tasks_page.py > docs/tasks.md"
 
 
 def test_the_pages_python_runs() -> None:

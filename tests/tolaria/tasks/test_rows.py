@@ -14,7 +14,7 @@ from torch import Tensor
 from esper.leyline import Stage
 from esper.tolaria import final_report
 from esper.tolaria.data import DatasetMissing, Split, TaskData, mnist1d
-from esper.tolaria.data.idx import FASHION_MNIST, MNIST
+from esper.tolaria.data.images import FASHION_MNIST, MNIST
 from esper.tolaria.data.splits import ReportKey
 from esper.tolaria.tasks import Instance, Task, all_tasks, task
 from esper.tolaria.tasks.images import cifar_loader, idx_loader

@@ -1,25 +1,195 @@
 """The pictures of a report, one function each."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from esper.karn.report.data import (
-    accuracy_curve,
-    correlation,
-    decisions,
-    dependence,
-    gain_band,
-    pareto_front,
-)
-from esper.karn.report.words import big, short_instance
+from esper.benchmark import BenchRow, BenchTable
+from esper.benchmark.arms import WAIT
+from esper.benchmark.table import ScoreTable
 from esper.leyline import LifecycleOp
-from esper.simic.bench import BenchTable
-from esper.simic.bench.arms import WAIT
-from esper.simic.bench.scores import ScoreTable
-from esper.simic.statistics import performance_profile
+from esper.statistics import Floats, Resamples, paired_difference, performance_profile
+from esper.tamiyo.rules import Schedule
+from esper.tolaria.tasks import Instance
+
+# What the pictures show, as plain arrays: made from rows, and tested without drawing anything.
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A curve with its 95 % interval, epoch by epoch."""
+
+    middle: Floats
+    low: Floats
+    high: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Dependence:
+    """One seed: how far the host depends on it at the end, and what it gained."""
+
+    arm: str
+    instance: str
+    label: str
+    leave_one_out: float
+    true_gain: float
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One decision of one episode."""
+
+    instance: str
+    seed: int
+    epoch: int
+    op: LifecycleOp
+    label: str
+
+
+def accuracy_curve(table: ScoreTable, arm: str) -> Floats:
+    """(member, instance, seed, epoch) of validation; an episode that ended early keeps its last value."""
+    rows = table.rows[arm]
+    epochs = max(len(row.validation_accuracies) for row in rows)
+    curves = [
+        table.values(arm, lambda row, epoch=epoch: _at(row, epoch))  # type: ignore[misc]
+        for epoch in range(epochs)
+    ]
+    return np.stack(curves, axis=-1)
+
+
+def gain_band(table: ScoreTable, arm: str, *, draws: int = 400) -> Band:
+    """Over waiting, on the same hosts."""
+    ours, waited = accuracy_curve(table, arm), accuracy_curve(table, WAIT)
+    resamples = Resamples(len(table.instances), len(table.seeds), draws=draws)
+    estimates = [
+        resamples.estimate_of_means(paired_difference, ours[..., epoch], waited[..., epoch])
+        for epoch in range(min(ours.shape[-1], waited.shape[-1]))
+    ]
+    values, lows, highs = zip(*((each.value, each.low, each.high) for each in estimates), strict=True)
+    return Band(np.array(values), np.array(lows), np.array(highs))
+
+
+def dependence(table: ScoreTable) -> list[Dependence]:
+    """Of every episode that ended with exactly one seed: before settling, on validation, paired with waiting."""
+    waited = {(row.instance, row.seed): _last(row) for row in table.rows[WAIT]}
+    found = []
+    for arm, rows in table.rows.items():
+        for row in rows:
+            control, ours = waited[row.instance, row.seed], _last(row)
+            if len(row.seeds) != 1 or row.seeds[0].contribution is None or control is None or ours is None:
+                continue
+            label = f"{row.seeds[0].blueprint}@{row.seeds[0].slot}"
+            found.append(Dependence(arm, row.instance, label, row.seeds[0].contribution, ours - control))
+    return found
+
+
+def correlation(points: Sequence[Dependence]) -> float | None:
+    """None of too few, or where either does not vary."""
+    if len(points) < 3:
+        return None
+    x, y = np.array([(each.leave_one_out, each.true_gain) for each in points]).T
+    return None if not x.std() or not y.std() else float(np.corrcoef(x, y)[0, 1])
+
+
+def decisions(rows: Sequence[BenchRow]) -> list[Mark]:
+    """Everything but waiting."""
+    return [
+        Mark(row.instance, row.seed, clause.epoch, clause.action.op, str(clause))
+        for row in rows
+        for clause in Schedule.parse(row.decisions).clauses
+    ]
+
+
+def typical_episode(table: ScoreTable, arm: str) -> BenchRow | None:
+    """Of the episodes that kept something, the one with the median gain: a picture, not a boast."""
+    waited = {(row.instance, row.seed): row.score or 0.0 for row in table.rows[WAIT]}
+    grown = [row for row in table.rows[arm] if row.kept and row.score is not None]
+    ordered = sorted(grown, key=lambda row: (row.score or 0.0) - waited[row.instance, row.seed])
+    return ordered[len(ordered) // 2] if ordered else None
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Of (cost, worth): those that nothing cheaper or as cheap is better than, by cost."""
+    order = sorted(range(len(points)), key=lambda place: (points[place][0], -points[place][1]))
+    front: list[int] = []
+    for place in order:
+        if not front or points[place][1] > points[front[-1]][1]:
+            front.append(place)
+    return front
+
+
+def slots_seen(rows: Sequence[BenchRow]) -> list[str]:
+    """Slots that anybody has used."""
+    named = {seed.slot for row in rows for seed in row.seeds}
+    named |= {str(clause.action.slot) for row in rows for clause in Schedule.parse(row.decisions).clauses}
+    return sorted(named)
+
+
+def _at(row: BenchRow, epoch: int) -> float | None:
+    curve = row.validation_accuracies
+    return curve[min(epoch, len(curve) - 1)]
+
+
+def _last(row: BenchRow) -> float | None:
+    return None if row.rolled_back is not None else row.validation_accuracies[-1]
+
+
+# Names for people: arms, instances and numbers.
+
+
+ARMS = {
+    "wait": "never grows: what every gain is measured against",
+    "random": "any legal operation, uniformly",
+    "periodic": "tries the next cheapest seed every few epochs",
+    "plateau": "tries the next cheapest seed when validation stops improving",
+    "fit_ratio": "grows a host that underfits, prunes one that overfits",
+    "probe_and_keep": "tries candidates one after another, keeps what contributes, prunes the rest",
+    "detect_then_probe": "the same, once validation has fallen as it does when the data change",
+    "sbs": "the single best open-loop schedule, found by search on training draws",
+    "vbs": "the best schedule of each instance, chosen on other hosts than it is scored on: an oracle of sorts",
+    "static": "the bare host, wider from the start, with as many parameters as the matched arm ended with",
+    "from_birth": "the seeds that the matched arm kept, grown from the first epoch on",
+    "from_scratch": "the final architecture of the matched arm, trained from the first step as one network",
+    "random_matched": "as many seeds of about the same size as the matched arm kept; where, when and what at random",
+    "blind": "what the matched arm did on another instance, done here without looking",
+}
+LEARNED = "a trained controller, greedy"
+
+
+def about_arm(arm: str) -> str:
+    return ARMS.get(arm, LEARNED)
+
+
+def short_instance(case: str) -> str:
+    """`mnist1d:classes=8,data=1,noise=0.009,...` -> `3,263 samples, 75 % shuffled, 1 % noise, 8 classes`."""
+    if case.startswith("toy"):
+        return case
+    instance = Instance.parse(case)
+    values = dict(instance.parameters)
+    parts = [] if instance.task in ("mnist1d", "shift") else [instance.task]
+    if "kind" in values or instance.task == "shift":
+        parts.append(f"{values.get('kind', 'classes')} at {values.get('change', 10)}")
+    if "size" in values:
+        parts.append(f"{values['size']:,} samples")
+    if "shuffled" in values:
+        parts.append(f"{100 * float(values['shuffled']):.0f} % shuffled")
+    if "noise" in values:
+        parts.append(f"{100 * float(values['noise']):.0f} % noise")
+    if "classes" in values:
+        parts.append(f"{values['classes']} classes")
+    return ", ".join(parts) or instance.task
+
+
+def big(value: float) -> str:
+    """1,426; 2.1 G"""
+    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= limit:
+            return f"{value / limit:.2f} {unit}"
+    return f"{value:,.0f}"
+
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#8c564b")
 GREY, INK, GOOD, BAD = "#8a8f98", "#20242a", "#00664c", "#b3261e"

@@ -8,15 +8,114 @@ from pathlib import Path
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from esper.benchmark import BenchResult, BenchRow, BenchTable, SeedRow, gate, verdict
+from esper.benchmark.arms import WAIT
+from esper.benchmark.table import ScoreTable, score_table
 from esper.karn.report import figures
-from esper.karn.report.data import slots_seen, typical_episode
-from esper.karn.report.network import draw_network
-from esper.karn.report.style import CSS
-from esper.karn.report.words import about_arm, big, short_instance
-from esper.simic.bench import BenchResult, BenchTable, gate, verdict
-from esper.simic.bench.arms import WAIT
-from esper.simic.bench.scores import ScoreTable, score_table
-from esper.simic.statistics import Estimate
+from esper.karn.report.figures import about_arm, big, short_instance, slots_seen, typical_episode
+from esper.statistics import Estimate
+
+# How the page looks.
+
+
+CSS = """
+:root { --ink: #20242a; --soft: #5b626c; --line: #dfe3e8; --paper: #ffffff; --wash: #f6f7f9; --accent: #0072b2; }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--wash); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
+main { max-width: 1080px; margin: 0 auto; padding: 32px 20px 80px; }
+h1 { font-size: 2rem; line-height: 1.2; margin: 4px 0 12px; }
+h2 { font-size: 1.25rem; margin: 0 0 6px; }
+.kicker { text-transform: uppercase; letter-spacing: .08em; font-size: .75rem; color: var(--accent); margin: 0; }
+.lead { max-width: 75ch; color: var(--soft); }
+section { background: var(--paper); border: 1px solid var(--line); border-radius: 12px; }
+section { padding: 20px 22px; margin: 18px 0; }
+.verdict p { margin: 6px 0; }
+.verdict .gate { font-weight: 600; border-left: 4px solid #8a8f98; padding-left: 12px; margin-bottom: 12px; }
+.verdict .gate.open { border-color: #00664c; }
+.text { color: var(--soft); max-width: 85ch; margin: 0 0 12px; font-size: .95rem; }
+.small { color: var(--soft); font-size: .85rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; }
+th { text-align: right; font-weight: 600; color: var(--soft); }
+th { padding: 6px 10px; border-bottom: 2px solid var(--line); }
+th:first-child { text-align: left; }
+td { padding: 6px 10px; border-bottom: 1px solid var(--line); white-space: nowrap; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; }
+td:not(.number):not(:first-child) { text-align: right; }
+tr.treated td { background: #fff4ea; }
+.interval { color: var(--soft); font-size: .82rem; }
+td.better { color: #00664c; font-weight: 600; }
+td.worse { color: #b3261e; font-weight: 600; }
+td.no { color: var(--soft); }
+details { margin-top: 12px; } summary { cursor: pointer; color: var(--accent); }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 16px; font-size: .9rem; }
+dt { font-weight: 600; } dd { margin: 0; color: var(--soft); overflow-wrap: anywhere; }
+pre { background: var(--wash); padding: 12px; border-radius: 8px; overflow-x: auto; font-size: .8rem; }
+code { font-size: .85em; } svg { max-width: 100%; height: auto; }
+@media print { body { background: #fff; } section { break-inside: avoid; } }
+"""
+
+
+# A grown network as a drawing: the host's blocks in a row, the seeds that its product kept above them.
+
+
+_BOX, _GAP, _TALL = 150, 46, 54
+_COLOURS = {True: "#1a1a1a", False: "#00664c"}
+
+
+def draw_network(row: BenchRow, slots: Sequence[str]) -> str:
+    """SVG, for a page."""
+    names = ["input", *slots, "head"]
+    seeds = {seed.slot: seed for seed in row.kept}
+    width, height = len(names) * (_BOX + _GAP) - _GAP + 20, 230
+    parts = [
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="a grown network" '
+        'font-family="system-ui, sans-serif" font-size="13">'
+    ]
+    for place, name in enumerate(names):
+        left = 10 + place * (_BOX + _GAP)
+        if place:
+            parts.append(_arrow(left - _GAP, 178, left, 178))
+        parts.append(_rectangle(left, 151, "#eef1f5", "#8a8f98"))
+        parts.append(_text(left + _BOX / 2, 183, name, "#20242a"))
+        if name in seeds:
+            parts += _seed(left, seeds[name])
+    return "".join([*parts, "</svg>"])
+
+
+def _seed(left: float, seed: SeedRow) -> list[str]:
+    told = "not measured" if seed.contribution is None else f"{100 * seed.contribution:+.1f} points"
+    middle = left + _BOX / 2
+    return [
+        _arrow(middle - 40, 151, middle - 40, 95),
+        _arrow(middle + 40, 95, middle + 40, 151),
+        _rectangle(left, 35, _COLOURS[seed.fossilized], "none"),
+        _text(middle, 58, seed.blueprint, "#ffffff", bold=True),
+        _text(middle, 77, f"{seed.parameters:,} parameters", "#ffffff"),
+        _text(middle, 24, f"alpha {seed.alpha_target:g}, {told}", "#20242a"),
+    ]
+
+
+def _rectangle(left: float, top: float, fill: str, line: str) -> str:
+    return (
+        f'<rect x="{left}" y="{top}" width="{_BOX}" height="{_TALL}" rx="8" fill="{fill}" stroke="{line}"/>'
+    )
+
+
+def _text(x: float, y: float, text: str, colour: str, *, bold: bool = False) -> str:
+    weight = ' font-weight="600"' if bold else ""
+    return f'<text x="{x}" y="{y}" text-anchor="middle" fill="{colour}"{weight}>{escape(text)}</text>'
+
+
+def _arrow(x1: float, y1: float, x2: float, y2: float) -> str:
+    """A line with a head at its end."""
+    dx, dy = (x2 > x1) - (x2 < x1), (y2 > y1) - (y2 < y1)
+    wings = f"{x2 - 7 * dx - 4 * dy},{y2 - 7 * dy - 4 * dx} {x2},{y2} {x2 - 7 * dx + 4 * dy},{y2 - 7 * dy + 4 * dx}"
+    return (
+        f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="#8a8f98" stroke-width="1.5"/>'
+        f'<polyline points="{wings}" fill="none" stroke="#8a8f98" stroke-width="1.5"/>'
+    )
+
 
 _CURVES = 6
 """Arms in one picture of curves, at most."""

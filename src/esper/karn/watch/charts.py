@@ -5,9 +5,20 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from esper.karn.watch.figures import Figure, Trace, band, figure, level, line, note, safe
-from esper.karn.watch.palette import DASHES, HEADS, OPERATIONS, Theme
-from esper.karn.watch.series import finite, measured, over_episodes
+from esper.karn.palette import DASHES, HEADS, OPERATIONS, Theme
+from esper.karn.watch.figures import (
+    Figure,
+    Trace,
+    band,
+    figure,
+    finite,
+    level,
+    line,
+    measured,
+    note,
+    over_episodes,
+    safe,
+)
 from esper.karn.watch.state import RunState
 from esper.karn.watch.texts import operation
 from esper.leyline import HEAD_NAMES, LifecycleOp

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
+from esper.karn.palette import OPERATIONS, STAGES, Theme
 from esper.karn.watch.episodes import Frame
-from esper.karn.watch.figures import Figure, Trace, figure, safe
-from esper.karn.watch.palette import OPERATIONS, STAGES, Theme
-from esper.karn.watch.series import finite
+from esper.karn.watch.figures import Figure, Trace, figure, finite, safe
 from esper.karn.watch.texts import operation
 from esper.leyline import (
     ALPHA_CURVES,

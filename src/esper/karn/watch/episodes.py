@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from esper.karn.watch.rows import EpisodeRow, whole
+from esper.karn.watch.lines import EpisodeRow, whole
 from esper.karn.watch.state import RunState
 from esper.leyline import DecisionTaken, LifecycleOp, Stage
 from esper.nissa.wire import BrokenLine, UnknownKind, decode

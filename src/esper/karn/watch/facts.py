@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from esper.karn.watch import texts
 from esper.karn.watch.episodes import Frame
-from esper.karn.watch.hub import Watched
-from esper.karn.watch.rows import EpisodeRow
+from esper.karn.watch.lines import EpisodeRow
+from esper.karn.watch.runs import Watched
 from esper.leyline import RoundFinished
 
 MOST_PARTS = 12

@@ -1,13 +1,55 @@
 """Figures as plain data: what plotly.js draws, made without plotly. Shared by the page and by single pictures."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
 from pydantic import JsonValue
 
-from esper.karn.watch.palette import Theme, see_through
-from esper.karn.watch.series import Curve, Value
+from esper.karn.palette import Theme, see_through
+from esper.karn.watch.state import RunState
 from esper.karn.watch.texts import clipped
+
+# Curves over rounds; an unknown value is a gap.
+
+
+Value = float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    rounds: list[int]
+    values: list[Value]
+    low: list[Value]
+    """Of the 95 % interval."""
+    high: list[Value]
+
+
+def measured(state: RunState, name: str) -> Curve:
+    """What rounds measured, by the names of a point."""
+    points = state.points()
+    nothing: list[Value] = [None] * len(points)
+    return Curve(
+        [point.round for point in points], [point.measured[name] for point in points], nothing, nothing
+    )
+
+
+def over_episodes(state: RunState, name: str) -> Curve:
+    """The mean over the episodes of a point with its interval, by the names of RoundSums."""
+    points = state.points()
+    estimates = [point.episodes[name] for point in points]
+    return Curve(
+        [point.round for point in points],
+        [each.mean for each in estimates],
+        [each.low for each in estimates],
+        [each.high for each in estimates],
+    )
+
+
+def finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
 
 Figure = dict[str, JsonValue]
 Trace = dict[str, JsonValue]
@@ -153,6 +195,3 @@ def _stretches(curve: Curve) -> list[list[int]]:
 def _has_points(trace: Trace) -> bool:
     values = trace.get("y") if trace.get("type") != "heatmap" else trace.get("z")
     return isinstance(values, list) and any(value is not None for value in values)
-
-
-__all__ = ["CONFIG", "Figure", "Trace", "Value", "band", "figure", "level", "line", "note", "safe"]

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from nicegui import ui
 
+from esper.karn.palette import Theme
 from esper.karn.watch import charts, texts
 from esper.karn.watch.charts import Shown
 from esper.karn.watch.facts import cost_facts, time_tree
-from esper.karn.watch.hub import Watched
-from esper.karn.watch.palette import Theme
+from esper.karn.watch.runs import Watched
 from esper.karn.watch.verdicts import WINDOW, Warning, tiles, warnings
 from esper.karn.watch.widgets import Facts, Plots, Tiles, section
 

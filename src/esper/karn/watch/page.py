@@ -5,14 +5,13 @@ from collections.abc import Awaitable
 from nicegui import run, ui
 from nicegui.events import ValueChangeEventArguments
 
+from esper.karn.palette import THEMES, Theme, ThemeName
 from esper.karn.watch import texts
 from esper.karn.watch.charts import Shown
 from esper.karn.watch.episode_view import EpisodeView
-from esper.karn.watch.hub import Hub, Watched
+from esper.karn.watch.once import CSS
 from esper.karn.watch.overview import Overview
-from esper.karn.watch.palette import THEMES, Theme, ThemeName
-from esper.karn.watch.selection import MOST_BESIDE, Selection
-from esper.karn.watch.styles import CSS
+from esper.karn.watch.runs import MOST_BESIDE, Hub, Selection, Watched
 from esper.karn.watch.widgets import section
 
 SECONDS = 1.0

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from esper.karn.watch.rows import fields_of, real, whole
+from esper.karn.watch.lines import fields_of, real, whole
 from esper.karn.watch.texts import clipped
 from esper.leyline import LifecycleOp
 

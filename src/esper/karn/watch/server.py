@@ -1,8 +1,116 @@
 """Serving the page to this machine, or to whoever has the token."""
 
-from esper.karn.watch.folder import RunsFolder
-from esper.karn.watch.guard import Guard
-from esper.karn.watch.hub import Hub
+import hmac
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import parse_qs
+
+from esper.karn.watch.runs import Hub, RunsFolder
+
+# Who may look: asked of every request and every socket, before anything else sees it.
+
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+COOKIE = "esper_token"
+HEADERS = [
+    (
+        b"content-security-policy",
+        b"default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+        b"img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' ws: wss:; object-src 'none'; "
+        b"base-uri 'self'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+]
+"""The browser, too, is told to load nothing from elsewhere; the page's own library makes code at run time."""
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})
+
+
+class Guard:
+    """An ASGI application in front of another.
+
+    token  what a visitor must bring, once in the address and then as a cookie; None serves this machine only, and
+           then only by its own names: a foreign page that gives its host our address is turned away
+    """
+
+    def __init__(self, app: App, token: str | None) -> None:
+        self.app, self.token = app, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        if not self._comes_from_our_page(headers):
+            await _refuse(scope, send, "this page can only be opened from its own address")
+        elif self.token is None or self._has_cookie(headers):
+            await self.app(scope, receive, _with_headers(send))
+        elif scope["type"] == "http" and self._has_token_in_address(scope):
+            await _admit(send, self.token)
+        else:
+            await _refuse(scope, send, "open the address that esper watch printed: it carries a token")
+
+    def _comes_from_our_page(self, headers: dict[str, str]) -> bool:
+        host = headers.get("host", "")
+        origin = headers.get("origin")
+        if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
+            return False
+        return self.token is not None or _host_name(host) in LOOPBACK
+
+    def _has_cookie(self, headers: dict[str, str]) -> bool:
+        # By hand: the cookies of other pages of this machine come along, and need not be well-formed.
+        given = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
+        return any(name == COOKIE and self._is_token(value) for name, _, value in given)
+
+    def _has_token_in_address(self, scope: Scope) -> bool:
+        given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [])
+        return any(self._is_token(value) for value in given)
+
+    def _is_token(self, value: str) -> bool:
+        return self.token is not None and hmac.compare_digest(value.encode(), self.token.encode())
+
+
+def _with_headers(send: Send) -> Send:
+    async def send_more(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), *HEADERS]
+        await send(message)
+
+    return send_more
+
+
+def _host_name(host: str) -> str:
+    return host if host.endswith("]") else host.rpartition(":")[0] or host
+
+
+async def _admit(send: Send, token: str) -> None:
+    """Keep the token in a cookie, and out of the address."""
+    cookie = f"{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/"
+    headers = [
+        (b"location", b"/"),
+        (b"set-cookie", cookie.encode("latin-1")),
+        (b"cache-control", b"no-store"),
+        (b"referrer-policy", b"no-referrer"),
+    ]
+    await send({"type": "http.response.start", "status": 303, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _refuse(scope: Scope, send: Send, why: str) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    headers = [(b"content-type", b"text/plain; charset=utf-8")]
+    await send({"type": "http.response.start", "status": 403, "headers": headers})
+    await send({"type": "http.response.body", "body": f"{why}\n".encode()})
+
 
 MESSAGES_KEPT = 30
 """For a browser whose connection broke; figures are large, and it can always load the page again."""
@@ -22,7 +130,7 @@ def serve(folder: RunsFolder, *, run: str | None, host: str, port: int, token: s
     from starlette.requests import Request
 
     from esper.karn.watch.page import WatchPage
-    from esper.karn.watch.selection import Selection
+    from esper.karn.watch.runs import Selection
 
     hub = Hub(folder)
 

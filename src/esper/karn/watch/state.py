@@ -6,10 +6,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import BinaryIO
 
+from esper.karn.watch.lines import EpisodeRow, LineTail, episode_row, fields_of
 from esper.karn.watch.points import Point, Points, RoundSums
-from esper.karn.watch.rows import EpisodeRow, episode_row, fields_of
 from esper.karn.watch.seed_tally import SeedCount, SeedTally
-from esper.karn.watch.tail import LineTail
 from esper.leyline import (
     AnomalyRaised,
     DecisionTaken,

@@ -10,9 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from esper.karn.watch import texts
-from esper.karn.watch.folder import RunsFolder
-from esper.karn.watch.hub import Hub, Watched
-from esper.karn.watch.series import Curve, measured, over_episodes
+from esper.karn.watch.figures import Curve, measured, over_episodes
+from esper.karn.watch.runs import Hub, RunsFolder, Watched
 from esper.karn.watch.verdicts import MARKS, Mood, Warning, tiles, warnings
 from esper.leyline import HEAD_NAMES
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from esper.karn.watch import texts
-from esper.karn.watch.moments import Moments, pooled
+from esper.karn.watch.points import Moments, pooled
 from esper.karn.watch.state import RunState
 from esper.leyline import AnomalyRaised
 

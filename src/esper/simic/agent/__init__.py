@@ -4,7 +4,7 @@ from esper.simic.agent.advantages import compute_causal_masks, compute_gae, comp
 from esper.simic.agent.anomaly import Anomaly, AnomalyDetector, AnomalyKind
 from esper.simic.agent.checkpoint import CheckpointError
 from esper.simic.agent.config import PPOConfig
-from esper.simic.agent.entropy import EntropySchedule
+from esper.simic.agent.losses import EntropySchedule
 from esper.simic.agent.normalization import RewardNormalizer, RunningMeanStd
 from esper.simic.agent.ppo import NonFiniteUpdateError, PPOAgent
 from esper.simic.agent.rollout_buffer import TamiyoRolloutBuffer

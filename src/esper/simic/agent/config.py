@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from esper.leyline import HEAD_NAMES
-from esper.simic.agent.entropy import EntropySchedule
+from esper.simic.agent.losses import EntropySchedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

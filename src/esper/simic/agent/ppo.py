@@ -27,12 +27,26 @@ from esper.simic.agent.checkpoint import (
 )
 from esper.simic.agent.config import PPOConfig
 from esper.simic.agent.normalization import RewardNormalizer, RunningMeanStd
-from esper.simic.agent.optimizer import build_optimizer
-from esper.simic.agent.rollout import Rollout
-from esper.simic.agent.rollout_buffer import Decision, Outcome, TamiyoRolloutBuffer
+from esper.simic.agent.rollout_buffer import Decision, Outcome, Rollout, TamiyoRolloutBuffer
 from esper.simic.agent.types import PPOUpdateMetrics
 from esper.simic.agent.update import autocast, run_update
 from esper.tamiyo import Actor, ActorState, Policy, PolicyInputs, unwrap
+
+# The optimiser: plain Adam, or AdamW whose decay reaches the critic only.
+
+
+def build_optimizer(policy: Policy, *, lr: float, eps: float, weight_decay: float) -> torch.optim.Adam:
+    """Adam without decay; with it AdamW over groups named actor, shared and critic. Fused on CUDA."""
+    on_cuda = policy.device.type == "cuda"
+    fused, foreach = (True, None) if on_cuda else (None, True)
+    if weight_decay == 0.0:
+        return torch.optim.Adam(policy.parameters(), lr=lr, eps=eps, fused=fused, foreach=foreach)
+    groups = [
+        {"params": parameters, "name": name, "weight_decay": weight_decay if name == "critic" else 0.0}
+        for name, parameters in policy.named_groups().items()
+    ]
+    return torch.optim.AdamW(groups, lr=lr, eps=eps, fused=fused, foreach=foreach)
+
 
 MAX_RECURRENT_EPOCHS = 4
 LOW_ADVANTAGE_STD = 0.1

@@ -8,9 +8,15 @@ from torch import Tensor
 
 from esper.simic.agent.advantages import compute_per_head_advantages, masked_mean_std
 from esper.simic.agent.config import PPOConfig
-from esper.simic.agent.kl import joint_log_ratio, k3
-from esper.simic.agent.losses import clipped_surrogate, clipped_value_loss, mean_over, value_loss
-from esper.simic.agent.rollout import Minibatch, Rollout, minibatches
+from esper.simic.agent.losses import (
+    clipped_surrogate,
+    clipped_value_loss,
+    joint_log_ratio,
+    k3,
+    mean_over,
+    value_loss,
+)
+from esper.simic.agent.rollout_buffer import Minibatch, Rollout, minibatches
 from esper.simic.agent.types import PPOUpdateMetrics
 from esper.simic.agent.update_metrics import GradientMeter, MinibatchReport, UpdateMeter
 from esper.tamiyo import HeadEvaluation, Policy, unwrap

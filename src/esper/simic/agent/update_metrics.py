@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from esper.leyline import HEAD_NAMES, HeadEntropies
-from esper.simic.agent.entropy import EntropySchedule
-from esper.simic.agent.rollout import Rollout
+from esper.simic.agent.losses import EntropySchedule
+from esper.simic.agent.rollout_buffer import Rollout
 from esper.simic.agent.types import GradientStats, PPOUpdateMetrics, RatioBreakdown
 from esper.simic.agent.value_metrics import ValueDiagnostics
 from esper.tamiyo import ActionLayout, Policy

@@ -7,7 +7,7 @@ Both Gymnasium environments are thin shells around this.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
@@ -23,15 +23,14 @@ from esper.leyline import (
     Controls,
     HostProtocol,
     HostsLost,
+    IllegalChoice,
+    LifecycleOp,
     Situation,
     World,
 )
 from esper.simic.env.cases import CaseSource
-from esper.simic.env.choices import Actions, LegalChoices
-from esper.simic.env.episode import Episode, case_generator
-from esper.simic.env.errors import IllegalActionError
-from esper.simic.env.summary import EpisodeSummary
-from esper.simic.rewards import (
+from esper.simic.env.spaces import Actions, LegalChoices
+from esper.simic.reward import (
     ComponentBatch,
     RewardBatch,
     RewardConfig,
@@ -40,11 +39,105 @@ from esper.simic.rewards import (
     compute_rewards,
 )
 from esper.simic.timing import Stopwatch
-from esper.tamiyo.actions import CHOICES, decode, encode, illegal_choice
+from esper.tamiyo.actions import CHOICES, GrowthSpace, decode, encode, illegal_choice
 from esper.tamiyo.layout import ActionLayout
 from esper.tamiyo.observation import Observer
-from esper.tamiyo.space import GrowthSpace
 from esper.tamiyo.tracker import PLATEAU_THRESHOLD
+
+# What an environment refuses.
+
+
+class IllegalActionError(ValueError):
+    """An action that the mask forbids, where illegal actions are errors."""
+
+    def __init__(self, env_idx: int, choice: IllegalChoice) -> None:
+        self.env_idx, self.choice = env_idx, choice
+        super().__init__(
+            f"env {env_idx}: head {choice.head!r} chose {choice.value}, which is illegal now; "
+            f"legal: {', '.join(choice.legal)}"
+        )
+
+    def __reduce__(self) -> tuple[type["IllegalActionError"], tuple[int, IllegalChoice]]:
+        return type(self), (self.env_idx, self.choice)
+
+
+# What an episode came to.
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSummary:
+    """One finished episode. What was lost or not measured is None."""
+
+    case: str
+    host_seed: int
+    epochs: int
+    utility: float | None
+    """Of the settled model: validation score minus rent. None of a lost or condemned host."""
+    gain: float | None
+    """Utility minus that of the wait-only control; None without one."""
+    validation_accuracy: float | None
+    control_accuracy: float | None
+    """Of the wait-only control at the same epoch; None without one."""
+    validation_loss: float | None
+    added_parameters: int | None
+    episode_return: float
+    """Sum of rewards, not discounted."""
+    operations: tuple[int, ...]
+    """How often each LifecycleOp was executed."""
+    illegal_actions: int
+    rolled_back: str | None
+    """Why the governor ended it."""
+    lost: bool
+    """Its worker died: there is no final state, and its steps are not to be learned from."""
+
+
+# The running episode of one environment: what must be remembered between steps besides host and observer.
+
+
+_GENERATOR_TAG = 0xCA5E
+"""Names the stream that draws cases and host seeds: no other generator of the same seed shares it."""
+
+
+def case_generator(seed: int) -> np.random.Generator:
+    """Draws the cases and host seeds of one environment's episodes."""
+    return np.random.default_rng((_GENERATOR_TAG, seed))
+
+
+@dataclass(slots=True)
+class Episode:
+    case: str
+    host_seed: int
+    control: ControlCurve | None
+    """None when the reward does not subtract one."""
+    epoch: int = 0
+    operations: list[int] = field(default_factory=lambda: [0] * len(LifecycleOp))
+    illegal_actions: int = 0
+    episode_return: float = 0.0
+
+    def state_dict(self) -> dict[str, object]:
+        control = self.control
+        return {
+            "case": self.case,
+            "host_seed": self.host_seed,
+            "control": None if control is None else [list(control.accuracies), list(control.losses)],
+            "epoch": self.epoch,
+            "operations": list(self.operations),
+            "illegal_actions": self.illegal_actions,
+            "episode_return": self.episode_return,
+        }
+
+    @staticmethod
+    def from_state(state: Mapping[str, object]) -> "Episode":
+        fields = dict(state)
+        operations = fields["operations"]
+        assert isinstance(operations, list)
+        fields["operations"] = list(operations)  # to count in, while the saved state stays as it is
+        control = fields.pop("control")
+        if control is not None:
+            assert isinstance(control, list)
+            control = ControlCurve(tuple(control[0]), tuple(control[1]))
+        return Episode(control=control, **fields)  # type: ignore[arg-type]
+
 
 OnIllegal = Literal["raise", "noop"]
 Settle = Literal["worth", "committed"]

@@ -11,14 +11,12 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from esper.leyline import ActionSpec, LifecycleOp
-from esper.simic.env.choices import Actions
 from esper.simic.env.episodes import Observation
 from esper.simic.env.single import GrowthEnv
+from esper.simic.env.spaces import Actions
 from esper.simic.env.vector import GrowthVectorEnv
-from esper.tamiyo.actions import CHOICES, encode
-from esper.tamiyo.observation_layout import observation_size
-from esper.tamiyo.scales import BOUND
-from esper.tamiyo.space import GrowthSpace
+from esper.tamiyo.actions import CHOICES, GrowthSpace, encode
+from esper.tamiyo.features import BOUND, observation_size
 
 _ON_SLOTS = (LifecycleOp.ADVANCE, LifecycleOp.FOSSILIZE, LifecycleOp.PRUNE)
 Flat = NDArray[np.float32]

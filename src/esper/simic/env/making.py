@@ -8,22 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from esper.kasmina.governor import GovernorRules
 from esper.leyline import Controls, HostSinks, World
 from esper.simic.env.cases import CaseList, CaseSource
 from esper.simic.env.single import GrowthEnv
 from esper.simic.env.vector import GrowthVectorEnv
-from esper.simic.rewards import RewardConfig
-from esper.simic.toy.suites import TOY_SUITES
-from esper.simic.toy.world import ToyControls, ToyWorld
-from esper.simic.workers import ProcessWorld
-from esper.simic.workers.controls import ControlsByWorkers
-from esper.simic.workers.link import PATIENCE_SECONDS
-from esper.tamiyo.space import GrowthSpace
-from esper.tolaria.controls import ControlCurves
-from esper.tolaria.governor import GovernorRules
-from esper.tolaria.population import Population
+from esper.simic.reward import RewardConfig
+from esper.tamiyo.actions import GrowthSpace
+from esper.tolaria.engine.population import Population
 from esper.tolaria.tasks import Instance, all_tasks, suite, suite_names, task
-from esper.tolaria.world import EngineWorld
+from esper.tolaria.worlds.controls import ControlCurves
+from esper.tolaria.worlds.engine import EngineWorld
+from esper.tolaria.worlds.processes import PATIENCE_SECONDS, ControlsByWorkers, ProcessWorld
+from esper.tolaria.worlds.toy.instance import TOY_SUITES
+from esper.tolaria.worlds.toy.world import ToyControls, ToyWorld
 
 TOY_HORIZON = 20
 
@@ -187,7 +185,7 @@ def _engine(source: CaseSource, examples: tuple[str, ...], asked: _Asked) -> Set
     space = _engine_space(examples)
     if asked.workers:
         spread = ProcessWorld(
-            "esper.tolaria.world:worker_world",
+            "esper.tolaria.worlds.engine:worker_world",
             num_hosts=asked.num_hosts,
             workers=asked.workers,
             options={"device": asked.device, "governor": asdict(asked.governor)},
@@ -228,7 +226,7 @@ def _toy(name: str, asked: _Asked) -> Setting:
     horizon = TOY_HORIZON if asked.horizon is None else asked.horizon
     controls, space = ToyControls(horizon), _toy_space(max(source.slots))
     if asked.workers:
-        factory = "esper.simic.toy.world:ToyWorld"
+        factory = "esper.tolaria.worlds.toy.world:ToyWorld"
         spread = ProcessWorld(
             factory, num_hosts=asked.num_hosts, workers=asked.workers, timeout=asked.worker_timeout
         )

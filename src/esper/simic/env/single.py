@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from esper.leyline import ActionSpec, Controls, Situation, World
 from esper.simic.env.cases import CaseSource, as_source
-from esper.simic.env.choices import Actions
 from esper.simic.env.episodes import Episodes, Observation, OnIllegal, Settle
 from esper.simic.env.rendering import RENDER_MODES, Frame, render_host, require_render_mode
-from esper.simic.env.spaces import action_space, observation_space
-from esper.simic.rewards import RewardConfig
+from esper.simic.env.spaces import Actions, action_space, observation_space
+from esper.simic.reward import RewardConfig
+from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.layout import ActionLayout
-from esper.tamiyo.space import GrowthSpace
 from esper.tamiyo.tracker import PLATEAU_THRESHOLD
 
 Info = dict[str, Any]  # Gymnasium's own type for it

@@ -2,11 +2,16 @@
 
 from collections.abc import Callable, Mapping
 
-from esper.tamiyo.rules.growing import FitRatioPolicy, PeriodicPolicy, PlateauPolicy
-from esper.tamiyo.rules.plain import RandomLegalPolicy, WaitPolicy
 from esper.tamiyo.rules.policy import RulePolicy
 from esper.tamiyo.rules.probing import DetectThenProbePolicy, ProbeAndKeepPolicy
-from esper.tamiyo.rules.scheduled import SchedulePolicy
+from esper.tamiyo.rules.schedule import SchedulePolicy
+from esper.tamiyo.rules.simple import (
+    FitRatioPolicy,
+    PeriodicPolicy,
+    PlateauPolicy,
+    RandomLegalPolicy,
+    WaitPolicy,
+)
 
 RULE_POLICIES: Mapping[str, Callable[..., RulePolicy]] = {
     "wait": WaitPolicy,

@@ -2,13 +2,60 @@
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+# What can be wrong with data that lie on disk.
+
+
+class DatasetMissing(FileNotFoundError):
+    """Files that a task needs are not there. The message says which, and where they belong."""
+
+
+class DatasetCorrupt(ValueError):
+    """A file is there and is not what it should be."""
+
+    def __init__(self, file: Path | str, *, found: str, expected: str) -> None:
+        self.file, self.found, self.expected = str(file), found, expected
+        super().__init__(f"{file}: found {found}, expected {expected}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _again, (self.file, self.found, self.expected)
+
+
+def _again(file: str, found: str, expected: str) -> DatasetCorrupt:
+    return DatasetCorrupt(file, found=found, expected=expected)
+
+
+# Splits with the same mixture of classes in each.
+
+
+def stratified_order(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """A random order of the samples in which every stretch has the classes in nearly their overall shares.
+
+    Each class is shuffled and laid out evenly over 0..1; the samples are then taken in the order of those places.
+    """
+    place = np.empty(len(labels))
+    for label in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        # The offset keeps rare classes from all sitting at the same place.
+        place[members] = (np.arange(len(members)) + rng.random()) / len(members)
+    return np.argsort(place, kind="stable")
+
+
+def stratified_splits(labels: NDArray[np.int64], sizes: Sequence[int], seed: int) -> list[NDArray[np.int64]]:
+    """Disjoint index arrays of the given sizes."""
+    if sum(sizes) > len(labels):
+        raise ValueError(f"splits of {tuple(sizes)} need {sum(sizes)} samples, there are {len(labels)}")
+    order = stratified_order(labels, np.random.default_rng(seed))
+    return list(np.split(order, np.cumsum(sizes)))[: len(sizes)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ from torch import nn
 
 from esper.kasmina.hosts import GPT, MLP
 from esper.tolaria.data import TaskData
-from esper.tolaria.data.tables import load_table
-from esper.tolaria.data.text import load_text
+from esper.tolaria.data.files import load_table, load_text
 from esper.tolaria.tasks.parameters import Parameter, ParameterSpec
 from esper.tolaria.tasks.task import OptimiserSpec, Task
 

@@ -8,9 +8,7 @@ from torch import nn
 
 from esper.kasmina.hosts import ConvNet
 from esper.tolaria.data import Phase, SealedTest, Split, TaskData
-from esper.tolaria.data.cifar import read_cifar10
-from esper.tolaria.data.idx import FASHION_MNIST, MNIST, IdxSet, read_idx_set
-from esper.tolaria.data.images import picture_data
+from esper.tolaria.data.images import FASHION_MNIST, MNIST, IdxSet, picture_data, read_cifar10, read_idx_set
 from esper.tolaria.tasks.parameters import Parameter, ParameterSpec
 from esper.tolaria.tasks.task import Loader, OptimiserSpec, Task
 

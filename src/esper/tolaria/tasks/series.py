@@ -7,7 +7,7 @@ from torch import nn
 
 from esper.kasmina.hosts import ConvNet
 from esper.tolaria.data import Phase, SealedTest, Split, TaskData, mnist1d
-from esper.tolaria.data.stratify import stratified_splits
+from esper.tolaria.data.splits import stratified_splits
 from esper.tolaria.tasks.parameters import Parameter, ParameterSpec
 from esper.tolaria.tasks.task import OptimiserSpec, Task
 

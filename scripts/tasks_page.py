@@ -1,0 +1,166 @@
+"""docs/tasks.md, from the table itself:
+
+python scripts/tasks_page.py > docs/tasks.md
+"""
+
+from collections.abc import Iterable
+
+from esper.tolaria.tasks import all_tasks, suite, suite_names
+from esper.tolaria.tasks.parameters import ParameterSpec
+from esper.tolaria.tasks.task import Task
+
+_OPENING = """# Tasks
+
+A task is data, a host to train on them, and how: one row of a table. An *instance* of a task has its parameters
+chosen and is written `task` or `task:parameter=value,parameter=value`, for example
+`mnist1d:noise=0.2,permutation=3,shuffled=1.0,size=1000`. Parameters at their defaults are left out. In a value write
+`%2C` for a comma and `%25` for a percent sign.
+
+```python
+from esper.tolaria.tasks import Instance, task
+
+instance = Instance.parse("mnist1d:noise=0.2,size=1000")
+data = instance.load()  # splits on the CPU; data.to("cuda") moves them
+model = task(instance.task).grow(data, seed=0, device="cpu")  # a host that can grow
+```
+
+Every task has three splits. Training and validation are what a run works with. The test split is sealed: only
+`esper.tolaria.final_report.test_score` opens it. Splits are disjoint and the same on every machine.
+
+(This page is written by `python scripts/tasks_page.py > docs/tasks.md`.)
+"""
+
+_DISK = """## Data on disk
+
+Nothing is downloaded. `mnist`, `fashion_mnist` and the `cifar10` tasks read the files their authors publish from
+`$ESPER_DATA/mnist`, `$ESPER_DATA/fashion_mnist` and `$ESPER_DATA/cifar10` (without ESPER_DATA: from
+`~/.cache/esper/data`). A missing data set is an error that lists the files, their sizes and checksums; a damaged
+file is an error that says what was found and what was expected. CIFAR-10 may be the binary or the Python archive,
+packed or extracted; of the latter's pickles only arrays, numbers, texts, lists and dicts are read, and anything else
+is refused. Validation is 5,000 samples of the published training set; channels are standardised by what remains.
+Debian has one of them: after `apt-get install dataset-fashion-mnist`, link `$ESPER_DATA/fashion_mnist` to
+`/usr/share/datasets/fashion-mnist`.
+
+A table of your own is read by `tabular`, a text by `text`:
+
+    tabular:path=flowers.csv,target=species
+    text:path=book.txt,context=128
+
+Tables are split 70 / 15 / 15 %, stratified, and standardised by the training split; a cell that is not a finite
+number is refused by row and column. Texts are split into stretches of 80 / 10 / 10 %.
+"""
+
+_SUITES = """A suite draws the instances that a controller is trained on, and keeps a frozen list of others to judge
+it by: held-out permutations, held-out samples, and a corner of the ranges (few samples with many wrong labels) that
+no draw enters. `suite("cpu").draw(rng)` gives an `Instance`, `suite("cpu").held_out` the list.
+"""
+
+_OWN = """## A task of your own
+
+One call adds a row; from then on its name works wherever a task is named.
+
+```python
+import torch
+from torch import nn
+
+from esper.tolaria.data import Phase, SealedTest, Split, TaskData
+from esper.tolaria.tasks import Instance, OptimiserSpec, ParameterSpec, Task, register, task
+
+
+def load_rings(parameters):
+    generator = torch.Generator().manual_seed(int(parameters["data"]))
+    points = torch.randn(900, 2, generator=generator)
+    inside = (points.norm(dim=1) < 1.18).long()
+    train, validation, test = (
+        Split(points[part], inside[part]) for part in (slice(0, 500), slice(500, 700), slice(700, 900))
+    )
+    return TaskData((Phase(0, train, validation),), SealedTest(test), classes=2)
+
+
+def rings_host(data):
+    host = nn.Sequential(nn.Linear(2, 6), nn.Linear(6, data.classes))
+    return host
+
+
+register(
+    Task(
+        name="rings",
+        summary="is a point in the circle?",
+        host=rings_host,
+        slots=("0",),
+        blueprints=("norm", "mlp*", "widen"),
+        load=load_rings,
+        parameters={"data": ParameterSpec(kind="int", default=0, low=0, doc="seed of the points")},
+        optimiser=OptimiserSpec(lr=1e-2),
+        batch=50,
+        epochs=20,
+    )
+)
+data = Instance.parse("rings:data=7").load()
+model = task("rings").grow(data, seed=0, device="cpu")
+```
+
+A host that is loaded in other processes must be registered there too: put the call in a module that they import. A
+task that changes while it is trained on has more than one `Phase`, each with the epoch it starts at.
+"""
+
+
+def tasks_page() -> str:
+    sections = [
+        _OPENING,
+        "## The table\n",
+        _table(all_tasks()),
+        "",
+        "## Parameters\n",
+        _parameters(all_tasks()),
+    ]
+    return "\n".join([*sections, _DISK, "## Suites\n", _suites(), "", _OWN]).rstrip() + "\n"
+
+
+def _table(tasks: Iterable[Task]) -> str:
+    head = ("task", "what it is", "epochs", "an epoch is", "optimiser", "rent")
+    return _rows(
+        head,
+        (
+            (
+                f"`{task.name}`",
+                task.summary,
+                str(task.epochs),
+                f"one pass in batches of {task.batch}"
+                if task.steps_per_epoch is None
+                else f"{task.steps_per_epoch} steps of {task.batch}",
+                f"{task.optimiser.kind} {task.optimiser.lr:g}",
+                f"{task.rent:g}",
+            )
+            for task in tasks
+        ),
+    )
+
+
+def _parameters(tasks: Iterable[Task]) -> str:
+    parts = []
+    for task in tasks:
+        if task.parameters:
+            rows = ((f"`{name}`", *_described(spec)) for name, spec in task.parameters.items())
+            parts.append(
+                f"`{task.name}`\n\n{_rows(('parameter', 'default', 'may be', 'what it is'), rows)}\n"
+            )
+    return "\n".join(parts)
+
+
+def _described(spec: ParameterSpec) -> tuple[str, str, str]:
+    return ("must be given" if spec.default is None else f"{spec.default}", spec.allowed, spec.doc)
+
+
+def _suites() -> str:
+    rows = ((f"`{name}`", suite(name).summary, str(len(suite(name).held_out))) for name in suite_names())
+    return _SUITES + "\n" + _rows(("suite", "what it draws", "held out"), rows)
+
+
+def _rows(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+if __name__ == "__main__":
+    print(tasks_page(), end="")

@@ -1,0 +1,171 @@
+"""Playing a chunk: one arm on the hosts of one instance, from the first epoch to the rows."""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from esper.benchmark.arms import WAIT, Arm, Group, Hosts, Staging
+from esper.benchmark.controllers import open_controller
+from esper.benchmark.metering import EpisodeLog, FlopLedger, MeteredWorld
+from esper.benchmark.rows import BenchRow, SeedRow
+from esper.benchmark.suites import host_seed
+from esper.leyline import ControlCurve, HostProtocol
+from esper.simic.env.cases import CaseList
+from esper.simic.env.episodes import Episodes
+from esper.simic.env.making import Setting, make_world
+from esper.simic.evaluation import Judged, play_cases
+from esper.simic.reward import RewardConfig
+from esper.tolaria import final_report
+from esper.tolaria.engine.host import TrainedHost
+
+_FLOPS = FlopLedger()
+"""Of this process: a topology is counted once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Episodes that are played side by side: everything they need travels with them."""
+
+    suite: str
+    instance: str
+    arm: Arm
+    member: int
+    seeds: tuple[int, ...]
+    known: Mapping[Group, Sequence[BenchRow]]
+    device: str = "cpu"
+
+    @property
+    def group(self) -> Group:
+        return self.arm.name, self.member, self.instance
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """What an episode left behind."""
+
+    test_accuracy: float | None
+    parameters: int
+    seeds: tuple[SeedRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownControls:
+    """The wait-only curves of hosts that waited before."""
+
+    rows: Mapping[tuple[str, int], BenchRow]
+    epochs: int
+
+    def curve(self, case: str, seed: int) -> ControlCurve:
+        row = self.rows[case, seed]
+        missing = self.epochs + 1 - len(row.validation_losses)  # of a host that the governor ended
+        accuracies = (*row.validation_accuracies, *row.validation_accuracies[-1:] * missing)
+        return ControlCurve(accuracies, (*row.validation_losses, *row.validation_losses[-1:] * missing))
+
+    def curves(self, wanted: Sequence[tuple[str, int]]) -> list[ControlCurve]:
+        return [self.curve(case, seed) for case, seed in wanted]
+
+
+def play_chunk(chunk: Chunk) -> list[BenchRow]:
+    """One row per seed, in their order."""
+    hosts = _hosts(chunk, chunk.seeds)
+    copied = chunk.arm.copied(hosts)
+    rows = {seed: replace(row, arm=chunk.arm.name, member=chunk.member) for seed, row in copied.items()}
+    left = tuple(seed for seed in chunk.seeds if seed not in rows)
+    if left:
+        rows |= {row.seed: row for row in _play(chunk, _hosts(chunk, left))}
+    return [rows[seed] for seed in chunk.seeds]
+
+
+def _hosts(chunk: Chunk, seeds: tuple[int, ...]) -> Hosts:
+    host_seeds = tuple(host_seed(chunk.instance, seed) for seed in seeds)
+    return Hosts(chunk.instance, seeds, host_seeds, chunk.known, chunk.suite)
+
+
+def _play(chunk: Chunk, hosts: Hosts) -> list[BenchRow]:
+    with ExitStack() as context:
+        staging = chunk.arm.stage(hosts, chunk.member, context)
+        setting = make_world(chunk.suite, len(hosts.seeds), device=chunk.device)
+        world = MeteredWorld(setting.world, len(hosts.seeds), _FLOPS)
+        episodes = _episodes(world, setting, staging, hosts)
+        wanted = list(zip(staging.cases, hosts.host_seeds, strict=True))
+        began = time.perf_counter()
+        judged = play_cases(staging.player, episodes, wanted, look=lambda host, _: _product(world, host))
+        seconds = (time.perf_counter() - began) / len(wanted)
+    waited = hosts.known.get((WAIT, 0, chunk.instance))
+    bare = waited[0].host_parameters if waited else world.host(0).host_parameters
+    return [
+        _row(chunk, seed, one, world.first_log(place), bare=bare, rent=setting.rent, seconds=seconds)
+        for place, (seed, one) in enumerate(zip(hosts.seeds, judged, strict=True))
+    ]
+
+
+def _episodes(world: MeteredWorld, setting: Setting, staging: Staging, hosts: Hosts) -> Episodes:
+    """Horizon and rent are the task's own for every arm; what a controller sees is as in its training."""
+    options: dict[str, object] = {}
+    space, controls = setting.space, None
+    reward = RewardConfig(rent=setting.rent, control_variate=False)
+    if staging.controller is not None:
+        controller = open_controller(staging.controller, hosts.suite)
+        space, config = controller.space, controller.config
+        reward = replace(RewardConfig(**config.to_reward_kwargs(task_rent=setting.rent)), rent=setting.rent)
+        waited = hosts.known[WAIT, 0, hosts.instance]
+        rows = {(row.instance, row.host_seed): row for row in waited}
+        controls = KnownControls(rows, setting.horizon) if reward.control_variate else None
+        options = {**config.to_tracker_kwargs(), **config.to_env_kwargs()}
+    return Episodes(
+        world,
+        space,
+        CaseList((hosts.instance,)),
+        num_envs=len(hosts.seeds),
+        horizon=setting.horizon,
+        reward=reward,
+        controls=controls,
+        on_illegal="noop",
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def _product(world: MeteredWorld, host: HostProtocol) -> Product:
+    tested = None
+    if isinstance(host, TrainedHost):
+        tested = final_report.test_score(host.model, host.data.source).accuracy
+    return Product(tested, host.host_parameters + host.added_parameters, world.log_of(host).seeds(host))
+
+
+def _row(
+    chunk: Chunk,
+    seed: int,
+    judged: Judged[Product],
+    log: EpisodeLog,
+    *,
+    bare: int,
+    rent: float,
+    seconds: float,
+) -> BenchRow:
+    summary, product = judged.summary, judged.seen
+    added = None if product is None else product.parameters - bare
+    accuracy = summary.validation_accuracy
+    return BenchRow(
+        suite=chunk.suite,
+        instance=chunk.instance,
+        arm=chunk.arm.name,
+        member=chunk.member,
+        seed=seed,
+        host_seed=summary.host_seed,
+        test_accuracy=None if product is None else product.test_accuracy,
+        validation_accuracy=accuracy,
+        utility=None if accuracy is None or added is None else accuracy - rent * added / bare,
+        rent=rent,
+        host_parameters=bare,
+        added_parameters=added,
+        training_flops=None if log.flops is None else float(log.flops),
+        wall_seconds=seconds,
+        epochs=summary.epochs,
+        decisions=log.decisions,
+        rolled_back=summary.rolled_back or ("lost" if summary.lost else None),
+        seeds=() if product is None else product.seeds,
+        validation_accuracies=tuple(log.validation_accuracies),
+        validation_losses=tuple(log.validation_losses),
+        train_accuracies=tuple(log.train_accuracies),
+    )

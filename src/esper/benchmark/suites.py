@@ -1,0 +1,71 @@
+"""What is scored: frozen instances, the subsets they are reported by, and the hosts that every arm meets."""
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from esper.tolaria.tasks import Instance, suite, suite_names
+from esper.tolaria.tasks.suites import in_corner
+from esper.tolaria.worlds.toy.instance import TOY_SUITES
+
+_FIRST_HOST_SEED = 3_000_000
+"""Host seeds from here on are not met in training, selection or `esper evaluate`."""
+_SEEDS_EACH = 1000
+_TOY_INSTANCES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class BenchSuite:
+    """Instances to be scored on, in a fixed order."""
+
+    name: str
+    instances: tuple[str, ...]
+
+    def first(self, count: int | None) -> "BenchSuite":
+        """So many of them, spread evenly over the list: every kind is among them."""
+        if count is None or count >= len(self.instances):
+            return self
+        if count < 1:
+            raise ValueError(f"instances is {count}; expected >= 1")
+        last = len(self.instances) - 1
+        places = [round(index * last / (count - 1)) for index in range(count)] if count > 1 else [0]
+        return BenchSuite(self.name, tuple(self.instances[place] for place in places))
+
+
+def bench_suite(name: str) -> BenchSuite:
+    """A suite's held-out instances; `cpu` also has digits, a task that its draws never are."""
+    if name in TOY_SUITES:
+        return BenchSuite(name, TOY_SUITES[name].held_out(_TOY_INSTANCES))
+    if name not in suite_names():
+        return BenchSuite(name, (str(Instance.parse(name)),))
+    extra = ("digits",) if name == "cpu" else ()
+    return BenchSuite(name, (*(str(case) for case in suite(name).held_out), *extra))
+
+
+def host_seed(instance: str, seed: int) -> int:
+    """The same for every arm. Each instance has its own, so that no two instances share a host's luck."""
+    if not 0 <= seed < _SEEDS_EACH:
+        raise ValueError(f"seed is {seed}; expected 0..{_SEEDS_EACH - 1}")
+    return _FIRST_HOST_SEED + (zlib.crc32(instance.encode()) % 1_000_000) * _SEEDS_EACH + seed
+
+
+def subsets(instances: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """The ways a table is reported: everything first, then each subset that is neither empty nor everything."""
+    chosen: dict[str, Callable[[Instance], bool]] = {
+        "without digits": lambda case: case.task != "digits",
+        "inside the training ranges": lambda case: case.task != "digits" and not _cornered(case),
+        "held-out corner": _cornered,
+    }
+    parts = {"all": instances}
+    if any(instance.startswith("toy") for instance in instances):
+        return parts
+    for name, belongs in chosen.items():
+        part = tuple(instance for instance in instances if belongs(Instance.parse(instance)))
+        if part and len(part) < len(instances) and part not in parts.values():
+            parts[name] = part
+    return parts
+
+
+def _cornered(case: Instance) -> bool:
+    parameters = dict(case.parameters)
+    return {"size", "noise"} <= set(parameters) and in_corner(parameters)

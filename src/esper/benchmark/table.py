@@ -1,0 +1,386 @@
+"""The verdict in words, computed: paired treatment-minus-control intervals on the test split, and nothing else."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from esper.benchmark.arms import BLIND, MATCHED, RULES, SBS, VBS, WAIT
+from esper.benchmark.rows import BenchRow, RowsError
+from esper.statistics import (
+    Estimate,
+    Floats,
+    Resamples,
+    Scores,
+    detectable_difference,
+    holm,
+    interquartile_means,
+    interval,
+    paired_difference,
+    share_of_gap,
+    the_mean,
+    two_sided_p,
+    wins,
+    within_deviation,
+)
+
+# Rows as arrays: what every arm scored on the same hosts.
+
+
+Value = Callable[[BenchRow], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreTable:
+    """Every arm on the same instances and seeds. Values that are not known are NaN."""
+
+    instances: tuple[str, ...]
+    seeds: tuple[int, ...]
+    arms: dict[str, Scores]
+    """arm -> (member, instance, seed)"""
+    rows: dict[str, list[BenchRow]]
+    """arm -> its rows on these hosts"""
+    left_out: tuple[str, ...]
+    """Instances that not every arm has played with every seed."""
+
+    @property
+    def hosts(self) -> int:
+        return len(self.instances) * len(self.seeds)
+
+    def values(self, arm: str, value: Value) -> Scores:
+        """(member, instance, seed) of something else than the score."""
+        return _array(self.rows[arm], self.instances, self.seeds, value)
+
+    def on(self, instances: Sequence[str]) -> "ScoreTable":
+        """The same for some of the instances."""
+        chosen = set(instances)
+        rows = [row for rows in self.rows.values() for row in rows if row.instance in chosen]
+        return score_table(rows)
+
+
+def score_table(rows: Iterable[BenchRow]) -> ScoreTable:
+    """Balanced: only instances that every arm, with all its members, has played with all seeds."""
+    rows = list(rows)
+    if not rows:
+        raise RowsError("there are no rows to make a table of")
+    seeds = tuple(sorted({row.seed for row in rows}))
+    members: dict[str, set[int]] = defaultdict(set)
+    for row in rows:
+        members[row.arm].add(row.member)
+    wanted = len(seeds) * sum(map(len, members.values()))
+    counts: dict[str, int] = defaultdict(int)
+    for row in rows:
+        counts[row.instance] += 1
+    instances = tuple(instance for instance, count in counts.items() if count == wanted)
+    if not instances:
+        raise RowsError(
+            f"no instance was played by every arm with every seed yet: {len(rows)} rows, {wanted} make one"
+        )
+    whole = set(instances)
+    by_arm = {arm: [row for row in rows if row.arm == arm and row.instance in whole] for arm in members}
+    return ScoreTable(
+        instances=instances,
+        seeds=seeds,
+        arms={arm: _array(by_arm[arm], instances, seeds, lambda row: row.score) for arm in by_arm},
+        rows=by_arm,
+        left_out=tuple(instance for instance in counts if instance not in whole),
+    )
+
+
+def _array(rows: Sequence[BenchRow], instances: Sequence[str], seeds: Sequence[int], value: Value) -> Scores:
+    members = sorted({row.member for row in rows})
+    array = np.full((len(members), len(instances), len(seeds)), np.nan)
+    place = {instance: index for index, instance in enumerate(instances)}
+    for row in rows:
+        known = value(row)
+        if known is not None:
+            array[members.index(row.member), place[row.instance], seeds.index(row.seed)] = known
+    return array
+
+
+# From rows alone to a table: what each arm scored, paired differences, the headroom gate, the share of it won.
+
+
+LEVEL = 0.05
+Finding = Literal["better", "worse", "no difference"]
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSummary:
+    """One line of the table. Scores are test accuracy minus rent; the rest are means."""
+
+    arm: str
+    members: int
+    episodes: int
+    score: Estimate
+    """Interquartile mean."""
+    over_wait: Estimate
+    """Mean paired difference to waiting."""
+    test_accuracy: float | None
+    parameters: float | None
+    training_flops: float | None
+    wall_seconds: float
+    operations: float
+    """Decisions an episode other than to wait."""
+    condemned: int
+    """Episodes that the governor ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Treatment minus control on the same hosts."""
+
+    treatment: str
+    control: str
+    difference: Estimate
+    on_new_instances: Estimate
+    """The same difference with the instances drawn anew too: what to expect of others like them."""
+    improvement: Estimate
+    """How often the treatment is better on the same host."""
+    p_value: float
+    p_holm: float
+    """Adjusted for all comparisons of the table."""
+    detectable: float | None
+    """The difference that this many hosts find four times out of five; None with one seed."""
+
+    @property
+    def finding(self) -> Finding:
+        if self.difference.sign == 0 or self.p_holm >= LEVEL:
+            return "no difference"
+        return "better" if self.difference.sign > 0 else "worse"
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """What there is to win by deciding for each instance."""
+
+    sbs_over_wait: Estimate
+    vbs_over_wait: Estimate
+    gap: Estimate
+    """VBS - SBS"""
+
+    @property
+    def open(self) -> bool:
+        return self.gap.sign > 0
+
+
+@dataclass(frozen=True, slots=True)
+class TreatmentNotes:
+    """What is only asked of a treatment."""
+
+    treatment: str
+    share: Estimate | None
+    """Of the gap between SBS and VBS; None without a gap to speak of."""
+    where_growth_hurts: Estimate | None
+    """Over waiting, on the instances where the best schedule is to wait; None where there are none."""
+    hurt_instances: int
+
+
+@dataclass(frozen=True, slots=True)
+class BenchTable:
+    suite: str
+    subset: str
+    instances: tuple[str, ...]
+    seeds: int
+    arms: tuple[ArmSummary, ...]
+    headroom: Headroom | None
+    comparisons: tuple[Comparison, ...]
+    notes: tuple[TreatmentNotes, ...]
+    left_out: tuple[str, ...]
+    """Instances that are not in it because not every arm has played them."""
+
+
+def bench_table(
+    rows: Iterable[BenchRow],
+    treatments: Sequence[str],
+    *,
+    instances: Sequence[str] | None = None,
+    subset: str = "all",
+    order: Sequence[str] = (),
+) -> BenchTable:
+    """Of these rows, and of nothing else; `instances` restricts it to some, `order` says which arms come first."""
+    rows = list(rows)
+    table = score_table(
+        rows if instances is None else [row for row in rows if row.instance in set(instances)]
+    )
+    resamples = Resamples(len(table.instances), len(table.seeds))
+    known = [treatment for treatment in treatments if treatment in table.arms]
+    headroom = _headroom(table, resamples)
+    return BenchTable(
+        suite=rows[0].suite,
+        subset=subset,
+        instances=table.instances,
+        seeds=len(table.seeds),
+        arms=tuple(_summary(table, arm, resamples) for arm in _ordered(table.arms, order)),
+        headroom=headroom,
+        comparisons=_comparisons(table, known, order, resamples),
+        notes=tuple(_notes(table, treatment, headroom, resamples) for treatment in known),
+        left_out=table.left_out,
+    )
+
+
+def _ordered(arms: Iterable[str], order: Sequence[str]) -> list[str]:
+    given = list(arms)
+    return [*(arm for arm in order if arm in given), *(arm for arm in given if arm not in order)]
+
+
+def _summary(table: ScoreTable, arm: str, resamples: Resamples) -> ArmSummary:
+    rows, scores = table.rows[arm], table.arms[arm]
+    return ArmSummary(
+        arm=arm,
+        members=len(scores),
+        episodes=len(rows),
+        score=resamples.estimate(_middle, scores),
+        over_wait=resamples.estimate_of_means(paired_difference, scores, table.arms[WAIT]),
+        test_accuracy=_mean(table, arm, lambda row: row.test_accuracy),
+        parameters=_mean(table, arm, lambda row: row.parameters),
+        training_flops=_mean(table, arm, lambda row: row.training_flops),
+        wall_seconds=float(np.mean([row.wall_seconds for row in rows])),
+        operations=float(np.mean([_operations(row) for row in rows])),
+        condemned=sum(row.rolled_back is not None for row in rows),
+    )
+
+
+def _middle(scores: Floats) -> Floats:
+    return interquartile_means(scores.reshape(*scores.shape[:-3], -1))
+
+
+def _mean(table: ScoreTable, arm: str, value: Value) -> float | None:
+    values = table.values(arm, value)
+    return None if np.isnan(values).all() else float(np.nanmean(values))
+
+
+def _operations(row: BenchRow) -> int:
+    return row.decisions.count(";") + 1 if row.decisions else 0
+
+
+def _comparisons(
+    table: ScoreTable, treatments: Sequence[str], order: Sequence[str], resamples: Resamples
+) -> tuple[Comparison, ...]:
+    pairs = [
+        (treatment, control)
+        for treatment in treatments
+        for control in _ordered(table.arms, order)
+        if control != treatment and not (control in treatments and control < treatment)
+    ]
+    drawn = {
+        pair: resamples.distribution(paired_difference, table.arms[pair[0]], table.arms[pair[1]])
+        for pair in pairs
+    }
+    p_values = [two_sided_p(drawn[pair]) for pair in pairs]
+    anew = Resamples(len(table.instances), len(table.seeds), new_instances=True)
+    compared = []
+    for pair, p_value, adjusted in zip(pairs, p_values, holm(p_values), strict=True):
+        treatment, control = (table.arms[name] for name in pair)
+        compared.append(
+            Comparison(
+                treatment=pair[0],
+                control=pair[1],
+                difference=interval(float(treatment.mean() - control.mean()), drawn[pair]),
+                on_new_instances=anew.estimate_of_means(paired_difference, treatment, control),
+                improvement=resamples.estimate_of_means(the_mean, wins(treatment, control)),
+                p_value=p_value,
+                p_holm=adjusted,
+                detectable=_detectable(treatment.mean(axis=0) - control.mean(axis=0)),
+            )
+        )
+    return tuple(compared)
+
+
+def _detectable(difference: Floats) -> float | None:
+    """difference (instance, seed)"""
+    if difference.shape[1] < 2:
+        return None
+    return detectable_difference(within_deviation(difference), difference.size)
+
+
+def _headroom(table: ScoreTable, resamples: Resamples) -> Headroom | None:
+    if not {SBS, VBS} <= set(table.arms):
+        return None
+    wait, sbs, vbs = (table.arms[arm] for arm in (WAIT, SBS, VBS))
+    return Headroom(
+        sbs_over_wait=resamples.estimate_of_means(paired_difference, sbs, wait),
+        vbs_over_wait=resamples.estimate_of_means(paired_difference, vbs, wait),
+        gap=resamples.estimate_of_means(paired_difference, vbs, sbs),
+    )
+
+
+def _notes(
+    table: ScoreTable, treatment: str, headroom: Headroom | None, resamples: Resamples
+) -> TreatmentNotes:
+    if headroom is None:
+        return TreatmentNotes(treatment, None, None, 0)
+    scores, wait, sbs, vbs = (table.arms[arm] for arm in (treatment, WAIT, SBS, VBS))
+    hurt = [
+        place
+        for place, instance in enumerate(table.instances)
+        if all(not row.decisions for row in table.rows[VBS] if row.instance == instance)
+    ]
+    harm = None
+    if hurt:
+        among = Resamples(len(hurt), len(table.seeds))
+        harm = among.estimate_of_means(paired_difference, scores[:, hurt], wait[:, hurt])
+    share = resamples.estimate_of_means(share_of_gap, scores, sbs, vbs) if headroom.open else None
+    return TreatmentNotes(treatment, share, harm, len(hurt))
+
+
+def gate(table: BenchTable) -> str:
+    """What the suite can show at all; said before anything else."""
+    if table.headroom is None:
+        return "Headroom: not measured; the arms sbs and vbs are not both in this table."
+    gap = _points(table.headroom.gap)
+    told = f"Headroom: the best schedule of each instance scores {gap} over the single best one"
+    if table.headroom.open:
+        return f"{told}, so there is something to decide."
+    return f"{told}, within noise: this table cannot show that deciding by instance pays."
+
+
+def verdict(table: BenchTable) -> list[str]:
+    """A few sentences for each treatment."""
+    return [sentence for notes in table.notes for sentence in _of_treatment(table, notes)]
+
+
+def _of_treatment(table: BenchTable, notes: TreatmentNotes) -> Iterable[str]:
+    name = notes.treatment
+    compared = {each.control: each for each in table.comparisons if each.treatment == name}
+    members = next(arm.members for arm in table.arms if arm.arm == name)
+    trained = f" ({members} training seeds)" if members > 1 else ""
+    where = f"{len(table.instances)} instances of {table.suite} with {table.seeds} hosts each"
+    if WAIT in compared:
+        yield f"{name}{trained} is {_against(compared[WAIT])} on {where}."
+    if notes.share is not None:
+        low, high = (f"{100 * each:.0f}" for each in (notes.share.low, notes.share.high))
+        yield (
+            f"It closes {100 * notes.share.value:.0f} % [{low}, {high}] of the gap between the single best schedule "
+            "and the best of each instance."
+        )
+    groups = {
+        "schedules": (SBS, VBS),
+        "rules": RULES,
+        "equal-size controls": (*MATCHED, BLIND),
+        "other treatments": tuple(
+            control for control in compared if control not in (WAIT, SBS, VBS, BLIND, *RULES, *MATCHED)
+        ),
+    }
+    for title, controls in groups.items():
+        told = [_against(compared[control]) for control in controls if control in compared]
+        if told:
+            yield f"Against {title} it is {'; '.join(told)}."
+    if notes.where_growth_hurts is not None:
+        kept = notes.where_growth_hurts
+        word = {1: "better than", 0: "no different from", -1: "worse than"}[kept.sign]
+        count = f"{notes.hurt_instances} instance{'s' if notes.hurt_instances > 1 else ''}"
+        yield f"On the {count} where the best schedule is to wait it is {word} waiting, {_points(kept)}."
+
+
+def _against(comparison: Comparison) -> str:
+    words = {"better": "better than", "worse": "worse than", "no difference": "no different from"}
+    return f"{words[comparison.finding]} {comparison.control}, {_points(comparison.difference)}"
+
+
+def _points(estimate: Estimate) -> str:
+    """In percentage points."""
+    value, low, high = (100 * each for each in (estimate.value, estimate.low, estimate.high))
+    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}] points"

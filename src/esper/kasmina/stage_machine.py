@@ -1,0 +1,237 @@
+"""The stage machine of one slot: pure bookkeeping, no tensors.
+
+An operation is applied before the tick, the tick before the epoch's training. So at the next decision a
+counter says how many epochs have been trained in that state.
+"""
+
+import math
+from dataclasses import dataclass, fields
+
+from esper.leyline import ALPHA_TARGETS, STYLES, Curve, LegalOperations, LifecycleOp, Stage, Style
+
+# The waiting times and limits of a seed's life.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowthRules:
+    """When an operation becomes legal. Epochs are counted in calls of `GrowingModel.tick()`."""
+
+    max_live_seeds: int = 2
+    """Seeds that may be TRAINING, BLENDING or HOLDING at once; fossilised ones do not count."""
+    min_training_epochs: int = 1
+    """Epochs a seed trains in isolation before ADVANCE."""
+    min_prune_age: int = 3
+    """Epochs of life before PRUNE."""
+    min_holding_epochs: int = 1
+    """Epochs at the alpha target before FOSSILIZE."""
+    embargo_epochs: int = 2
+    """Epochs a slot stays empty after a seed was removed."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            least = 1 if field.name == "max_live_seeds" else 0
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"GrowthRules.{field.name} must be an integer >= {least}, not {value!r}")
+
+
+# Alpha ramps: how strongly a seed is mixed in, epoch by epoch.
+
+
+_STEEPNESS = {Curve.SIGMOID_GENTLE: 6.0, Curve.SIGMOID_NORMAL: 10.0, Curve.SIGMOID_SHARP: 16.0}
+
+
+def curve_value(curve: Curve, progress: float) -> float:
+    """The share of a ramp covered at `progress` in [0, 1]: monotone, exactly 0 at 0 and exactly 1 at 1.
+
+    linear   p
+    cosine   (1 - cos pi p) / 2
+    sigmoid  (s(p) - s(0)) / (s(1) - s(0)) with s(p) = 1 / (1 + exp(-k (p - 1/2)))
+    """
+    if progress <= 0.0:
+        return 0.0
+    if progress >= 1.0:
+        return 1.0
+    if curve is Curve.LINEAR:
+        return progress
+    if curve is Curve.COSINE:
+        return (1.0 - math.cos(math.pi * progress)) / 2.0
+    # s(p) - 1/2 = tanh(k (p - 1/2) / 2) / 2, which is odd about p = 1/2
+    steepness = _STEEPNESS[curve]
+    return 0.5 + 0.5 * math.tanh(steepness * (progress - 0.5) / 2.0) / math.tanh(steepness / 4.0)
+
+
+@dataclass(slots=True)
+class Ramp:
+    """Alpha on its way from `start` to `target` over `epochs` ticks; 0 epochs arrive on the first tick."""
+
+    start: float
+    target: float
+    epochs: int
+    curve: Curve
+    elapsed: int = 0
+
+    @property
+    def arrived(self) -> bool:
+        return self.elapsed >= max(self.epochs, 1)
+
+    @property
+    def epochs_left(self) -> int:
+        return max(max(self.epochs, 1) - self.elapsed, 0)
+
+    def tick(self) -> float:
+        """Move one epoch on and return the new alpha."""
+        self.elapsed += 1
+        if self.arrived:
+            return self.target
+        return self.start + (self.target - self.start) * curve_value(self.curve, self.elapsed / self.epochs)
+
+
+_WAIT, _GERMINATE, _SET_ALPHA_TARGET, _PRUNE, _FOSSILIZE, _ADVANCE = (1 << op for op in LifecycleOp)
+
+
+@dataclass(slots=True)
+class Life:
+    """Where one slot stands."""
+
+    rules: GrowthRules
+    stage: Stage = Stage.DORMANT
+    fading: bool = False
+    """Pruned with a ramp: frozen, on its way out."""
+    age: int = 0
+    epochs_in_stage: int = 0
+    births: int = 0
+    alpha: float = 0.0
+    alpha_target: float | None = None
+    style: Style | None = None
+    tempo: int = 0
+    ramp: Ramp | None = None
+
+    def refusal(self, operation: LifecycleOp, *, free_places: int) -> str | None:
+        """Why `operation` is not legal now, or None if it is. Gradients are judged by the slot."""
+        stage, rules = self.stage, self.rules
+        if operation is LifecycleOp.WAIT:
+            return None
+        if operation is LifecycleOp.GERMINATE:
+            if stage is not Stage.DORMANT:
+                return "a seed can only be germinated in a DORMANT slot"
+            return None if free_places > 0 else "max_live_seeds seeds are live already"
+        if self.fading:
+            return "the seed is fading out"
+        if not stage.is_live:
+            return "the slot has no live seed"
+        if operation is LifecycleOp.PRUNE:
+            return None if self.age >= rules.min_prune_age else "the seed is younger than min_prune_age"
+        if operation is LifecycleOp.ADVANCE:
+            if stage is not Stage.TRAINING:
+                return "only a seed in TRAINING can be advanced"
+            young = self.epochs_in_stage < rules.min_training_epochs
+            return (
+                "the seed has not trained for min_training_epochs (epochs begin with tick())"
+                if young
+                else None
+            )
+        if stage is not Stage.HOLDING:
+            return "the seed is not HOLDING at its alpha target"
+        if operation is LifecycleOp.FOSSILIZE:
+            young = self.epochs_in_stage < rules.min_holding_epochs
+            return (
+                "the seed has not held for min_holding_epochs (epochs begin with tick())" if young else None
+            )
+        return None
+
+    def legal_bits(self, *, free_places: int) -> int:
+        """Bit `op` set where `refusal` is None: the same truth in one number, for tensors."""
+        stage, rules = self.stage, self.rules
+        if stage is Stage.DORMANT:
+            return _WAIT | _GERMINATE if free_places > 0 else _WAIT
+        if self.fading or not stage.is_live:
+            return _WAIT
+        bits = _WAIT
+        if self.age >= rules.min_prune_age:
+            bits |= _PRUNE
+        if stage is Stage.TRAINING:
+            return bits | _ADVANCE if self.epochs_in_stage >= rules.min_training_epochs else bits
+        if stage is Stage.HOLDING:
+            bits |= _SET_ALPHA_TARGET
+            if self.epochs_in_stage >= rules.min_holding_epochs:
+                bits |= _FOSSILIZE
+        return bits
+
+    def legal(self, operations: frozenset[LifecycleOp], blueprints: tuple[str, ...]) -> LegalOperations:
+        """What these legal operations may be done with, where `blueprints` are offered."""
+        retarget = LifecycleOp.SET_ALPHA_TARGET in operations
+        germinate = LifecycleOp.GERMINATE in operations
+        styles = STYLES
+        if retarget and self.style is not None:
+            styles = tuple(style for style in STYLES if style.composition is self.style.composition)
+        choosing = germinate or retarget
+        return LegalOperations(
+            operations=operations,
+            blueprints=blueprints if germinate else (),
+            styles=styles if choosing else (),
+            alpha_targets=tuple(t for t in ALPHA_TARGETS if t != self.alpha_target) if choosing else (),
+        )
+
+    def germinate(self, style: Style, tempo: int, alpha_target: float) -> None:
+        self._enter(Stage.TRAINING)
+        self.births += 1
+        self.style, self.tempo, self.alpha_target = style, tempo, alpha_target
+
+    def advance(self) -> None:
+        assert self.style is not None
+        assert self.alpha_target is not None
+        self._enter(Stage.BLENDING)
+        self.ramp = Ramp(self.alpha, self.alpha_target, self.tempo, self.style.first_curve)
+
+    def set_alpha_target(self, alpha_target: float, style: Style, speed: int, curve: Curve) -> None:
+        self._enter(Stage.BLENDING)
+        self.style, self.alpha_target = style, alpha_target
+        self.ramp = Ramp(self.alpha, alpha_target, speed, curve)
+
+    def fossilize(self) -> None:
+        self._enter(Stage.FOSSILIZED)
+
+    def prune(self, speed: int, curve: Curve) -> None:
+        """Remove the seed now (speed 0, or nothing to fade), or begin to fade it out."""
+        if speed == 0 or self.stage is Stage.TRAINING:
+            self._embargo()
+            self._thaw()
+            return
+        if self.stage is not Stage.BLENDING:
+            self._enter(Stage.BLENDING)
+        self.fading = True
+        self.ramp = Ramp(self.alpha, 0.0, speed, curve)
+
+    def tick(self) -> None:
+        """Begin the next epoch: alphas move, arrivals happen, cooldowns run out."""
+        if self.stage is Stage.DORMANT:
+            return
+        self.epochs_in_stage += 1
+        if self.stage is Stage.EMBARGOED:
+            self._thaw()
+            return
+        self.age += 1
+        if self.ramp is None:
+            return
+        self.alpha = self.ramp.tick()
+        if not self.ramp.arrived:
+            return
+        if self.fading:
+            self._embargo()
+        else:
+            self._enter(Stage.HOLDING)
+        self.epochs_in_stage = 1  # the epoch that now begins is the first in the new stage
+        self._thaw()
+
+    def _enter(self, stage: Stage) -> None:
+        self.stage, self.epochs_in_stage, self.ramp = stage, 0, None
+
+    def _embargo(self) -> None:
+        self._enter(Stage.EMBARGOED)
+        self.fading, self.age, self.alpha = False, 0, 0.0
+        self.alpha_target, self.style, self.tempo = None, None, 0
+
+    def _thaw(self) -> None:
+        if self.stage is Stage.EMBARGOED and self.epochs_in_stage >= self.rules.embargo_epochs:
+            self._enter(Stage.DORMANT)

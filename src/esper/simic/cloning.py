@@ -1,0 +1,433 @@
+"""Starting PPO from what a rule does, from a network that was taught before, or from a trained controller."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import JsonValue
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from esper.leyline import SlotConfig
+from esper.simic.building import Training, build, prepare_controls
+from esper.simic.config.errors import ConfigError
+from esper.simic.config.training_config import TrainingConfig
+from esper.simic.env.episodes import Episodes
+from esper.simic.env.spaces import Actions
+from esper.simic.evaluation import Judged, Player, RulePlayer, play_cases
+from esper.tamiyo import Actor, GrowthPolicy, unwrap
+from esper.tamiyo.actions import GrowthSpace
+from esper.tamiyo.controller import Controller, ControllerError, UnknownController, shipped_controllers
+from esper.tamiyo.distributions import HeadEvaluation
+from esper.tamiyo.policy import NO_ACTION, PolicyInputs
+from esper.tamiyo.rules import RULE_POLICIES, RulePolicy, rule_policy
+from esper.tamiyo.sequences import SequencePlan
+
+# Episodes as they were seen and decided, step by step: what a network can be taught from.
+
+
+_TENSORS = ("observation", "mask", "action", "previous_reward", "length")
+
+
+class RecordingError(ValueError):
+    """A recording that cannot be read, or does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Whole episodes of one space. Steps past an episode's length are padding."""
+
+    space: GrowthSpace
+    observation: Tensor
+    """(episode, step, feature) float32, as the policy sees it"""
+    mask: Tensor
+    """(episode, step, width) bool"""
+    action: Tensor
+    """(episode, step, head) int64"""
+    previous_reward: Tensor
+    """(episode, step) float32: of the step before, 0 at the first"""
+    length: Tensor
+    """(episode,) int64"""
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    @property
+    def steps(self) -> int:
+        return int(self.length.sum())
+
+    def part(self, episodes: Sequence[int]) -> "Recording":
+        chosen = torch.tensor(list(episodes), dtype=torch.int64)
+        return Recording(self.space, *(getattr(self, name)[chosen] for name in _TENSORS))
+
+    def split(self, held_out: int) -> tuple["Recording", "Recording"]:
+        """All but the last so many episodes, and these."""
+        if not 0 < held_out < len(self):
+            raise ValueError(f"held_out is {held_out}; expected 1..{len(self) - 1} of {len(self)} episodes")
+        count = len(self) - held_out
+        return self.part(range(count)), self.part(range(count, len(self)))
+
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tensors = {name: getattr(self, name).contiguous() for name in _TENSORS}
+        save_file(tensors, path, metadata={"space": space_text(self.space)})
+
+    @staticmethod
+    def load(path: Path) -> "Recording":
+        """From data alone; nothing in the file is executed."""
+        try:
+            with safe_open(path, "pt") as file:
+                space = space_of((file.metadata() or {}).get("space", ""))
+                return Recording(space, *(file.get_tensor(name) for name in _TENSORS))
+        except (OSError, SafetensorError, ValueError) as error:
+            raise RecordingError(f"{path}: no recording of episodes can be read from it ({error})") from None
+
+
+class _Recorder:
+    """A player who is watched."""
+
+    def __init__(self, player: Player) -> None:
+        self._player = player
+        self.groups: list[list[tuple[Tensor, Tensor, Tensor, Tensor]]] = []
+
+    def begin(self, num_envs: int) -> None:
+        self._player.begin(num_envs)
+        self.groups.append([])
+
+    def act(self, episodes: Episodes, rewards: NDArray[np.float64]) -> Actions:
+        episodes.observe()
+        seen, mask = episodes.observer.flat.clone(), torch.from_numpy(episodes.masks().copy())
+        actions = self._player.act(episodes, rewards)
+        self.groups[-1].append((seen, mask, torch.from_numpy(actions.copy()), torch.tensor(rewards)))
+        return actions
+
+
+def record_episodes(
+    player: Player, episodes: Episodes, wanted: Sequence[tuple[str, int]]
+) -> tuple[Recording, list[Judged[None]]]:
+    """Play each (case, host seed) once and keep every step; also what each episode came to."""
+    recorder = _Recorder(player)
+    judged = play_cases(recorder, episodes, wanted)
+    parts = [torch.cat([_stack(group, part) for group in recorder.groups]) for part in range(4)]
+    kept = len(wanted)  # the last group may have places that only repeat
+    observation, mask, action, reward = (part[:kept] for part in parts)
+    length = torch.tensor([one.summary.epochs for one in judged])
+    return Recording(episodes.space, observation, mask, action, reward.float(), length), judged
+
+
+def _stack(group: list[tuple[Tensor, Tensor, Tensor, Tensor]], part: int) -> Tensor:
+    """(env, step, ...)"""
+    return torch.stack([step[part] for step in group], dim=1)
+
+
+def space_text(space: GrowthSpace) -> str:
+    return json.dumps({"slots": space.slot_config.slot_ids, "blueprints": space.blueprints})
+
+
+def space_of(text: str) -> GrowthSpace:
+    """The inverse of `space_text`."""
+    try:
+        written = json.loads(text)
+        return GrowthSpace(SlotConfig(tuple(written["slots"])), tuple(written["blueprints"]))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"it says nothing of slots and blueprints: {error}") from None
+
+
+# `PolicyNetwork`: behaviour cloning of recorded episodes, with evaluation and persistence.
+
+
+_FORMAT = "esper-clone-1"
+
+
+class CloningError(ValueError):
+    """What cannot be cloned, saved or loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How often a network would have decided as recorded, where there was anything to decide."""
+
+    steps: int
+    """Steps on which there was a choice."""
+    joint: float
+    """The share of them on which every head that matters agrees."""
+    acting: float | None
+    """The same where something else than to wait was done; None where nothing was."""
+    by_head: dict[str, float | None]
+    """Where a head mattered and had a choice; None where it never did."""
+    log_likelihood: float
+    """Mean over those steps, of the whole decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloningReport:
+    losses: tuple[float, ...]
+    """Mean negative log-likelihood, pass by pass."""
+    training: Agreement
+    held_out: Agreement | None
+
+
+class PolicyNetwork:
+    """The growth controller's network, taught by example. PPO can start from its weights.
+
+    >>> network = PolicyNetwork(recording.space)
+    >>> report = network.fit(recording, held_out=later)
+    >>> network.actor(8).act(...)
+    """
+
+    def __init__(
+        self,
+        space: GrowthSpace,
+        *,
+        hidden_size: int = 128,
+        seed: int = 0,
+        notes: Mapping[str, JsonValue] | None = None,
+    ) -> None:
+        self.space, self.hidden_size = space, hidden_size
+        self.notes = dict(notes or {})
+        """Plain data that travel with the weights: the settings it was recorded under."""
+        self.policy = GrowthPolicy(
+            space, hidden_size=hidden_size, generator=torch.Generator().manual_seed(seed)
+        )
+        self._seed = seed
+
+    def fit(
+        self,
+        recording: Recording,
+        *,
+        passes: int = 60,
+        lr: float = 3e-3,
+        batch: int = 16,
+        held_out: Recording | None = None,
+        tell: Callable[[int, float], None] = lambda *_: None,
+    ) -> CloningReport:
+        """Maximum likelihood of what was decided, over whole episodes; `tell` hears the loss of each pass.
+
+        The learning rate falls to a tenth. The critic is left as it is.
+        """
+        self._require_fit(recording)
+        if passes < 1 or batch < 1:
+            raise ValueError(f"passes is {passes}, batch {batch}; expected whole numbers >= 1")
+        parameters = [p for name, p in self.policy.named_parameters() if not name.startswith("critic.")]
+        optimizer = torch.optim.Adam(parameters, lr=lr, eps=1e-5)
+        anneal = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=passes)
+        order_of, losses = torch.Generator().manual_seed(self._seed), []
+        for number in range(passes):
+            total = count = 0.0
+            for chosen in torch.randperm(len(recording), generator=order_of).split(batch):
+                loss, steps = self._loss(recording.part(chosen.tolist()))
+                optimizer.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+                optimizer.step()
+                total, count = total + loss.item() * steps, count + steps
+            anneal.step()
+            losses.append(total / max(count, 1.0))
+            tell(number, losses[-1])
+        later = None if held_out is None else self.agreement(held_out)
+        return CloningReport(tuple(losses), self.agreement(recording), later)
+
+    @torch.inference_mode()
+    def agreement(self, recording: Recording) -> Agreement:
+        """Step by step along what was recorded."""
+        self._require_fit(recording)
+        evaluation, action, chosen = self._evaluate(recording)
+        free = ~evaluation.forced
+        if not bool(free.any()):
+            raise CloningError("the recording has no step on which anything could be decided")
+        right = (action == chosen) | ~evaluation.has_choice  # (step, head)
+        # A head that only matters by the network's own choice of an earlier head counts by that head.
+        joint, acts = right.all(dim=1)[free], (action[:, 0] != 0)[free]
+        names = self.policy.layout.names
+        where = evaluation.has_choice
+        return Agreement(
+            steps=int(free.sum()),
+            joint=float(joint.float().mean()),
+            acting=float(joint[acts].float().mean()) if bool(acts.any()) else None,
+            by_head={
+                name: float(right[where[:, head], head].float().mean())
+                if bool(where[:, head].any())
+                else None
+                for head, name in enumerate(names)
+            },
+            log_likelihood=float(evaluation.log_prob.sum(1)[free].mean()),
+        )
+
+    def actor(self, num_envs: int = 1, *, generator: torch.Generator | None = None) -> Actor:
+        """For use; greedy without a generator."""
+        return Actor(self.policy, num_envs, generator=generator)
+
+    # On disk
+
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        metadata = {
+            "format": _FORMAT,
+            "space": space_text(self.space),
+            "hidden_size": str(self.hidden_size),
+            "notes": json.dumps(self.notes),
+        }
+        save_file(
+            {name: value.contiguous() for name, value in self.policy.state_dict().items()}, path, metadata
+        )
+
+    @staticmethod
+    def load(path: Path) -> "PolicyNetwork":
+        """From data alone; nothing in the file is executed."""
+        try:
+            with safe_open(path, "pt") as file:
+                written = file.metadata() or {}
+                if written.get("format") != _FORMAT:
+                    raise ValueError(f"its format is {written.get('format')!r}, expected {_FORMAT!r}")
+                network = PolicyNetwork(
+                    space_of(written["space"]),
+                    hidden_size=int(written["hidden_size"]),
+                    notes=json.loads(written["notes"]),
+                )
+                network.policy.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+        except (OSError, SafetensorError, ValueError, KeyError, RuntimeError) as error:
+            raise CloningError(f"{path}: no cloned policy can be read from it ({error})") from None
+        return network
+
+    # Helpers
+
+    def _loss(self, recording: Recording) -> tuple[Tensor, int]:
+        evaluation, _, _ = self._evaluate(recording)
+        free = ~evaluation.forced
+        steps = int(free.sum())
+        return -(evaluation.log_prob.sum(1) * free).sum() / max(steps, 1), steps
+
+    def _evaluate(self, recording: Recording) -> tuple[HeadEvaluation, Tensor, Tensor]:
+        """Of every recorded step, episodes end to end: its evaluation, the action, and the network's own choice."""
+        lengths = recording.length
+        inside = torch.arange(recording.action.shape[1]) < lengths[:, None]  # (episode, step)
+        before = torch.full_like(recording.action, NO_ACTION)
+        before[:, 1:] = recording.action[:, :-1]
+        inputs = PolicyInputs(
+            recording.observation[inside], before[inside], recording.previous_reward[inside]
+        )
+        starts = np.zeros(int(lengths.sum()), dtype=np.bool_)
+        plan = SequencePlan.build(starts, lengths.numpy(), self.policy.device)
+        hidden = torch.zeros(2, len(lengths), self.hidden_size)
+        output = self.policy(inputs, hidden, plan)
+        distribution = self.policy.distribution(output.logits, recording.mask[inside])
+        action = recording.action[inside]
+        return distribution.evaluate(action), action, distribution.mode()
+
+    def _require_fit(self, recording: Recording) -> None:
+        if recording.space != self.space:
+            raise CloningError(
+                f"the recording is of slots {', '.join(recording.space.slot_config.slot_ids)} and blueprints "
+                f"{', '.join(recording.space.blueprints)}; the network is for "
+                f"{', '.join(self.space.slot_config.slot_ids)} and {', '.join(self.space.blueprints)}"
+            )
+
+
+EPISODES = 64
+"""Of the training pool, that a rule is recorded on."""
+
+
+def require_warm_start(config: TrainingConfig) -> None:
+    """Raise ConfigError, before anything takes time, for what cannot be started from."""
+    given = config.warm_start
+    if given is not None and not _is_rule(given):
+        _weights(given)
+
+
+def warm_start(training: Training, config: TrainingConfig) -> CloningReport | None:
+    """Give the agent's policy the weights that `config.warm_start` names.
+
+    A rule is played on the training pool and cloned, which is reported; a file is a saved `PolicyNetwork`. Neither
+    taught the critic, which starts as it is; a controller brings its own.
+    """
+    if config.warm_start is None:
+        return None
+    report = None
+    if _is_rule(config.warm_start):
+        network, report = _clone(training, config, config.warm_start, EPISODES)
+        weights = _taught(network)
+    else:
+        weights = _weights(config.warm_start)
+    policy = unwrap(training.agent.policy)
+    own = policy.state_dict()
+    other = [name for name, value in weights.items() if value.shape != own[name].shape]
+    if other:
+        hidden_size = weights["lstm_ln.weight"].numel()
+        raise ConfigError(
+            f"warm_start is {config.warm_start!r}, a network of hidden_size {hidden_size}; this run has hidden_size "
+            f"{config.hidden_size} ({other[0]} does not fit)"
+        )
+    policy.load_state_dict({**own, **weights})
+    return report
+
+
+def clone_rule(
+    config: TrainingConfig, rule: str, *, episodes: int = EPISODES, held_out: int = 8
+) -> tuple[PolicyNetwork, CloningReport]:
+    """A network that does what a rule does in the environments of a config; `held_out` episodes only judge it."""
+    if not _is_rule(rule):
+        raise CloningError(f"no rule is named {rule!r}; expected one of {', '.join(RULE_POLICIES)}")
+    training = build(config)
+    try:
+        prepare_controls(training, config)
+        return _clone(training, config, rule, episodes, held_out)
+    finally:
+        training.envs.close()
+
+
+def _clone(
+    training: Training, config: TrainingConfig, rule: str, episodes: int, held_out: int = 0
+) -> tuple[PolicyNetwork, CloningReport]:
+    pairs = list(training.pool.pairs())
+    wanted = [pairs[index % len(pairs)] for index in range(episodes)]
+    recording, _ = record_episodes(RulePlayer(_maker(rule, config.seed)), training.envs.episodes, wanted)
+    training.envs.episodes.telemetry.take()  # what a rule was paid and what it did are not the learner's
+    if training.host_log is not None:
+        training.host_log.take()
+    taught, judged = (recording, None) if not held_out else recording.split(held_out)
+    network = PolicyNetwork(
+        training.envs.space,
+        hidden_size=config.hidden_size,
+        seed=config.seed,
+        notes={"config": config.to_dict(), "rule": rule, "episodes": episodes},
+    )
+    return network, network.fit(taught, held_out=judged)
+
+
+def _is_rule(name: str) -> bool:
+    """One that needs to be told nothing."""
+    return name in RULE_POLICIES and name != "schedule"
+
+
+def _weights(given: str) -> dict[str, Tensor]:
+    """No shape of theirs depends on slots or blueprints, so that they fit any suite."""
+    try:
+        if given.endswith(".safetensors"):
+            return _taught(PolicyNetwork.load(Path(given)))
+        return Controller.load(given).weights
+    except UnknownController:
+        known = [*(name for name in RULE_POLICIES if _is_rule(name)), *shipped_controllers()]
+        raise ConfigError(
+            f"warm_start is {given!r}; expected one of {', '.join(known)}, the folder of a controller, or a "
+            ".safetensors file"
+        ) from None
+    except (CloningError, ControllerError) as error:
+        raise ConfigError(f"warm_start: {error}") from None
+
+
+def _maker(rule: str, seed: int) -> Callable[[int], RulePolicy]:
+    if rule == "random":
+        rng = np.random.default_rng(seed)
+        return lambda _: rule_policy("random", rng=rng)
+    return lambda _: rule_policy(rule)
+
+
+def _taught(network: PolicyNetwork) -> dict[str, Tensor]:
+    """All but the critic."""
+    state = network.policy.state_dict()
+    return {name: value for name, value in state.items() if not name.startswith("critic.")}

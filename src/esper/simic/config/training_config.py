@@ -1,0 +1,369 @@
+"""`TrainingConfig`: everything that decides a training run, flat and checked when it is made."""
+
+from collections.abc import Mapping
+from dataclasses import field, fields
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import ConfigDict, JsonValue, model_validator
+from pydantic.dataclasses import dataclass
+
+from esper.leyline import ALPHA_CURVES, ALPHA_SPEEDS, ALPHA_TARGETS, STYLES, TEMPOS
+from esper.simic.config import ranges
+from esper.simic.config.errors import ConfigError, explained, unknown_setting
+from esper.simic.config.files import read_settings, write_settings
+from esper.simic.config.kwargs import (
+    AnomalyKwargs,
+    EnvKwargs,
+    GovernorKwargs,
+    PPOKwargs,
+    RewardKwargs,
+    TrackerKwargs,
+)
+from esper.simic.config.presets import preset_settings
+
+# Over how many rounds something is annealed.
+
+
+def annealing_steps(given: int | None, rounds: int, *, share: float = 1.0) -> int:
+    """What was given; None is a share of all rounds, at least one. 0 is never."""
+    return max(1, round(share * rounds)) if given is None else given
+
+
+DEFAULT_MINIBATCHES = 4
+ENTROPY_ANNEAL_SHARE = 0.75
+"""The last quarter of a run, by default, exploits what was explored."""
+LEAST_TRAINING_EPOCHS, LEAST_HOLDING_EPOCHS = 1, 1
+"""Of a seed's life, by the growth rules' defaults."""
+
+
+@explained
+@dataclass(
+    slots=True, frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+)
+class TrainingConfig:
+    """One training run of a controller. `TrainingConfig.preset("demo", lr=1e-3)` starts from a known one."""
+
+    # What is trained on
+
+    suite: ranges.CaseText = "cpu"
+    """What to train on: a suite ("cpu") or one task instance ("mnist1d:noise=0.2"); `esper tasks` lists them."""
+    horizon: ranges.CountOrNone = None
+    """Epochs of an episode; None is the task's own."""
+    settle: Literal["worth", "committed"] = "worth"
+    """What the model keeps at the horizon: every seed worth its rent, or fossilised ones only."""
+    first_growth: ranges.CountOrZero = 0
+    """Epochs that a host trains before anything may be germinated in it: until then nobody knows what it needs."""
+    menu: ranges.Menu = None
+    """The only kinds of seeds that hosts are offered, such as 'mixer,depthwise'; None is all that the task has."""
+    num_envs: ranges.Count = 32
+    """Hosts that grow side by side."""
+    workers: ranges.CountOrZero = 0
+    """Processes to spread the hosts over; 0 runs them in this one. The numbers are the same."""
+    worker_timeout: ranges.PositiveOrNone = 1800.0
+    """Seconds one of them may take for an answer; then the run ends with an error that names it. None is for ever."""
+    device: ranges.Device = "cpu"
+    """Where hosts and policy compute: cpu, cuda or cuda:<number>."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Of the policy's networks, in rollout and update alike; a task says its hosts' own."""
+    seed: ranges.CountOrZero = 0
+    """Of everything random in the run."""
+    pool_cases: ranges.Count = 64
+    """Task instances drawn once to train on: few enough that each one's wait-only control is trained only once."""
+    pool_host_seeds: ranges.Count = 4
+    """Host seeds that each of them is trained with."""
+
+    # The learner
+
+    rounds: ranges.Count = 500
+    """Rounds of collecting a rollout and learning from it."""
+    rollout_steps: ranges.CountOrNone = None
+    """Steps per env in a round; None is the horizon, one whole episode."""
+    gamma: ranges.UpToOne = 0.995
+    """Discount per step, of PPO and of the reward's shaping: one number."""
+    gae_lambda: ranges.UpToOne = 0.98
+    """How far advantages look ahead before they trust the critic."""
+    lr: ranges.Positive = 3e-4
+    """Adam's learning rate."""
+    lr_anneal_steps: ranges.CountOrZeroOrNone = 0
+    """Rounds over which lr falls linearly to a tenth; None is all rounds, 0 keeps it."""
+    adam_eps: ranges.Positive = 1e-5
+    """Adam's epsilon."""
+    clip_ratio: ranges.UpToOne = 0.2
+    """How far a probability ratio may leave 1 before it stops paying."""
+    value_coef: ranges.NotNegative = 0.5
+    """Weight of the value loss."""
+    clip_value: ranges.Flag = False
+    """Use the pessimistic clipped value loss."""
+    value_clip: ranges.Positive = 10.0
+    """How far a value may move from the rollout's, with clip_value."""
+    entropy_coef: ranges.NotNegative = 0.05
+    """Weight of the entropy bonus at the start."""
+    entropy_coef_min: ranges.NotNegative = 0.01
+    """Where its annealing ends; it is never below."""
+    entropy_anneal_steps: ranges.CountOrZeroOrNone = None
+    """Rounds over which entropy_coef goes to its floor; None is three quarters of all rounds, 0 keeps it."""
+    entropy_coef_per_head: ranges.HeadCoefficients = field(default_factory=dict)
+    """head -> its own starting weight, instead of entropy_coef."""
+    adaptive_entropy_floor: ranges.Flag = False
+    """Raise the floor of a head where few of its choices are legal."""
+    exploration_floor: ranges.UnderOne = 0.0
+    """Share of uniformly random legal choices mixed into the policy."""
+    target_kl: ranges.PositiveOrNone = 0.015
+    """No more steps in a round once the joint KL exceeds 1.5 times this; None never stops."""
+    max_grad_norm: ranges.Positive = 0.5
+    """Gradients of the policy are clipped to this norm."""
+    n_epochs: ranges.Count = 2
+    """Passes over a rollout; over 2 warns and over 4 is capped at 4, for the memory's sake."""
+    num_minibatches: ranges.CountOrNone = None
+    """Groups of envs in a pass; None is 4, or num_envs if there are fewer."""
+    normalize_advantages: ranges.Flag = True
+    """Advantages of a rollout get mean 0 and standard deviation 1."""
+    normalize_rewards: ranges.Flag = False
+    """Divide rewards by their running standard deviation."""
+    normalize_observations: ranges.Flag = False
+    """Bring observations to mean 0 and standard deviation 1; they are bounded without."""
+    weight_decay: ranges.NotNegative = 0.0
+    """Of the critic only; above 0 the optimiser is AdamW."""
+    hidden_size: ranges.Count = 128
+    """Width of the policy's memory."""
+    initial_op_logits: ranges.OpLogits = field(default_factory=dict)
+    """operation -> its logit before anything is learned, 0 where not named: under 0 it is tried seldom at first."""
+    warm_start: ranges.WarmStart = None
+    """A rule to imitate before the first round, a controller, or the file of a `PolicyNetwork`; None begins anew."""
+
+    # Heads that are not learned
+
+    freeze_style: ranges.StyleOrNone = None
+    """The only way seeds compose; None lets the policy choose."""
+    freeze_tempo: ranges.TempoOrNone = None
+    """The only length of first ramps, in epochs; None lets the policy choose."""
+    freeze_alpha_target: ranges.AlphaTargetOrNone = None
+    """The only strength that seeds are blended in to; None lets the policy choose."""
+    freeze_alpha_speed: ranges.AlphaSpeedOrNone = None
+    """The only length of later ramps, in epochs; None lets the policy choose."""
+    freeze_alpha_curve: ranges.CurveOrNone = None
+    """The only shape of later ramps; None lets the policy choose."""
+
+    # Reward
+
+    reward_family: Literal["contribution", "loss"] = "contribution"
+    """What utility is measured in: validation accuracy, or validation loss."""
+    reward_mode: Literal["sparse", "shaped"] = "shaped"
+    """Utility at the end only, or the same with potential-based shaping on the way there."""
+    reward_rent: ranges.NotNegativeOrNone = None
+    """Utility that added parameters cost, per host's worth of them; None is the task's own."""
+    reward_control_variate: ranges.Flag = True
+    """Subtract the utility of the same instance and seed when nothing is grown."""
+    reward_rollback_penalty: ranges.AtLeastOne = 1.0
+    """Paid for a host the governor had to take back, on top of a worthless product."""
+
+    # Watching the learner
+
+    anomaly_max_ratio_threshold: ranges.OverOne = 5.0
+    """A larger probability ratio is told: the policy moved too far."""
+    anomaly_min_ratio_threshold: ranges.UnderOne = 0.1
+    """A smaller probability ratio is told: choices are being abandoned."""
+    anomaly_min_explained_variance: ranges.AtMostOne = 0.1
+    """Less is told: the critic does not predict returns."""
+    anomaly_warmup_updates: ranges.CountOrZero = 10
+    """Rounds before a poor critic is worth a word."""
+
+    # Watching the hosts
+
+    governor_divergence_factor: ranges.OverOne = 3.0
+    """A host is broken with a training loss over this many times that of a uniform guess."""
+    governor_learned_margin: ranges.NotNegative = 0.1
+    """A host has learned once its accuracy was this share of the way from chance to 1."""
+    governor_collapse_share: ranges.NotNegative = 0.1
+    """It is back at chance with at most this share left of what it was above chance at its best."""
+    governor_collapse_patience: ranges.Count = 2
+    """Epochs in a row at chance before it is condemned."""
+    governor_max_consecutive: ranges.Count = 3
+    """Rollbacks in a row after which a host is given up."""
+    tracker_plateau_threshold: ranges.NotNegative = 0.005
+    """How much validation accuracy must rise to count as better."""
+
+    # The run and its record
+
+    run_name: ranges.RunName = None
+    """Folder of the run in run_directory; None makes one of suite, date and time."""
+    run_directory: ranges.Directory = Path("runs")
+    """Where runs are kept."""
+    run_checkpoint_every: ranges.Count = 25
+    """Rounds between checkpoints; the best and the last are always kept."""
+    run_keep_checkpoints: ranges.Count = 3
+    """How many of them are kept; older ones go."""
+    run_telemetry: Literal["off", "rounds", "full", "debug"] = "full"
+    """off; rounds, episodes and anomalies; also every decision and what happens to hosts; also assertions."""
+    run_tensorboard: ranges.Flag = True
+    """Write TensorBoard files too, unless run_telemetry is off."""
+    run_wandb: ranges.Flag = False
+    """Send to Weights & Biases too, unless run_telemetry is off."""
+    eval_every: ranges.CountOrZero = 25
+    """Rounds between evaluations on hosts it does not train on; 0 is never: then the last is used as the best."""
+    eval_episodes: ranges.Count = 24
+    """Episodes of an evaluation."""
+
+    @model_validator(mode="after")
+    def _go_together(self) -> Self:
+        life = LEAST_TRAINING_EPOCHS + (self.freeze_tempo or min(TEMPOS)) + LEAST_HOLDING_EPOCHS
+        if self.horizon is not None and self.horizon < self.first_growth + life:
+            raise ValueError(
+                f"horizon is {self.horizon}; expected >= {self.first_growth + life}, "
+                f"the epochs of the shortest life of a seed{' after first_growth' if self.first_growth else ''}"
+            )
+        for name in ("workers", "num_minibatches"):
+            value: int | None = getattr(self, name)
+            if value is not None and value > self.num_envs:
+                raise ValueError(f"{name} is {value}; expected <= num_envs, which is {self.num_envs}")
+        return self
+
+    # Made of a preset, a file or a mapping
+
+    @classmethod
+    def preset(cls, name: str, **changes: object) -> Self:
+        """A known configuration with some settings changed."""
+        return cls.of({**preset_settings(name), **changes})
+
+    @classmethod
+    def load(cls, path: Path | str) -> Self:
+        """From a .json, .toml or .yaml file; what it does not name is at its default."""
+        path = Path(path)
+        try:
+            return cls.of(read_settings(path))
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+
+    @classmethod
+    def of(cls, settings: Mapping[str, object]) -> Self:
+        known = [each.name for each in fields(cls)]
+        unknown = [name for name in settings if name not in known]
+        if unknown:
+            raise ConfigError("; ".join(unknown_setting(name, known) for name in unknown))
+        return cls(**settings)  # type: ignore[arg-type]  # checked by the class itself
+
+    def save(self, path: Path | str) -> None:
+        """Every setting, to a .json, .toml or .yaml file."""
+        write_settings(Path(path), self.to_dict())
+
+    def to_dict(self) -> dict[str, JsonValue]:
+        """Every setting as plain data: `TrainingConfig.of(config.to_dict()) == config`."""
+        return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
+
+    # What each consumer takes
+
+    @property
+    def minibatches(self) -> int:
+        """Groups of envs in a pass over a rollout."""
+        return (
+            min(DEFAULT_MINIBATCHES, self.num_envs) if self.num_minibatches is None else self.num_minibatches
+        )
+
+    @property
+    def tells_everything(self) -> bool:
+        """Whether every decision, and what happens to hosts, is recorded."""
+        return self.run_telemetry in ("full", "debug")
+
+    @property
+    def frozen_heads(self) -> dict[str, int]:
+        """head -> the index of its only choice."""
+        chosen: dict[str, tuple[object, tuple[object, ...]]] = {
+            "style": (self.freeze_style, STYLES),
+            "tempo": (self.freeze_tempo, TEMPOS),
+            "alpha_target": (self.freeze_alpha_target, ALPHA_TARGETS),
+            "alpha_speed": (self.freeze_alpha_speed, ALPHA_SPEEDS),
+            "alpha_curve": (self.freeze_alpha_curve, ALPHA_CURVES),
+        }
+        return {head: choices.index(value) for head, (value, choices) in chosen.items() if value is not None}
+
+    @property
+    def offered(self) -> tuple[str, ...] | None:
+        """The menu, kind by kind."""
+        return None if self.menu is None else tuple(self.menu.split(","))
+
+    def to_ppo_kwargs(self) -> PPOKwargs:
+        """For `PPOConfig`."""
+        return PPOKwargs(
+            lr=self.lr,
+            lr_anneal_steps=annealing_steps(self.lr_anneal_steps, self.rounds),
+            adam_eps=self.adam_eps,
+            gamma=self.gamma,
+            gae_lambda=self.gae_lambda,
+            clip_ratio=self.clip_ratio,
+            value_coef=self.value_coef,
+            clip_value=self.clip_value,
+            value_clip=self.value_clip,
+            entropy_coef=self.entropy_coef,
+            entropy_coef_min=self.entropy_coef_min,
+            entropy_anneal_steps=annealing_steps(
+                self.entropy_anneal_steps, self.rounds, share=ENTROPY_ANNEAL_SHARE
+            ),
+            adaptive_entropy_floor=self.adaptive_entropy_floor,
+            entropy_coef_per_head=dict(self.entropy_coef_per_head),
+            target_kl=self.target_kl,
+            max_grad_norm=self.max_grad_norm,
+            n_epochs=self.n_epochs,
+            num_minibatches=self.minibatches,
+            normalize_advantages=self.normalize_advantages,
+            normalize_rewards=self.normalize_rewards,
+            normalize_observations=self.normalize_observations,
+            weight_decay=self.weight_decay,
+            precision=self.precision,
+            debug=self.run_telemetry == "debug",
+        )
+
+    def to_reward_kwargs(self, *, task_rent: float) -> RewardKwargs:
+        """For `RewardConfig`; `task_rent` is what `reward_rent=None` stands for."""
+        return RewardKwargs(
+            family=self.reward_family,
+            mode=self.reward_mode,
+            rent=task_rent if self.reward_rent is None else self.reward_rent,
+            gamma=self.gamma,
+            control_variate=self.reward_control_variate,
+            rollback_penalty=self.reward_rollback_penalty,
+        )
+
+    def to_anomaly_kwargs(self) -> AnomalyKwargs:
+        """For `AnomalyDetector`."""
+        return AnomalyKwargs(
+            max_ratio_threshold=self.anomaly_max_ratio_threshold,
+            min_ratio_threshold=self.anomaly_min_ratio_threshold,
+            min_explained_variance=self.anomaly_min_explained_variance,
+            warmup_updates=self.anomaly_warmup_updates,
+        )
+
+    def to_governor_kwargs(self) -> GovernorKwargs:
+        """For `GovernorRules`."""
+        return GovernorKwargs(
+            divergence_factor=self.governor_divergence_factor,
+            learned_margin=self.governor_learned_margin,
+            collapse_share=self.governor_collapse_share,
+            collapse_patience=self.governor_collapse_patience,
+            max_consecutive=self.governor_max_consecutive,
+        )
+
+    def to_tracker_kwargs(self) -> TrackerKwargs:
+        """For `SignalTracker`. How far back it looks is part of the observation's layout, not a setting."""
+        return TrackerKwargs(plateau_threshold=self.tracker_plateau_threshold)
+
+    def to_env_kwargs(self) -> EnvKwargs:
+        """For `GrowthVectorEnv`."""
+        return EnvKwargs(
+            settle=self.settle,
+            frozen_heads=self.frozen_heads,
+            first_growth=self.first_growth,
+            menu=self.offered,
+        )
+
+
+def _plain(value: object) -> JsonValue:
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, str):  # an enum's member becomes its text
+        return str(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    raise TypeError(f"{value!r} of a setting has no plain form")

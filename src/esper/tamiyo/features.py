@@ -1,0 +1,327 @@
+"""The features of slots, all slots of all envs at once."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esper.leyline import BlueprintCard, BlueprintKind, LifecycleOp, SlotReading, Stage
+from esper.tamiyo.actions import GrowthSpace
+from esper.tamiyo.tracker import TRACKED
+
+# How raw numbers become features: bounded, and sensitive where decisions are made. NaN stays NaN.
+
+
+Real = TypeVar("Real", np.float32, np.float64)
+
+BOUND = 5.0
+"""No feature is larger than this in size."""
+_LEAST_NORM = 1e-12
+
+
+def known(x: NDArray[Real]) -> NDArray[np.bool_]:
+    """Whether a number was measured, and is one."""
+    return np.isfinite(x)
+
+
+def symlog(x: NDArray[Real]) -> NDArray[Real]:
+    """sign(x) log(1 + |x|)"""
+    return np.copysign(np.log1p(np.abs(x)), x)
+
+
+def by_percent(x: NDArray[Real]) -> NDArray[Real]:
+    """sign(x) log(1 + 100 |x|): for differences of accuracy and shares, where 0.01 matters. 1 gives 4.6."""
+    return np.copysign(np.log1p(100.0 * np.minimum(np.abs(x), 1e9)), x)
+
+
+def epochs(x: NDArray[Real]) -> NDArray[Real]:
+    """log(1 + x) / 2: 20 epochs give 1.5, 150 give 2.5."""
+    half: NDArray[Real] = np.log1p(x) * x.dtype.type(0.5)
+    return half
+
+
+def magnitude(norm: NDArray[Real]) -> NDArray[Real]:
+    """log10 of a norm; 0 counts as very small."""
+    return np.log10(np.maximum(norm, _LEAST_NORM))
+
+
+def bound_in_place(features: NDArray[np.float32]) -> None:
+    """Within BOUND, and 0 where unknown (its validity bit says so)."""
+    np.copyto(features, 0.0, where=~np.isfinite(features))
+    np.clip(features, -BOUND, BOUND, out=features)
+
+
+# Blueprints as the policy sees them: by features, so that a new one needs no new weights.
+
+
+KINDS = tuple(BlueprintKind)
+BLUEPRINT_FEATURE_NAMES = (*(f"kind_{kind}" for kind in KINDS), "cost", "offered")
+BLUEPRINT_FEATURES = len(BLUEPRINT_FEATURE_NAMES)
+"""Kind one-hot, log relative parameter cost, and whether the blueprint is offered at the slot."""
+
+
+def blueprint_features(
+    cards: Sequence[Sequence[BlueprintCard]], names: Sequence[str], host_parameters: int
+) -> NDArray[np.float32]:
+    """Features (slot, blueprint, feature) of the cards each slot offers, blueprints in the order of `names`.
+
+    cost = log(1 + 100 parameters / host parameters), bounded. What a slot does not offer has all features 0.
+    """
+    if host_parameters < 1:
+        raise ValueError(f"host_parameters is {host_parameters}; expected >= 1")
+    features = np.zeros((len(cards), len(names), BLUEPRINT_FEATURES), dtype=np.float32)
+    for slot, offered in enumerate(cards):
+        for card in offered:
+            if card.name not in names:
+                raise ValueError(f"slot {slot} offers {card.name!r}, which is not among {', '.join(names)}")
+            row = features[slot, names.index(card.name)]
+            row[KINDS.index(card.kind)] = 1.0
+            row[-2] = by_percent(np.array(card.parameters / host_parameters))
+            row[-1] = 1.0
+    bound_in_place(features)
+    return features
+
+
+# The name of every observed feature, in order. A trained policy depends on this order: add at the end of a part.
+#
+# `x_known` is 1 where `x` was measured; where it is 0, `x` is 0. A trend is known when the last two epochs are.
+
+
+READY_OPS = tuple(op for op in LifecycleOp if op is not LifecycleOp.WAIT)
+"""Operations with a readiness bit per slot; WAIT always is."""
+
+HOST_FEATURES = (
+    "time_left",
+    "epochs_left",
+    "training_samples",
+    "plateau",
+    "gradient_norm",
+    *TRACKED,
+    *(f"{name}_change" for name in TRACKED),
+    *(f"{name}_slope" for name in TRACKED),
+    "loss_gap",
+    "accuracy_gap",
+    "added_parameters",
+    "budget_left",
+    "gradient_norm_known",
+    *(f"{name}_known" for name in TRACKED),
+    *(f"{name}_trend_known" for name in TRACKED),
+    "loss_gap_known",
+    "accuracy_gap_known",
+    "budget_left_known",
+    *(f"last_{op.name.lower()}" for op in LifecycleOp),
+)
+
+SLOT_FEATURES = (
+    "present",
+    *(f"stage_{stage.name.lower()}" for stage in Stage),
+    *(f"ready_{op.name.lower()}" for op in READY_OPS),
+    *(f"grows_{kind}" for kind in KINDS),
+    "width",
+    "depth",
+    "fading",
+    "alpha",
+    "epochs_to_target",
+    "age",
+    "epochs_in_stage",
+    "parameters",
+    "contribution",
+    "contribution_trend",
+    "probe",
+    "alpha_target",
+    "gradient_ratio",
+    "gradient_health",
+    "contribution_known",
+    "contribution_trend_known",
+    "probe_known",
+    "alpha_target_known",
+    "gradient_ratio_known",
+    "gradient_health_known",
+)
+
+PRESENT = SLOT_FEATURES.index("present")
+"""The bit that tells a slot from padding."""
+
+
+def span(names: Sequence[str], first: str, last: str) -> slice:
+    """The columns from one feature to another, both included."""
+    return slice(names.index(first), names.index(last) + 1)
+
+
+def observation_parts(space: GrowthSpace) -> dict[str, tuple[int, ...]]:
+    """The parts of an observation in their flat order, with their shapes."""
+    slots, blueprints = space.slot_count, len(space.blueprints)
+    return {
+        "host": (len(HOST_FEATURES),),
+        "slots": (slots, len(SLOT_FEATURES)),
+        "blueprints": (slots, blueprints, BLUEPRINT_FEATURES),
+    }
+
+
+def observation_size(space: GrowthSpace) -> int:
+    """Features of a flat observation, without privileged ones."""
+    return sum(torch.Size(shape).numel() for shape in observation_parts(space).values())
+
+
+def flatten_observation(observation: Mapping[str, Tensor], privileged: Tensor | None = None) -> Tensor:
+    """host | slots | blueprints | privileged, as one (env, feature) vector; privileged is (env, feature)."""
+    parts = [observation[name].flatten(1) for name in ("host", "slots", "blueprints")]
+    return torch.cat(parts if privileged is None else [*parts, privileged], dim=-1)
+
+
+# The features of hosts, all envs at once.
+
+
+Array = NDArray[np.float64]
+
+_AT = {name: column for column, name in enumerate(HOST_FEATURES)}
+_LEVELS = span(HOST_FEATURES, TRACKED[0], TRACKED[-1])
+_LEVELS_KNOWN = span(HOST_FEATURES, f"{TRACKED[0]}_known", f"{TRACKED[-1]}_known")
+_CHANGES = span(HOST_FEATURES, f"{TRACKED[0]}_change", f"{TRACKED[-1]}_change")
+_SLOPES = span(HOST_FEATURES, f"{TRACKED[0]}_slope", f"{TRACKED[-1]}_slope")
+_TRENDS_KNOWN = span(HOST_FEATURES, f"{TRACKED[0]}_trend_known", f"{TRACKED[-1]}_trend_known")
+_GAPS = span(HOST_FEATURES, "loss_gap", "accuracy_gap")
+_GAPS_KNOWN = span(HOST_FEATURES, "loss_gap_known", "accuracy_gap_known")
+_BY_PERCENT = span(HOST_FEATURES, f"{TRACKED[0]}_change", "budget_left")
+_LAST = slice(_AT["last_wait"], _AT["last_wait"] + len(LifecycleOp))
+_OPERATIONS = np.eye(len(LifecycleOp))
+_LOSSES = slice(TRACKED.index("train_loss"), None, 2)
+_TRAIN, _VALIDATION = slice(0, 2), slice(2, 4)
+
+
+class HostReading(NamedTuple):
+    """A host in numbers after an epoch, beside its histories. Unknown is NaN."""
+
+    epoch: int
+    horizon: int
+    training_samples: int
+    plateau_epochs: int
+    host_parameters: int
+    parameter_budget: float
+    gradient_norm: float
+    last_operation: int
+
+
+def symlog_losses(window: Array) -> None:
+    """Losses have no scale of their own: from here on they count by symlog. (..., series), in place."""
+    losses = window[..., : len(TRACKED)][..., _LOSSES]
+    losses[:] = symlog(losses)
+
+
+def write_host_features(
+    readings: Array,
+    levels: Array,
+    change: Array,
+    slope: Array,
+    added_parameters: Array,
+    out: NDArray[np.float32],
+) -> None:
+    """Into out (env, feature).
+
+    readings                (env, field of HostReading)
+    levels, change, slope   (env, TRACKED) now, over the last epoch, and per epoch of the window; NaN unknown
+    added_parameters        (env,)
+    """
+    epoch, horizon, samples, plateau, host_parameters, budget, gradient_norm, last = readings.T
+    epochs_left = np.maximum(horizon - epoch, 0.0)
+    out[:, _AT["time_left"]] = epochs_left / horizon
+    out[:, _AT["epochs_left"]] = epochs(epochs_left)
+    out[:, _AT["training_samples"]] = np.log10(np.maximum(samples, 1.0)) - 3.0  # 1000 samples are 0
+    out[:, _AT["plateau"]] = epochs(plateau)
+    out[:, _AT["gradient_norm"]] = magnitude(gradient_norm)
+    out[:, _AT["gradient_norm_known"]] = known(gradient_norm)
+    out[:, _LEVELS] = levels
+    out[:, _LEVELS_KNOWN] = known(levels)
+    out[:, _CHANGES] = change
+    out[:, _SLOPES] = slope
+    out[:, _TRENDS_KNOWN] = known(slope)
+    # Validation minus training: a host that overfits has a positive loss gap and a negative accuracy gap.
+    out[:, _GAPS] = levels[:, _VALIDATION] - levels[:, _TRAIN]
+    out[:, _GAPS_KNOWN] = known(out[:, _GAPS])
+    out[:, _AT["added_parameters"]] = added_parameters / host_parameters
+    out[:, _AT["budget_left"]] = (budget - added_parameters) / host_parameters
+    out[:, _AT["budget_left_known"]] = known(budget)
+    out[:, _BY_PERCENT] = by_percent(out[:, _BY_PERCENT])
+    out[:, _LAST] = _OPERATIONS[last.astype(np.int64)]
+    bound_in_place(out)
+
+
+PADDING = SlotReading(
+    stage=-1,
+    fading=False,
+    alpha=0.0,
+    alpha_target=math.nan,
+    epochs_to_target=0,
+    age=0,
+    epochs_in_stage=0,
+    blueprint=-1,
+    style=-1,
+    parameters=0,
+    legal=0,
+    contribution=math.nan,
+    probe=math.nan,
+    gradient_norm=math.nan,
+    gradient_health=math.nan,
+)
+"""A place of the space that the host has no slot for: all its features are 0, nothing is legal there."""
+
+FIELD = {name: index for index, name in enumerate(SlotReading._fields)}
+"""Columns of readings that were put into an array."""
+
+_SLOT_AT = {name: column for column, name in enumerate(SLOT_FEATURES)}
+_STAGES = slice(_SLOT_AT["stage_dormant"], _SLOT_AT["stage_dormant"] + len(Stage))
+_READY = slice(_SLOT_AT["ready_germinate"], _SLOT_AT["ready_germinate"] + len(READY_OPS))
+_GROWS = slice(_SLOT_AT[f"grows_{KINDS[0]}"], _SLOT_AT[f"grows_{KINDS[0]}"] + len(KINDS))
+_PLACE = span(SLOT_FEATURES, "width", "depth")
+_EPOCHS = span(SLOT_FEATURES, "epochs_to_target", "epochs_in_stage")
+_EPOCH_FIELDS = slice(FIELD["epochs_to_target"], FIELD["epochs_in_stage"] + 1)
+_SLOT_BY_PERCENT = span(SLOT_FEATURES, "parameters", "probe")
+_MEASURED = span(SLOT_FEATURES, "contribution", "gradient_health")
+_MEASURED_KNOWN = span(SLOT_FEATURES, "contribution_known", "gradient_health_known")
+_STAGE_ROWS = np.eye(len(Stage) + 1)[:, :-1]  # the last row, of stage -1, is padding
+_KIND_ROWS = np.eye(len(KINDS) + 1)[:, :-1]  # the last row, of kind -1, is nothing growing
+_OPS = np.array(READY_OPS)
+
+
+def write_slot_features(
+    readings: Array,
+    contribution_slope: Array,
+    growing_kind: NDArray[np.int64],
+    place: Array,
+    host_parameters: Array,
+    host_gradient_norm: Array,
+    out: NDArray[np.float32],
+) -> None:
+    """Into out (env, slot, feature).
+
+    readings            (env, slot, field of SlotReading)
+    contribution_slope  (env, slot), NaN unknown
+    growing_kind        (env, slot) index into KINDS, -1 where nothing grows
+    place               (env, slot, 2): relative width and depth of the slot, 0 in padding
+    host_...            (env,)
+    """
+    column = dict(zip(FIELD, np.moveaxis(readings, -1, 0), strict=True))  # each (env, slot)
+    stage = column["stage"].astype(np.int64)
+    out[..., PRESENT] = stage >= 0
+    out[..., _STAGES] = _STAGE_ROWS[stage]
+    out[..., _READY] = column["legal"].astype(np.int64)[..., np.newaxis] >> _OPS & 1
+    out[..., _GROWS] = _KIND_ROWS[growing_kind]
+    out[..., _PLACE] = place
+    out[..., _SLOT_AT["fading"]] = column["fading"]
+    out[..., _SLOT_AT["alpha"]] = column["alpha"]
+    out[..., _EPOCHS] = epochs(readings[..., _EPOCH_FIELDS])
+    out[..., _SLOT_AT["parameters"]] = column["parameters"] / host_parameters[:, np.newaxis]
+    out[..., _SLOT_AT["contribution"]] = column["contribution"]
+    out[..., _SLOT_AT["contribution_trend"]] = contribution_slope
+    out[..., _SLOT_AT["probe"]] = column["probe"]
+    out[..., _SLOT_BY_PERCENT] = by_percent(out[..., _SLOT_BY_PERCENT])
+    out[..., _SLOT_AT["alpha_target"]] = column["alpha_target"]
+    ratio = magnitude(column["gradient_norm"]) - magnitude(host_gradient_norm)[:, np.newaxis]
+    out[..., _SLOT_AT["gradient_ratio"]] = ratio
+    out[..., _SLOT_AT["gradient_health"]] = column["gradient_health"]
+    out[..., _MEASURED_KNOWN] = known(out[..., _MEASURED])
+    bound_in_place(out)

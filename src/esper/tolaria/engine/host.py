@@ -1,0 +1,240 @@
+"""One host in training: its model, its optimiser, its data, and where it stands."""
+
+import hashlib
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from esper.kasmina import GrowingModel, Slot
+from esper.kasmina.execution import execute
+from esper.kasmina.persistence import laid_out_like
+from esper.leyline import (
+    ActionSpec,
+    BlueprintCard,
+    EpochReport,
+    EventSink,
+    LegalOperations,
+    LifecycleOp,
+    SlotConfig,
+    Stage,
+)
+from esper.leyline.slots import SlotSnapshot
+from esper.leyline.worlds import SlotReading
+from esper.tolaria.data import Split, TaskData
+from esper.tolaria.tasks import OptimiserSpec, Task
+
+# Which samples a host sees: endless shuffled minibatches from its own generator.
+
+
+def derived_seed(seed: int, purpose: str) -> int:
+    """A seed of its own for each purpose, so that no two streams of randomness are one."""
+    digest = hashlib.blake2b(f"{purpose}/{seed}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+class ShuffledStream:
+    """One permutation of the training set after another, cut into minibatches.
+
+    A permutation that ends inside a minibatch is followed by the next one, so every sample is seen equally often
+    whatever the sizes. The numbers are drawn on the CPU: a host sees the same samples on every device.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(derived_seed(seed, "minibatches"))
+        self._samples = range(0)
+        self._rest = torch.empty(0, dtype=torch.int64)
+
+    def draw(self, samples: range, steps: int, batch: int) -> Tensor:
+        """Indices (step, batch) out of `samples`; when these are others than before, a new permutation begins."""
+        if not len(samples):
+            raise ValueError("samples is empty: there is nothing to train on")
+        if samples != self._samples:
+            self._samples, self._rest = samples, self._rest[:0]
+        wanted = steps * batch
+        parts, held = [self._rest], len(self._rest)
+        while held < wanted:
+            parts.append(torch.randperm(len(samples), generator=self._generator) + samples.start)
+            held += len(samples)
+        order = torch.cat(parts)
+        self._rest = order[wanted:]
+        return order[:wanted].view(steps, batch)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {
+            "generator": self._generator.get_state(),
+            "samples": torch.tensor([self._samples.start, self._samples.stop]),
+            "rest": self._rest.clone(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self._generator.set_state(state["generator"])
+        start, stop = state["samples"].tolist()
+        self._samples = range(start, stop)
+        self._rest = state["rest"].clone()
+
+
+class ResidentData:
+    """A task's data on the device, the training sets of all phases behind one another.
+
+    A change of phase is then a change of indices: captured programs read the same memory before and after it.
+    """
+
+    def __init__(self, data: TaskData, task: Task, device: torch.device) -> None:
+        self.source = data
+        phases = [phase.train for phase in data.phases]
+        self.inputs = _place(torch.cat([train.inputs for train in phases]), task, device)
+        self.targets = torch.cat([train.targets for train in phases]).to(device)
+        self.validations = [
+            Split(_place(phase.validation.inputs, task, device), phase.validation.targets.to(device))
+            for phase in data.phases
+        ]
+        self.chances = [_commonest_share(phase.validation.targets) for phase in data.phases]
+        """Of each phase, the validation accuracy of a host that always says the same."""
+        ends = torch.tensor([len(train) for train in phases]).cumsum(0).tolist()
+        self.ranges = [range(end - len(train), end) for end, train in zip(ends, phases, strict=True)]
+        self._starts = [phase.start_epoch for phase in data.phases]
+
+    def phase_at(self, epoch: int) -> int:
+        """Which phase rules while epoch `epoch` (from 0) is trained."""
+        return max(index for index, start in enumerate(self._starts) if start <= epoch)
+
+
+def _commonest_share(targets: Tensor) -> float:
+    return int(torch.bincount(targets.flatten()).max()) / targets.numel()
+
+
+def _place(inputs: Tensor, task: Task, device: torch.device) -> Tensor:
+    inputs = inputs.to(device)
+    return inputs.to(memory_format=torch.channels_last) if task.channels_last and inputs.ndim == 4 else inputs
+
+
+class TrainedHost:
+    """A growing host with everything that belongs to its training, and nothing of anybody else's."""
+
+    def __init__(
+        self,
+        task: Task,
+        data: ResidentData,
+        *,
+        case: str,
+        seed: int,
+        device: torch.device,
+        events: EventSink | None = None,
+    ) -> None:
+        self.task, self.data, self.case, self.seed, self.device = task, data, case, seed, device
+        self.model: GrowingModel = task.grow(data.source, seed=seed, device=device, events=events)
+        if task.channels_last:
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.optimizer = make_optimizer(task.optimiser, self.model, device)
+        self.model.attach(self.optimizer, seed_lr_multiplier=task.seed_lr_multiplier, guard_gradients=False)
+        self.non_finite = torch.zeros(len(self.slots), 2, dtype=torch.bool, device=device)
+        """(slot, 2): the slots' own records, side by side."""
+        for slot, record in zip(self.slots, self.non_finite, strict=True):
+            slot.non_finite = record
+        self.stream = ShuffledStream(seed)
+        self.epoch = 0
+        self.report = EpochReport(0, None, None, float("nan"), None, None, None)
+
+    # What can be seen (HostProtocol)
+
+    @property
+    def slot_config(self) -> SlotConfig:
+        return self.model.slot_config
+
+    @property
+    def cards(self) -> Mapping[str, tuple[BlueprintCard, ...]]:
+        return {name: slot.cards for name, slot in self.model.slots.items()}
+
+    @property
+    def host_parameters(self) -> int:
+        return self.model.host_parameters
+
+    @property
+    def added_parameters(self) -> int:
+        return self.model.added_parameters
+
+    @property
+    def training_samples(self) -> int:
+        return len(self.data.ranges[self.data.phase_at(self.epoch)])
+
+    def readings(self) -> list[SlotReading]:
+        return self.model.readings()
+
+    def snapshots(self) -> tuple[SlotSnapshot, ...]:
+        return tuple(slot.snapshot() for slot in self.model.slots.values())
+
+    def legal_operations(self) -> Mapping[str, LegalOperations]:
+        return self.model.legal_operations()
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        return tuple(self.model.slots.values())
+
+    @property
+    def topology(self) -> tuple[object, ...]:
+        """What a captured program depends on: which seeds there are and how each takes part in autograd."""
+        return tuple(None if slot.seed is None else (slot.life.births, _role(slot)) for slot in self.slots)
+
+    # What it is trained with
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.task.steps_per_epoch or max(self.training_samples // self.task.batch, 1)
+
+    @property
+    def validation(self) -> Split:
+        """The validation set of the epoch that was trained last (of the first one, before that)."""
+        return self.data.validations[self._validated_phase]
+
+    @property
+    def chance_accuracy(self) -> float:
+        """On that set."""
+        return self.data.chances[self._validated_phase]
+
+    @property
+    def _validated_phase(self) -> int:
+        return self.data.phase_at(max(self.epoch - 1, 0))
+
+    def draw_order(self) -> Tensor:
+        """Indices (step, batch) of the epoch to come."""
+        samples = self.data.ranges[self.data.phase_at(self.epoch)]
+        return self.stream.draw(samples, self.steps_per_epoch, self.task.batch)
+
+    # What is done to it
+
+    def lay_out_seeds(self) -> None:
+        """Seeds that are new here, and what the optimiser keeps of them, in the task's memory format."""
+        if not self.task.channels_last:
+            return
+        self.model.grown.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        for parameter in self.model.grown.parameters():
+            state = self.optimizer.state.get(parameter, {})
+            state |= {
+                key: laid_out_like(parameter, value)
+                for key, value in state.items()
+                if isinstance(value, Tensor) and value.stride() != parameter.stride()
+            }
+
+    def apply(self, action: ActionSpec) -> None:
+        """Execute one operation; an illegal one is refused by the model."""
+        execute(self.model, action)
+        if action.op is LifecycleOp.GERMINATE:
+            self.lay_out_seeds()
+
+
+def _role(slot: Slot) -> str:
+    if slot.life.fading:
+        return "fading"
+    return slot.stage.name if slot.stage in (Stage.TRAINING, Stage.FOSSILIZED) else "blended"
+
+
+def make_optimizer(spec: OptimiserSpec, model: GrowingModel, device: torch.device) -> Optimizer:
+    """Fused; on CUDA ready for capture, with the learning rate on the device."""
+    captured = device.type == "cuda"
+    lr = torch.tensor(spec.lr, device=device) if captured else spec.lr
+    if spec.kind == "sgd":
+        return SGD(model.parameters(), lr, momentum=spec.momentum, weight_decay=spec.weight_decay, fused=True)
+    kind = Adam if spec.kind == "adam" else AdamW
+    return kind(model.parameters(), lr, weight_decay=spec.weight_decay, fused=True, capturable=captured)

@@ -1,0 +1,268 @@
+"""Many growing hosts on one device: an epoch of training for all of them, and validation under coalitions.
+
+Minibatches are the outer loop and hosts the inner one; nothing waits for the device until the numbers are read.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from esper.leyline import EventSink
+from esper.tolaria.engine.host import ResidentData, TrainedHost
+from esper.tolaria.engine.step import (
+    CORRECT,
+    FIRST_SLOT,
+    HOST_NORM,
+    LOSS,
+    CapturedStep,
+    StreamPool,
+    TrainingStep,
+    tally_width,
+    upload,
+)
+from esper.tolaria.engine.validation import CoalitionPlan, plan_coalitions, validate_host
+from esper.tolaria.tasks import Instance, task
+
+# Saying how many hosts fit on a device that is full.
+
+
+class OutOfDeviceMemory(RuntimeError):
+    """The device is too small for this many hosts."""
+
+
+@contextmanager
+def room_for(hosts: int, *, placed: int, device: torch.device) -> Iterator[None]:
+    """Out of memory inside, where the next host is placed, becomes a message with the number that would fit."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        total = torch.cuda.get_device_properties(device).total_memory / 2**30
+        raise OutOfDeviceMemory(
+            f"{hosts} hosts do not fit on {device} ({total:.0f} GiB): it was full after {placed}, so about {placed} "
+            "would fit. Use fewer hosts, a smaller batch, or another device"
+        ) from error
+
+
+STREAMS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class EpochTally:
+    """Means over one epoch's steps, on the device. Slots without a trained seed are NaN."""
+
+    hosts: tuple[int, ...]
+    loss: Tensor
+    """(host,)"""
+    accuracy: Tensor
+    """(host,)"""
+    gradient_norm: Tensor
+    """(host,) before clipping"""
+    seed_gradient_norm: Tensor
+    """(host, slot)"""
+    seed_gradient_health: Tensor
+    """(host, slot)"""
+    seed_finite: Tensor
+    """(host, slot) bool: no output and no gradient of the seed was NaN or Inf; True without a seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoalitionScores:
+    """What validation measured, on the device. Entries past a host's own coalitions are NaN."""
+
+    hosts: tuple[int, ...]
+    plans: tuple[CoalitionPlan, ...]
+    loss: Tensor
+    """(host, coalition); the first coalition is the model as it is"""
+    accuracy: Tensor
+    """(host, coalition)"""
+
+
+class Population:
+    """Hosts trained together, each with its own weights, order of data and growth; data are shared by instance."""
+
+    def __init__(self, size: int, device: torch.device | str = "cpu", *, max_slots: int = 16) -> None:
+        if size < 1:
+            raise ValueError(f"size must be at least 1, not {size}")
+        self.device = torch.device(device)
+        self.max_slots = max_slots
+        self._hosts: list[TrainedHost | None] = [None] * size
+        self._data: dict[str, ResidentData] = {}
+        self._tally = torch.zeros(size, tally_width(max_slots), device=self.device)
+        self._steps: list[TrainingStep | CapturedStep | None] = [None] * size
+        self._pool = StreamPool(self.device, min(STREAMS, size)) if self.device.type == "cuda" else None
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def begin(self, host_idx: int, case: str, seed: int, *, events: EventSink | None = None) -> TrainedHost:
+        """Put a new, untrained host of the task instance `case` in place `host_idx`; it tells `events` of itself."""
+        self._require_place(host_idx)
+        instance = Instance.parse(case)
+        self.forget_step(host_idx)
+        self._hosts[host_idx] = None
+        with room_for(len(self), placed=self._begun(), device=self.device):
+            data = self._resident(instance)
+            host = TrainedHost(
+                task(instance.task), data, case=str(instance), seed=seed, device=self.device, events=events
+            )
+        if len(host.slots) > self.max_slots:
+            raise ValueError(
+                f"{case} has {len(host.slots)} slots, this population was made for max_slots={self.max_slots}"
+            )
+        self._hosts[host_idx] = host
+        return host
+
+    def host(self, host_idx: int) -> TrainedHost:
+        self._require_place(host_idx)
+        host = self._hosts[host_idx]
+        if host is None:
+            raise ValueError(f"host {host_idx} has not begun: call begin({host_idx}, case, seed) first")
+        return host
+
+    # Training
+
+    def train_epoch(self, host_idxs: Sequence[int] | None = None) -> EpochTally:
+        """Train these hosts (all by default) for one epoch. The caller has ticked their alphas."""
+        chosen = self.chosen(host_idxs)
+        self._tally.zero_()
+        orders = [self.host(index).draw_order() for index in chosen]
+        if self._pool is None:
+            self._run_eagerly(chosen, orders)
+        else:
+            self._run_captured(chosen, orders, self._pool)
+        steps = [len(order) for order in orders]
+        for index in chosen:
+            self.host(index).epoch += 1
+        return self._read_tally(chosen, steps)
+
+    def _run_eagerly(self, chosen: Sequence[int], orders: Sequence[Tensor]) -> None:
+        steps = [self._eager_step(index) for index in chosen]
+        for batch in range(max(len(order) for order in orders)):
+            for step, order in zip(steps, orders, strict=True):
+                if batch < len(order):
+                    step(order[batch])
+
+    def _run_captured(self, chosen: Sequence[int], orders: Sequence[Tensor], pool: StreamPool) -> None:
+        steps = [self._captured_step(i, order, pool) for i, order in zip(chosen, orders, strict=True)]
+        for step, order in zip(steps, upload(orders, self.device), strict=True):
+            step.order.copy_(order)
+            step.cursor.zero_()
+        with pool.fork():
+            for step in steps:  # the first minibatch, in which steps that are new are captured
+                with room_for(len(self), placed=self._captured(), device=self.device):
+                    step()
+            for batch in range(1, max(len(order) for order in orders)):
+                for step, order in zip(steps, orders, strict=True):
+                    if batch < len(order):
+                        step()
+
+    def _eager_step(self, host_idx: int) -> TrainingStep:
+        host, step = self.host(host_idx), self._steps[host_idx]
+        if not isinstance(step, TrainingStep) or step.topology != host.topology:
+            step = self._steps[host_idx] = TrainingStep(host, self._tally[host_idx])
+        return step
+
+    def _captured_step(self, host_idx: int, order: Tensor, pool: StreamPool) -> CapturedStep:
+        host, step = self.host(host_idx), self._steps[host_idx]
+        fits = (
+            isinstance(step, CapturedStep)
+            and step.topology == host.topology
+            and step.order.shape == order.shape
+        )
+        if not fits:
+            self.forget_step(host_idx)
+            fresh = TrainingStep(host, self._tally[host_idx])
+            place = torch.empty_like(order, device=self.device)
+            cursor = torch.zeros(1, dtype=torch.int64, device=self.device)
+            step = self._steps[host_idx] = CapturedStep(fresh, pool, host_idx, place, cursor)
+        assert isinstance(step, CapturedStep)
+        return step
+
+    def forget_step(self, host_idx: int) -> None:
+        """Drop what was prepared (on CUDA: captured) for a host, as when it was put back to an earlier state."""
+        step, self._steps[host_idx] = self._steps[host_idx], None
+        if isinstance(step, CapturedStep):
+            step.release()
+
+    def _read_tally(self, chosen: tuple[int, ...], steps: Sequence[int]) -> EpochTally:
+        rows = self._tally.index_select(0, self._place(torch.tensor(chosen)))
+        means = rows / self._place(torch.tensor(steps, dtype=torch.float32)).unsqueeze(1)
+        seeds = means[:, FIRST_SLOT:].view(len(chosen), self.max_slots, 2)
+        trained = torch.zeros(len(chosen), self.max_slots, dtype=torch.bool)
+        finite = torch.isfinite(seeds[..., 0])
+        for row, index in enumerate(chosen):
+            for column, slot in enumerate(self.host(index).slots):
+                if slot.stage.is_live:
+                    trained[row, column] = not slot.life.fading
+                    finite[row, column] &= ~slot.non_finite.any()
+        untrained = self._place(~trained)
+        return EpochTally(
+            hosts=chosen,
+            loss=means[:, LOSS],
+            accuracy=means[:, CORRECT],
+            gradient_norm=means[:, HOST_NORM],
+            seed_gradient_norm=seeds[..., 0].masked_fill(untrained, torch.nan),
+            seed_gradient_health=seeds[..., 1].masked_fill(untrained, torch.nan),
+            seed_finite=finite,
+        )
+
+    def _place(self, tensor: Tensor) -> Tensor:
+        """A small CPU tensor on the device, without waiting for it."""
+        return tensor if self._pool is None else tensor.pin_memory().to(self.device, non_blocking=True)
+
+    # Validation
+
+    def validate(self, host_idxs: Sequence[int] | None = None) -> CoalitionScores:
+        """Loss and accuracy of these hosts (all by default) on their whole validation sets, under each coalition."""
+        chosen = self.chosen(host_idxs)
+        plans = tuple(plan_coalitions(self.host(index)) for index in chosen)
+        widest = max(len(plan.masks) for plan in plans)
+        scores = torch.full((len(chosen), widest, 2), torch.nan, device=self.device)
+        if self._pool is None:
+            for row, (index, plan) in enumerate(zip(chosen, plans, strict=True)):
+                validate_host(self.host(index), plan, None, scores[row, : len(plan.masks)])
+        else:
+            alphas = upload([torch.tensor(plan.alphas) for plan in plans], self.device)
+            with self._pool.fork():
+                for row, (index, plan) in enumerate(zip(chosen, plans, strict=True)):
+                    with (
+                        room_for(len(self), placed=self._begun() - 1, device=self.device),
+                        torch.cuda.stream(self._pool.streams[self._pool.index_of(index)]),
+                    ):
+                        validate_host(self.host(index), plan, alphas[row], scores[row, : len(plan.masks)])
+        return CoalitionScores(chosen, plans, loss=scores[..., 0], accuracy=scores[..., 1])
+
+    def chosen(self, host_idxs: Sequence[int] | None) -> tuple[int, ...]:
+        """These hosts (all by default), which must have begun."""
+        chosen = tuple(range(len(self)) if host_idxs is None else host_idxs)
+        if not chosen or len(set(chosen)) != len(chosen):
+            raise ValueError(f"host_idxs must name at least one host and none twice, not {list(chosen)}")
+        for index in chosen:
+            self.host(index)
+        return chosen
+
+    # Helpers
+
+    def _begun(self) -> int:
+        return sum(host is not None for host in self._hosts)
+
+    def _captured(self) -> int:
+        return sum(isinstance(step, CapturedStep) and step.is_captured for step in self._steps)
+
+    def _require_place(self, host_idx: int) -> None:
+        if not 0 <= host_idx < len(self):
+            raise ValueError(
+                f"host_idx must be 0..{len(self) - 1}, not {host_idx}: there are {len(self)} places"
+            )
+
+    def _resident(self, instance: Instance) -> ResidentData:
+        """The instance's data on the device; what no host uses any more is let go."""
+        used = {host.case for host in self._hosts if host is not None}
+        self._data = {case: data for case, data in self._data.items() if case in used}
+        case = str(instance)
+        if case not in self._data:
+            self._data[case] = ResidentData(instance.load(), task(instance.task), self.device)
+        return self._data[case]

@@ -1,0 +1,245 @@
+"""One training step of one host: forward, backward, clip host and seeds apart, update, tally."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from esper.kasmina.gradients import EXPLODING_NORM, VANISHING_NORM
+from esper.leyline import Stage
+from esper.tolaria.engine.host import TrainedHost
+
+LOSS, CORRECT, HOST_NORM, FIRST_SLOT = 0, 1, 2, 3
+"""Columns of a tally: sums over the epoch's steps; then for each slot its seed's norm and health."""
+
+
+def tally_width(slots: int) -> int:
+    return FIRST_SLOT + 2 * slots
+
+
+class TrainingStep:
+    """The step of one host while its topology stays as it is.
+
+    Everything it measures is added to `tally`, a row on the device: nothing waits for it. Sums carry NaN and Inf,
+    so the row also tells whether every loss and every norm was finite.
+    """
+
+    def __init__(self, host: TrainedHost, tally: Tensor) -> None:
+        self.host, self.tally = host, tally
+        self.topology = host.topology
+        fossils: list[nn.Parameter] = []
+        seeds: list[list[nn.Parameter]] = []
+        columns, trained = [LOSS, CORRECT, HOST_NORM], []
+        health_columns: list[int] = []
+        for index, slot in enumerate(host.slots):
+            if slot.seed is None or slot.life.fading:
+                continue
+            if slot.stage is Stage.FOSSILIZED:
+                fossils += slot.seed.parameters()
+                continue
+            trained.append(index)
+            seeds.append(list(slot.seed.parameters()))
+            columns.append(FIRST_SLOT + 2 * index)
+            health_columns.append(FIRST_SLOT + 2 * index + 1)
+        self._groups = [[*host.model.host.parameters(), *fossils], *seeds]
+        self._limits = [host.task.clip_host, *[host.task.clip_seeds] * len(seeds)]
+        self._columns = torch.tensor(columns + health_columns, device=host.device)
+        self._guard = SeedGuard(host.non_finite, trained, seeds) if seeds else None
+
+    def __call__(self, indices: Tensor) -> None:
+        """Train on the samples `indices` (batch,)."""
+        host = self.host
+        inputs, targets = host.data.inputs[indices], host.data.targets[indices]
+        host.optimizer.zero_grad(set_to_none=True)
+        loss, logits = self.backward(inputs, targets)
+        with torch.no_grad():  # inference tensors could not be trained on any more
+            measured = clip_groups_(self._groups, self._limits)
+            if self._guard is not None:
+                self._guard(measured[1 : len(self._groups)])
+            host.optimizer.step()
+            correct = (logits.argmax(-1) == targets).float().mean()
+            self.tally.index_add_(0, self._columns, torch.cat((torch.stack((loss, correct)), measured)))
+
+    def backward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Every gradient of this step; returns the loss and the logits it was made of."""
+        loss, logits = forward(self.host, inputs, targets)
+        loss.backward()
+        return loss, logits
+
+
+def forward(host: TrainedHost, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean loss, and the logits (sample, ..., class)."""
+    with autocast(host):
+        logits = host.model(inputs)
+        assert isinstance(logits, Tensor)
+        return F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten()), logits
+
+
+class SeedGuard:
+    """No update from a step in which a seed's output or gradient was not finite.
+
+    On the CPU its gradients become None, which skips the update exactly. On other devices asking would stall the
+    device, so they become zero there, for all seeds at once, and only momentum may still move the seed.
+    """
+
+    def __init__(
+        self, records: Tensor, slots: Sequence[int], seeds: Sequence[Sequence[nn.Parameter]]
+    ) -> None:
+        self._records, self._seeds = records, seeds
+        self._slots = torch.tensor(slots, device=records.device)
+        self._owner: Tensor | None = None
+
+    def __call__(self, norms: Tensor) -> None:
+        """`norms` (seed,) are those of the seeds' gradients in this step."""
+        broken = (norms - norms != 0.0) | self._records[:, 0].index_select(0, self._slots)  # (seed,)
+        if broken.device.type == "cpu":
+            if not broken.any():
+                return
+            for seed, bad in zip(self._seeds, broken.tolist(), strict=True):
+                for parameter in seed:
+                    parameter.grad = None if bad else parameter.grad
+        else:
+            self.zero(broken)
+        self._records[:, 0].index_copy_(0, self._slots, broken)
+        self._records[:, 1] |= self._records[:, 0]  # of all slots: a fading seed is told of, too
+        self._records[:, 0] = False
+
+    def zero(self, broken: Tensor) -> None:
+        """The gradients of the seeds that are `broken` (seed,), without asking which these are."""
+        held = [[p.grad for p in seed if p.grad is not None] for seed in self._seeds]
+        gradients = [gradient for seed in held for gradient in seed]
+        if self._owner is None:  # a step's first run is never captured, and has the gradients of every other
+            sizes = torch.tensor([sum(gradient.numel() for gradient in seed) for seed in held])
+            self._owner = (
+                torch.arange(len(held)).repeat_interleave(sizes).to(broken.device)
+            )  # (element,) -> seed
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        flat.masked_fill_(broken.index_select(0, self._owner), 0.0)
+        parts = flat.split([gradient.numel() for gradient in gradients])
+        torch._foreach_copy_(gradients, [p.view(g.shape) for p, g in zip(parts, gradients, strict=True)])
+
+
+def autocast(host: TrainedHost) -> AbstractContextManager[object]:
+    """CPUs compute in float32 whatever the task says: few are faster in bfloat16, and some claim it and crash."""
+    if host.task.precision == "bf16" and host.device.type != "cpu":
+        return torch.autocast(host.device.type, dtype=torch.bfloat16)
+    return nullcontext()
+
+
+def clip_groups_(groups: Sequence[Sequence[Tensor]], limits: Sequence[float]) -> Tensor:
+    """Clip the gradients of each group to its own norm limit, in place.
+
+    Returns the groups' norms before clipping, then the health of all groups but the first (the host's): the share of
+    their gradient tensors that are finite and neither vanish nor explode. One multi-tensor norm for everything.
+    """
+    gradients = [[p.grad for p in group if p.grad is not None] for group in groups]
+    sizes = [len(group) for group in gradients]
+    norms = torch.stack(torch._foreach_norm([gradient for group in gradients for gradient in group])).float()
+    parts = norms.split(sizes)
+    totals = [torch.linalg.vector_norm(part) for part in parts]
+    for group, total, limit in zip(gradients, totals, limits, strict=True):
+        if total.device.type == "cpu":
+            if total > limit:
+                torch._foreach_mul_(group, limit / (total + 1e-6))
+        else:  # asking would stall the device
+            torch._foreach_mul_(group, (limit / (total + 1e-6)).clamp(max=1.0))
+    seeds = norms[sizes[0] :]
+    healthy = ((seeds >= VANISHING_NORM) & (seeds <= EXPLODING_NORM)).float() if len(groups) > 1 else seeds
+    return torch.stack([*totals, *(part.mean() for part in healthy.split(sizes[1:]))])
+
+
+# CUDA: a host's training step as a captured graph, replayed on one of a pool of streams.
+
+
+class StreamPool:
+    """Streams that hosts share, each with its own graph memory.
+
+    Graphs that replay at the same time may not share memory; those of one stream replay one after another and do.
+    """
+
+    def __init__(self, device: torch.device, size: int) -> None:
+        self.device = device
+        self.streams = [torch.cuda.Stream(device) for _ in range(size)]
+        self.memory = [torch.cuda.graph_pool_handle() for _ in range(size)]
+        self._anchors = [self._anchor(index) for index in range(size)]
+
+    def _anchor(self, index: int) -> torch.cuda.CUDAGraph:
+        """A graph that is never replayed: a pool whose last graph is gone cannot be captured into again."""
+        graph, place = torch.cuda.CUDAGraph(), torch.zeros(1, device=self.device)
+        with torch.cuda.stream(self.streams[index]):
+            graph.capture_begin(pool=self.memory[index], capture_error_mode="thread_local")
+            place.add_(1)
+            graph.capture_end()
+        return graph
+
+    def index_of(self, host_idx: int) -> int:
+        return host_idx % len(self.streams)
+
+    @contextmanager
+    def fork(self) -> Iterator[None]:
+        """Work on the streams inside comes after everything before, and before everything after."""
+        current = torch.cuda.current_stream(self.device)
+        for stream in self.streams:
+            stream.wait_stream(current)
+        try:
+            yield
+        finally:
+            for stream in self.streams:
+                current.wait_stream(stream)
+
+
+class CapturedStep:
+    """A `TrainingStep` that is run once for real and then captured; afterwards a step is one launch.
+
+    The minibatches of an epoch lie in `order` (step, batch), and a counter on the device says which is next.
+    """
+
+    def __init__(
+        self, step: TrainingStep, pool: StreamPool, host_idx: int, order: Tensor, cursor: Tensor
+    ) -> None:
+        self.step, self.order, self.cursor = step, order, cursor
+        self.topology = step.topology
+        place = pool.index_of(host_idx)
+        self._stream, self._memory = pool.streams[place], pool.memory[place]
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        """The next minibatch. The first call trains eagerly, which also gives the optimiser its state."""
+        with torch.cuda.stream(self._stream):
+            if self._graph is not None:
+                self._graph.replay()
+                return
+            self._advance()
+            graph = torch.cuda.CUDAGraph()
+            # not `torch.cuda.graph`, which stops the whole device and empties the allocator's cache first
+            graph.capture_begin(pool=self._memory, capture_error_mode="thread_local")
+            try:
+                self._advance()
+            finally:
+                graph.capture_end()
+        self._graph = graph
+
+    @property
+    def is_captured(self) -> bool:
+        return self._graph is not None
+
+    def release(self) -> None:
+        """Give the graph's memory back to its stream's pool."""
+        if self._graph is not None:
+            self._graph.reset()
+            self._graph = None
+
+    def _advance(self) -> None:
+        self.step(self.order.index_select(0, self.cursor).squeeze(0))
+        self.cursor.add_(1)
+
+
+def upload(orders: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Index tensors to the device in one copy that nobody waits for."""
+    flat = torch.cat([order.flatten() for order in orders]).pin_memory().to(device, non_blocking=True)
+    return [
+        part.view(order.shape)
+        for part, order in zip(flat.split([order.numel() for order in orders]), orders, strict=True)
+    ]

@@ -1,0 +1,1 @@
+"""Worlds: hosts that are stepped together, trained here, in worker processes, or in closed form."""

@@ -1,0 +1,464 @@
+"""A host of the toy: real stages and rules, learning curves instead of training."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from esper.kasmina.errors import IllegalOperation
+from esper.kasmina.stage_machine import GrowthRules, Life, Ramp
+from esper.leyline import (
+    ALPHA_SPEEDS,
+    STYLES,
+    TEMPOS,
+    ActionSpec,
+    BlueprintCard,
+    Composition,
+    Curve,
+    EpochReport,
+    Layout,
+    LegalOperations,
+    LifecycleOp,
+    SlotConfig,
+    SlotReading,
+    SlotSnapshot,
+    Stage,
+    Style,
+)
+from esper.tolaria.worlds.toy.instance import CHANCE, HOST_PARAMETERS, WIDTHS, ToyInstance, toy_cards
+
+# The toy's learning curves in closed form. Epochs are counted as trained so far; 0 is the untrained host.
+#
+# host      a(t) = p - (p - a0) exp(-t / tau), anew from half its accuracy when the task changes
+# seed      effect = alpha gain (1 - exp(-clock / tau_b))
+# clock     epochs blended in + ISOLATED_SHARE x epochs trained in isolation
+# accuracy  host + effects - scars
+
+
+ISOLATED_SHARE = 0.5
+"""What an epoch of isolated training is worth beside one that is blended in."""
+SCAR = 0.01
+"""Accuracy that is lost for good when a seed is pruned at alpha 1."""
+UNTRAINED_LOSS = -math.log(CHANCE)
+BLOCK = 32
+"""Epochs of noise that are drawn at once."""
+_NOISE_ENTROPY = 0xE59E3
+
+
+def host_curve(instance: ToyInstance, epochs: int) -> tuple[float, ...]:
+    """Noise-free accuracy of the bare host at epochs 0..epochs."""
+    curve = [CHANCE]
+    ends = [*(phase.start_epoch for phase in instance.phases[1:]), epochs]
+    for phase, end in zip(instance.phases, ends, strict=True):
+        level = 0.5 * curve[-1] if phase.start_epoch else CHANCE
+        rise = phase.plateau - level
+        curve += [
+            phase.plateau - rise * math.exp(-passed / instance.host_epochs)
+            for passed in range(1, min(end, epochs) - phase.start_epoch + 1)
+        ]
+    return tuple(curve)
+
+
+def maturity(clock: float, epochs_to_learn: float) -> float:
+    """The share of its gain that a seed has learned to give."""
+    return 1.0 - math.exp(-clock / epochs_to_learn)
+
+
+def loss_of(accuracy: float) -> float:
+    """A loss that falls linearly with accuracy: log 10 at chance, 0 at 1."""
+    return UNTRAINED_LOSS * (1.0 - accuracy) / (1.0 - CHANCE)
+
+
+def generalisation_gap(instance: ToyInstance, epoch: int) -> float:
+    """Train minus validation accuracy: large where samples are few."""
+    return 0.25 * math.sqrt(500.0 / instance.training_samples) * (1.0 - math.exp(-epoch / 6.0))
+
+
+def host_gradient_norm(instance: ToyInstance, epoch: int) -> float:
+    """Tells the structure apart: shuffled inputs keep the gradient large."""
+    structure = instance.phase_at(epoch).structure
+    return (1.0 + 2.0 * structure) * (0.5 + 0.5 * math.exp(-epoch / instance.host_epochs))
+
+
+@lru_cache(maxsize=4096)
+def noise_block(draw: int, seed: int, block: int, slots: int) -> tuple[tuple[float, ...], ...]:
+    """Standard normal (epoch in block, column); the same whatever is grown, so that no state is carried.
+
+    Columns: validation untouched, validation touched, training, gradient, then contribution and probe a slot.
+    """
+    rng = np.random.default_rng((_NOISE_ENTROPY, draw, seed, block))
+    values = rng.standard_normal((BLOCK, 4 + 2 * slots))
+    return tuple(tuple(row) for row in values.tolist())
+
+
+CONDEMNED = -0.32
+"""A seed that takes this much accuracy, and would whatever phase it was, makes the governor roll back."""
+_STYLE_INDEX = {style: index for index, style in enumerate(STYLES)}
+
+
+@dataclass(slots=True)
+class ToySlot:
+    """A slot's life, what grows there, and what was measured of it. Unknown is NaN."""
+
+    life: Life
+    blueprint: int = -1
+    clock: float = 0.0
+    parameters: int = 0
+    contribution: float = math.nan
+    probe: float = math.nan
+    gradient_norm: float = math.nan
+
+    def clear(self) -> None:
+        self.blueprint, self.clock, self.parameters = -1, 0.0, 0
+        self.contribution = self.probe = self.gradient_norm = math.nan
+
+    def tick(self) -> None:
+        life = self.life
+        life.tick()
+        if life.stage is Stage.DORMANT or life.stage is Stage.EMBARGOED:
+            self.clear()
+        elif life.stage is Stage.TRAINING:
+            self.clock += ISOLATED_SHARE
+        elif not life.fading:
+            self.clock += 1.0
+
+
+class ToyHost:
+    """One instance with one seed of its noise. `apply`, `epoch` and `settle` are the world's to call."""
+
+    __slots__ = (
+        *("_bare", "_phase", "_scars", "_touched", "cards", "instance"),
+        *("report", "rules", "seed", "slot_config", "slots"),
+    )
+
+    host_parameters = HOST_PARAMETERS
+
+    def __init__(self, instance: ToyInstance, seed: int, rules: GrowthRules) -> None:
+        self.instance, self.seed, self.rules = instance, seed, rules
+        self.slot_config: SlotConfig = instance.slot_config
+        self.cards: Mapping[str, tuple[BlueprintCard, ...]] = dict(
+            zip(self.slot_config.slot_ids, toy_cards(), strict=False)
+        )
+        self.slots = [ToySlot(Life(rules)) for _ in range(instance.slots)]
+        self._bare = host_curve(instance, BLOCK)
+        """Noise-free accuracy of the bare host by epoch, made longer when it is needed."""
+        self._phase = instance.phases[0]
+        """What holds now."""
+        self._scars = 0.0
+        self._touched = False
+        """A seed has been blended in: from here on the host's noise is its own, not the control's."""
+        self.report: EpochReport
+        self._measure(0)
+
+    # What can be seen
+
+    @property
+    def added_parameters(self) -> int:
+        return sum(slot.parameters for slot in self.slots)
+
+    @property
+    def training_samples(self) -> int:
+        return self.instance.training_samples
+
+    @property
+    def _free_places(self) -> int:
+        return self.rules.max_live_seeds - sum(slot.life.stage.is_live for slot in self.slots)
+
+    def readings(self) -> Sequence[SlotReading]:
+        free = self._free_places
+        return [
+            SlotReading(
+                int(life.stage),
+                life.fading,
+                life.alpha,
+                math.nan if life.alpha_target is None else life.alpha_target,
+                0 if life.ramp is None else life.ramp.epochs_left,
+                life.age,
+                life.epochs_in_stage,
+                slot.blueprint,
+                -1 if life.style is None else _STYLE_INDEX[life.style],
+                slot.parameters,
+                life.legal_bits(free_places=free),
+                math.nan if life.stage is Stage.FOSSILIZED else slot.contribution,
+                slot.probe,
+                slot.gradient_norm,
+                1.0 if life.stage.is_live and life.age > 0 else math.nan,
+            )
+            for slot in self.slots
+            for life in (slot.life,)
+        ]
+
+    def snapshots(self) -> tuple[SlotSnapshot, ...]:
+        return tuple(
+            SlotSnapshot(
+                name=name,
+                layout=Layout.SERIES,
+                channels=width,
+                stage=slot.life.stage,
+                fading=slot.life.fading,
+                alpha=slot.life.alpha,
+                alpha_target=slot.life.alpha_target,
+                epochs_to_target=0 if slot.life.ramp is None else slot.life.ramp.epochs_left,
+                age=slot.life.age,
+                epochs_in_stage=slot.life.epochs_in_stage,
+                blueprint=None if slot.blueprint < 0 else self.cards[name][slot.blueprint].name,
+                style=slot.life.style,
+                parameters=slot.parameters,
+                contribution=_known(slot.contribution),
+                gradients_finite=True if slot.life.stage.is_live else None,
+                probe=_known(slot.probe),
+                gradient_norm=_known(slot.gradient_norm),
+                gradient_health=1.0 if slot.life.stage.is_live and slot.life.age > 0 else None,
+            )
+            for name, slot, width in zip(self.slot_config.slot_ids, self.slots, WIDTHS, strict=False)
+        )
+
+    def legal_operations(self) -> dict[str, LegalOperations]:
+        return {
+            name: self._legal(slot, name)
+            for name, slot in zip(self.slot_config.slot_ids, self.slots, strict=True)
+        }
+
+    def _legal(self, slot: ToySlot, name: str) -> LegalOperations:
+        bits = slot.life.legal_bits(free_places=self._free_places)
+        operations = frozenset(op for op in LifecycleOp if bits & (1 << op))
+        return slot.life.legal(operations, tuple(card.name for card in self.cards[name]))
+
+    # What is done to it
+
+    def apply(self, action: ActionSpec) -> None:
+        op = action.op
+        if op is LifecycleOp.WAIT:
+            return
+        slot, name = self._require(action)
+        life = slot.life
+        if op is LifecycleOp.GERMINATE:
+            slot.blueprint = next(
+                index for index, card in enumerate(self.cards[name]) if card.name == action.blueprint
+            )
+            slot.parameters = self.cards[name][slot.blueprint].parameters
+            if action.style.composition is Composition.GATE:
+                slot.parameters += WIDTHS[self.slot_config.index(name)] + 1
+            life.germinate(action.style, action.tempo, action.alpha_target)
+        elif op is LifecycleOp.ADVANCE:
+            life.advance()
+        elif op is LifecycleOp.FOSSILIZE:
+            life.fossilize()
+        elif op is LifecycleOp.SET_ALPHA_TARGET:
+            life.set_alpha_target(action.alpha_target, action.style, action.alpha_speed, action.alpha_curve)
+        else:
+            self._scars += SCAR * life.alpha
+            life.prune(action.alpha_speed, action.alpha_curve)
+            if not life.fading:
+                slot.clear()
+
+    def epoch(self) -> None:
+        for slot in self.slots:
+            slot.tick()
+        self._measure(self.report.epoch + 1)
+
+    def settle(self, rent: float, *, committed_only: bool) -> None:
+        """Keep what is worth its rent. Effects add up, so each seed can be judged alone."""
+        changed = False
+        for index, slot in enumerate(self.slots):
+            life = slot.life
+            if not life.stage.is_live:
+                continue
+            worth = self._effect(index, life.alpha) - rent * slot.parameters / self.host_parameters
+            if committed_only or life.stage is Stage.TRAINING or life.fading or worth < 0.0:
+                slot.life = Life(self.rules, births=life.births)
+                slot.clear()
+                changed = True
+        if changed:
+            self._measure(self.report.epoch)
+
+    def _require(self, action: ActionSpec) -> tuple[ToySlot, str]:
+        if action.slot is None:
+            raise ValueError(
+                f"{action.op.name} names no slot; the slots are {', '.join(self.slot_config.slot_ids)}"
+            )
+        slot = self.slots[self.slot_config.index(action.slot)]
+        reason = slot.life.refusal(action.op, free_places=self._free_places)
+        legal = self._legal(slot, action.slot)
+        if reason is not None:
+            raise IllegalOperation(action.slot, slot.life.stage, action.op, reason, legal.operations)
+        if action.op is LifecycleOp.GERMINATE:
+            _choose("blueprint", action.blueprint, legal.blueprints)
+            _choose("tempo", action.tempo, TEMPOS)
+        if action.op in (LifecycleOp.GERMINATE, LifecycleOp.SET_ALPHA_TARGET):
+            _choose("style", action.style, legal.styles)
+            _choose("alpha_target", action.alpha_target, legal.alpha_targets)
+        if action.op in (LifecycleOp.PRUNE, LifecycleOp.SET_ALPHA_TARGET):
+            _choose("alpha_speed", action.alpha_speed, ALPHA_SPEEDS)
+        return slot, action.slot
+
+    # The curves
+
+    def _effect(self, index: int, alpha: float, gain: float | None = None) -> float:
+        """What the seed adds to accuracy at this alpha, without noise; with another gain, what it would."""
+        slot = self.slots[index]
+        if alpha == 0.0 or slot.blueprint < 0:
+            return 0.0
+        if gain is None:
+            gain = self._phase.gains[index][slot.blueprint]
+        return alpha * gain * maturity(slot.clock, self.instance.epochs_to_learn[slot.blueprint])
+
+    def _least_harm(self, index: int) -> float:
+        blueprint = self.slots[index].blueprint
+        return max(phase.gains[index][blueprint] for phase in self.instance.phases)
+
+    def expected_accuracy(self) -> float:
+        """Validation accuracy without noise."""
+        return self._expected_at(self.report.epoch)
+
+    def _expected_at(self, epoch: int) -> float:
+        effects = sum(self._effect(index, slot.life.alpha) for index, slot in enumerate(self.slots))
+        return self._bare[epoch] + effects - self._scars
+
+    def _measure(self, epoch: int) -> None:
+        instance = self.instance
+        if epoch >= len(self._bare):
+            self._bare = host_curve(instance, 2 * epoch)
+        self._phase = instance.phase_at(epoch)
+        self._touched = self._touched or any(slot.life.alpha > 0.0 for slot in self.slots)
+        noise = noise_of(instance, self.seed, epoch)
+        expected = self._expected_at(epoch)
+        accuracy = measured(expected, instance.noise, noise[1 if self._touched else 0])
+        train_accuracy = measured(expected + generalisation_gap(instance, epoch), instance.noise, noise[2])
+        for index, slot in enumerate(self.slots):
+            self._read(index, slot, noise)
+        untrained = epoch == 0
+        gradient = host_gradient_norm(instance, epoch) * (1.0 + instance.noise * noise[3])
+        self.report = EpochReport(
+            epoch=epoch,
+            train_loss=None if untrained else loss_of(train_accuracy),
+            train_accuracy=None if untrained else train_accuracy,
+            validation_loss=loss_of(accuracy),
+            validation_accuracy=accuracy,
+            gradient_norm=None if untrained else gradient,
+            rolled_back=None,
+        )
+        self._govern()
+
+    def _read(self, index: int, slot: ToySlot, noise: Sequence[float]) -> None:
+        """What the ablated validation and the gradient say of one seed."""
+        life, sd = slot.life, self.instance.noise
+        if slot.blueprint < 0 or life.age == 0:
+            return
+        if life.stage is Stage.FOSSILIZED:  # part of the host: nothing is measured of it on its own
+            slot.probe = slot.gradient_norm = math.nan
+            return
+        grown_up = maturity(slot.clock, self.instance.epochs_to_learn[slot.blueprint])
+        slot.gradient_norm = 0.1 + (1.0 - grown_up)
+        if life.stage is Stage.TRAINING:
+            assert life.alpha_target is not None
+            slot.probe = self._effect(index, life.alpha_target) + sd * noise[5 + 2 * index]
+        else:
+            slot.probe = math.nan
+            slot.contribution = self._effect(index, life.alpha) + sd * noise[4 + 2 * index]
+
+    def _govern(self) -> None:
+        worst = min(
+            self._effect(index, slot.life.alpha, self._least_harm(index))
+            for index, slot in enumerate(self.slots)
+        )
+        if worst > CONDEMNED:
+            return
+        reason = f"validation accuracy {self.report.validation_accuracy:.3f} after a seed took {-worst:.3f}"
+        for slot in self.slots:
+            if slot.life.stage.is_live:
+                slot.life = Life(self.rules, births=slot.life.births)
+                slot.clear()
+        report = self.report
+        self.report = EpochReport(
+            report.epoch,
+            report.train_loss,
+            report.train_accuracy,
+            report.validation_loss,
+            report.validation_accuracy,
+            report.gradient_norm,
+            reason,
+        )
+
+    # Going on later
+
+    def state_dict(self) -> dict[str, object]:
+        return {
+            "case": self.instance.case,
+            "seed": self.seed,
+            "scars": self._scars,
+            "touched": self._touched,
+            "report": asdict(self.report),
+            "slots": [_slot_state(slot) for slot in self.slots],
+        }
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Of the same case and seed."""
+        slots, report = state["slots"], state["report"]
+        assert isinstance(slots, list)
+        assert isinstance(report, dict)
+        scars, touched = state["scars"], state["touched"]
+        assert isinstance(scars, float)
+        assert isinstance(touched, bool)
+        self._scars, self._touched = scars, touched
+        self.report = EpochReport(**report)
+        self._bare = host_curve(self.instance, max(2 * self.report.epoch, BLOCK))
+        self._phase = self.instance.phase_at(self.report.epoch)
+        self.slots = [_load_slot(saved, self.rules) for saved in slots]
+
+
+def measured(expected: float, noise: float, draw: float) -> float:
+    """An accuracy as validation shows it."""
+    return min(max(expected + noise * draw, 0.0), 1.0)
+
+
+def noise_of(instance: ToyInstance, seed: int, epoch: int) -> tuple[float, ...]:
+    return noise_block(instance.draw, seed, epoch // BLOCK, instance.slots)[epoch % BLOCK]
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _choose(name: str, value: object, choices: Sequence[object]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} is not a choice here; choose from {', '.join(map(str, choices))}")
+
+
+def _slot_state(slot: ToySlot) -> dict[str, object]:
+    life, ramp = slot.life, slot.life.ramp
+    return {
+        "stage": int(life.stage),
+        "fading": life.fading,
+        "age": life.age,
+        "epochs_in_stage": life.epochs_in_stage,
+        "births": life.births,
+        "alpha": life.alpha,
+        "alpha_target": life.alpha_target,
+        "style": None if life.style is None else str(life.style),
+        "tempo": life.tempo,
+        "ramp": None
+        if ramp is None
+        else [ramp.start, ramp.target, ramp.epochs, str(ramp.curve), ramp.elapsed],
+        "blueprint": slot.blueprint,
+        "clock": slot.clock,
+        "parameters": slot.parameters,
+        "contribution": slot.contribution,
+        "probe": slot.probe,
+        "gradient_norm": slot.gradient_norm,
+    }
+
+
+def _load_slot(saved: dict[str, object], rules: GrowthRules) -> ToySlot:
+    life_fields = ("fading", "age", "epochs_in_stage", "births", "alpha", "alpha_target", "tempo")
+    life = Life(rules, **{name: saved[name] for name in life_fields})  # type: ignore[arg-type]
+    life.stage = Stage(saved["stage"])  # type: ignore[arg-type]
+    life.style = None if saved["style"] is None else Style(saved["style"])  # type: ignore[arg-type]
+    ramp = saved["ramp"]
+    if isinstance(ramp, list):
+        start, target, epochs, curve, elapsed = ramp
+        life.ramp = Ramp(start, target, epochs, Curve(curve), elapsed)
+    slot_fields = ("blueprint", "clock", "parameters", "contribution", "probe", "gradient_norm")
+    return ToySlot(life, **{name: saved[name] for name in slot_fields})  # type: ignore[arg-type]

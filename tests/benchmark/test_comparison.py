@@ -1,0 +1,146 @@
+"""Tables from rows alone: a planted copy, a planted point, the gate, and the sentence they come to."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bench_rows import rows_of
+from esper.benchmark import BenchRow, BenchTable, RowsError, bench_table, gate, verdict
+from esper.benchmark.table import Comparison, score_table
+
+
+def flat(level: float, noise: float = 0.0) -> "object":
+    return lambda rng, _instance, _seed: level + noise * rng.standard_normal()
+
+
+def made(**arms: object) -> list[BenchRow]:
+    return rows_of(arms)  # type: ignore[arg-type]
+
+
+def between(table: BenchTable, treatment: str, control: str) -> Comparison:
+    return next(c for c in table.comparisons if (c.treatment, c.control) == (treatment, control))
+
+
+def test_a_copy_of_static_is_no_different_from_it() -> None:
+    rows = made(wait=flat(0.5), static=flat(0.55, 0.03))
+    rows += [replace(row, arm="fake") for row in rows if row.arm == "static"]
+    table = bench_table(rows, ["fake"])
+    found = between(table, "fake", "static")
+    assert (found.difference.value, found.difference.low, found.difference.high) == (0.0, 0.0, 0.0)
+    assert (found.p_value, found.improvement.value, found.finding) == (1.0, 0.5, "no difference")
+    assert between(table, "fake", "wait").finding == "better"
+    assert "no different from static, +0.00 [+0.00, +0.00] points" in " ".join(verdict(table))
+
+
+def test_a_planted_point_is_found() -> None:
+    rows = made(wait=flat(0.5), static=flat(0.55, 0.005), learned=flat(0.56, 0.005))
+    table = bench_table(rows, ["learned"])
+    found = between(table, "learned", "static")
+    assert found.difference.value == pytest.approx(0.01, abs=0.004)
+    assert found.finding == "better"
+    assert found.p_holm < 0.05
+    assert found.detectable is not None
+    assert 0.002 < found.detectable < 0.006
+    assert found.on_new_instances.high - found.on_new_instances.low > 0.0
+    worse = between(bench_table(rows, ["static"]), "static", "learned")
+    assert worse.finding == "worse"
+    assert worse.difference.value == -found.difference.value
+
+
+def test_findings_are_adjusted_for_the_number_of_comparisons() -> None:
+    """Nineteen copies of waiting, a little noisy: hardly one of them may be found to be anything."""
+    noise = {f"arm_{number}": flat(0.5, 0.02) for number in range(19)}
+    table = bench_table(made(wait=flat(0.5, 0.02), **noise), ["wait"])
+    assert sum(each.difference.sign != 0 for each in table.comparisons) >= 1
+    assert [each.finding for each in table.comparisons].count("no difference") == 19
+
+
+def test_the_gate_and_the_share_of_the_gap() -> None:
+    def each(rng: np.random.Generator, instance: int, seed: int) -> float:
+        del rng, seed
+        return 0.55 if instance % 2 else 0.65
+
+    rows = made(wait=flat(0.5), sbs=flat(0.55), vbs=each, learned=flat(0.57))
+    table = bench_table(rows, ["learned"])
+    assert table.headroom is not None
+    assert table.headroom.open
+    assert table.headroom.gap.value == pytest.approx(0.06)
+    assert table.notes[0].share is not None
+    assert table.notes[0].share.value == pytest.approx(1 / 3)
+    assert "+6.00 [+6.00, +6.00] points over the single best one, so there is something to decide" in gate(
+        table
+    )
+    assert "It closes 33 % [33, 33] of the gap" in " ".join(verdict(table))
+
+
+def test_without_headroom_nothing_is_claimed_of_it() -> None:
+    table = bench_table(made(wait=flat(0.5), sbs=flat(0.55, 0.03), vbs=flat(0.55, 0.03), a=flat(0.6)), ["a"])
+    assert "cannot show that deciding by instance pays" in gate(table)
+    assert table.notes[0].share is None
+    assert "It closes" not in " ".join(verdict(table))
+    assert "not measured" in gate(bench_table(made(wait=flat(0.5), a=flat(0.6)), ["a"]))
+
+
+def test_where_growth_hurts_is_where_the_best_schedule_waits() -> None:
+    rows = made(wait=flat(0.5), sbs=flat(0.4), vbs=flat(0.5), learned=flat(0.49))
+    hurt = {f"mnist1d:size={1000 + instance}" for instance in (0, 3)}
+    rows = [
+        replace(row, decisions="" if row.instance in hurt or not row.seed else "germinate mixer@1 t=0")
+        if row.arm == "vbs"
+        else row
+        for row in rows
+    ]
+    (notes,) = bench_table(rows, ["learned"]).notes
+    assert notes.hurt_instances == 2
+    assert notes.where_growth_hurts is not None
+    assert notes.where_growth_hurts.value == pytest.approx(-0.01)
+    told = verdict(bench_table(rows, ["learned"]))[-1]
+    assert told == (
+        "On the 2 instances where the best schedule is to wait it is worse than waiting, -1.00 [-1.00, -1.00] points."
+    )
+
+
+def test_several_training_seeds_widen_the_interval() -> None:
+    spread = {0: -0.05, 1: 0.0, 2: 0.05}
+    rows = rows_of({"wait": lambda *_: 0.5, "learned": lambda *_: 0.55}, members={"learned": 3})
+    rows = [
+        replace(row, test_accuracy=row.test_accuracy + spread[row.member])
+        if row.arm == "learned" and row.test_accuracy is not None
+        else row
+        for row in rows
+    ]
+    table = bench_table(rows, ["learned"])
+    found = between(table, "learned", "wait").difference
+    assert found.value == pytest.approx(0.05)
+    assert found.low == pytest.approx(0.0)
+    assert found.high == pytest.approx(0.1)
+    summary = next(arm for arm in table.arms if arm.arm == "learned")
+    assert (summary.members, summary.episodes) == (3, 120)
+    assert "learned (3 training seeds) is" in verdict(table)[0]
+
+
+def test_only_instances_that_all_have_played_count() -> None:
+    rows = made(wait=flat(0.5), a=flat(0.6))
+    table = bench_table([row for row in rows if row.key != ("a", 0, "mnist1d:size=1002", 3)], ["a"])
+    assert table.left_out == ("mnist1d:size=1002",)
+    assert len(table.instances) == 4
+    with pytest.raises(RowsError, match="no instance was played by every arm"):
+        bench_table([row for row in rows if row.arm == "wait" or row.seed], ["a"])
+    with pytest.raises(RowsError, match="no rows"):
+        score_table([])
+    part = bench_table(rows, ["a"], instances=("mnist1d:size=1001",), subset="one", order=("a", "wait"))
+    assert (part.subset, part.instances) == ("one", ("mnist1d:size=1001",))
+    assert [arm.arm for arm in part.arms] == ["a", "wait"]
+
+
+def test_a_condemned_host_is_worth_nothing() -> None:
+    rows = made(wait=flat(0.5), a=flat(0.5))
+    rows = [
+        replace(row, rolled_back="diverged", test_accuracy=None) if row.arm == "a" and not row.seed else row
+        for row in rows
+    ]
+    table = bench_table(rows, ["a"])
+    summary = next(arm for arm in table.arms if arm.arm == "a")
+    assert summary.condemned == 5
+    assert between(table, "a", "wait").difference.value == pytest.approx(-0.5 / 8, rel=0.2)

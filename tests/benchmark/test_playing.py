@@ -1,0 +1,251 @@
+"""Chunks: every arm meets the same hosts, rows say what happened, and what would be repeated is not played."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from esper.benchmark import BlindArm, LearnedArm, MatchedArm, RuleArm, ScheduleArm, find_controller
+from esper.benchmark.arms import Arm, Group
+from esper.benchmark.controllers import ControllerError, open_controller, require_fit
+from esper.benchmark.playing import Chunk, KnownControls, play_chunk
+from esper.benchmark.rows import BenchRow
+from esper.benchmark.suites import host_seed
+from esper.nissa import Checkpoints
+from esper.nissa.provenance import collect_provenance
+from esper.runs.ship import controller_of_run
+from esper.simic.building import build, evaluation_episodes
+from esper.simic.cloning import PolicyNetwork, clone_rule
+from esper.simic.config.training_config import TrainingConfig
+from esper.simic.evaluation import LearnedPlayer, play_cases
+from esper.simic.trainer import train_ppo_vectorized
+from esper.tolaria import final_report
+from esper.tolaria.data import TaskData
+from esper.tolaria.worlds.controls import ControlCurves
+from tiny_controllers import tiny_controller
+
+GROW = "germinate mixer@1 t=0; advance 1 t=1; fossilize 1 t=3"
+
+
+def play(
+    arm: Arm, case: str, known: dict[Group, list[BenchRow]] | None = None, *, member: int = 0
+) -> list[BenchRow]:
+    return play_chunk(Chunk(case, case, arm, member, (0, 1), known or {}))
+
+
+def without_seconds(rows: list[BenchRow]) -> list[BenchRow]:
+    return [replace(row, wall_seconds=0.0) for row in rows]
+
+
+def test_waiting_is_the_control_curve(tiny: str) -> None:
+    for row in play(RuleArm("wait"), tiny):
+        control = ControlCurves(7).curve(tiny, row.host_seed)
+        assert row.host_seed == host_seed(tiny, row.seed)
+        assert (row.validation_accuracies, row.validation_losses) == (control.accuracies, control.losses)
+        assert row.utility == row.validation_accuracy == control.accuracies[-1]
+        assert (row.added_parameters, row.decisions, row.seeds) == (0, "", ())
+        assert row.train_accuracies[0] is None
+        assert row.training_flops is not None
+        assert row.training_flops > 0
+        assert KnownControls({(tiny, row.host_seed): row}, 9).curve(tiny, row.host_seed).losses == (
+            *control.losses,
+            *[control.losses[-1]] * 2,
+        )
+
+
+def test_rows_do_not_depend_on_who_is_beside(tiny: str) -> None:
+    arm = ScheduleArm("sbs", {tiny: GROW})
+    together = without_seconds(play(arm, tiny))
+    alone = [play_chunk(Chunk(tiny, tiny, arm, 0, (seed,), {}))[0] for seed in (0, 1)]
+    assert together == without_seconds(alone)
+    assert together[0].validation_losses != together[1].validation_losses
+
+
+def test_a_schedule_is_told_as_it_was_executed(tiny: str) -> None:
+    for row in play(ScheduleArm("sbs", {tiny: GROW}), tiny):
+        assert row.decisions == (
+            "germinate mixer@blocks.1 t=0; advance blocks.1 t=1; fossilize blocks.1 t=4"  # it held since 4
+        )
+        (seed,) = row.seeds
+        assert (seed.slot, seed.blueprint, seed.fossilized, seed.kept) == ("blocks.1", "mixer", True, True)
+        assert seed.contribution is not None
+        assert row.added_parameters == seed.parameters
+        assert row.validation_accuracy is not None
+        rent = 0.01 * seed.parameters / row.host_parameters
+        assert row.utility == pytest.approx(row.validation_accuracy - rent)
+    again = ScheduleArm("vbs", {tiny: play(ScheduleArm("sbs", {tiny: GROW}), tiny)[0].decisions})
+    assert [row.validation_losses for row in play(again, tiny)] == [
+        row.validation_losses for row in play(ScheduleArm("sbs", {tiny: GROW}), tiny)
+    ]
+
+
+def test_matched_arms_have_what_was_kept(tiny: str) -> None:
+    wait, grown = play(RuleArm("wait"), tiny), play(ScheduleArm("grown", {tiny: GROW}), tiny)
+    known = {("wait", 0, tiny): wait, ("grown", 0, tiny): grown}
+    for name in ("static", "from_birth", "from_scratch", "random_matched"):
+        rows = play(MatchedArm(name, "grown", 1), tiny, known)
+        assert [row.arm for row in rows] == [name] * 2
+        assert {row.host_parameters for row in rows} == {wait[0].host_parameters}
+        assert [row.host_seed for row in rows] == [row.host_seed for row in wait]
+        assert all(row.instance == tiny for row in rows)
+        if name == "static":
+            assert all(not row.decisions and not row.seeds for row in rows)
+            assert rows[0].parameters == pytest.approx(grown[0].parameters, rel=0.05)
+        if name == "from_birth":
+            assert rows[0].validation_losses == grown[0].validation_losses  # it was born at 0 there, too
+        if name == "from_scratch":
+            assert not rows[0].decisions
+            assert rows[0].parameters == grown[0].parameters
+            assert rows[0].training_flops != grown[0].training_flops
+        if name == "random_matched":
+            assert rows[0].decisions.count("germinate") == 1
+
+
+def test_nothing_kept_is_nothing_to_match(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = play(RuleArm("wait"), tiny)
+    known = {("wait", 0, tiny): wait, ("idle", 0, tiny): [replace(row, arm="idle") for row in wait]}
+    monkeypatch.setattr("esper.benchmark.playing.play_cases", None)
+    rows = play(MatchedArm("static", "idle", 1), tiny, known)
+    assert rows == [replace(row, arm="static") for row in wait]
+    assert play(ScheduleArm("vbs", {tiny: ""}), tiny, known) == [replace(row, arm="vbs") for row in wait]
+
+
+def test_members_of_the_reference_take_turns() -> None:
+    arm = MatchedArm("static", "learned", 3)
+    assert arm.needs(0, "a", ("a", "b")) == (
+        ("wait", 0, "a"),
+        ("learned", 0, "a"),
+        ("learned", 1, "a"),
+        ("learned", 2, "a"),
+    )
+
+
+def test_a_blind_copy_takes_the_next_instance(tiny: str) -> None:
+    arm = BlindArm("grown", 2)
+    assert arm.needs(0, "b", ("a", "b", "c")) == (("grown", 0, "c"), ("grown", 1, "c"))
+    assert arm.needs(0, "c", ("a", "b", "c")) == (("grown", 0, "a"), ("grown", 1, "a"))
+    grown = play(ScheduleArm("grown", {tiny: GROW}), tiny)
+    idle = [replace(row, member=1, decisions="") for row in grown]
+    rows = play(arm, tiny, {("grown", 0, "other"): grown, ("grown", 1, "other"): idle})
+    assert [row.decisions for row in rows] == [grown[0].decisions, ""]
+
+
+def test_the_test_split_is_opened_once_an_episode(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[TaskData] = []
+    real = final_report.test_score
+
+    def counted(model: object, data: TaskData) -> object:
+        opened.append(data)
+        return real(model, data)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(final_report, "test_score", counted)
+    play(RuleArm("probe_and_keep"), tiny)
+    assert len(opened) == 2
+
+
+# Controllers
+
+
+@pytest.fixture
+def run(tiny: str, tmp_path: Path) -> Path:
+    config = TrainingConfig.of(
+        {
+            "suite": tiny,
+            "num_envs": 2,
+            "num_minibatches": 1,
+            "hidden_size": 16,
+            "rounds": 1,
+            "eval_every": 0,
+            "pool_cases": 1,
+            "pool_host_seeds": 1,
+            "freeze_tempo": 3,
+        }
+    )
+    config.save(_made(tmp_path / "run") / "config.json")
+    train_ppo_vectorized(config, checkpoints=Checkpoints(tmp_path / "run" / "checkpoints"))
+    return tmp_path / "run"
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def test_a_controller_plays_as_it_was_trained(tiny: str, run: Path) -> None:
+    file = find_controller(run)
+    known = {("wait", 0, tiny): play(RuleArm("wait"), tiny)}
+    rows = play(LearnedArm("learned", (file,)), tiny, known)
+    config = TrainingConfig.load(run / "config.json")
+    training = build(config)
+    training.agent.load(file.checkpoint)
+    wanted = [(tiny, host_seed(tiny, seed)) for seed in (0, 1)]
+    arena = evaluation_episodes(training, config, 2)
+    judged = play_cases(LearnedPlayer(training.agent.actor), arena, wanted, look=lambda *_: 1)
+    assert [row.utility for row in rows] == [one.summary.utility for one in judged]
+    require_fit(file, tiny)
+
+
+def test_an_exported_controller_plays_as_its_run(
+    tiny: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = find_controller(run)
+    provenance = collect_provenance(seeds={}, device="cpu", precision="fp32")
+    (run / "provenance.json").write_text(provenance.model_dump_json())
+    controller_of_run(run, checkpoint.checkpoint, name="mine").save(tmp_path / "mine")
+    exported = find_controller(tmp_path / "mine")
+    known = {("wait", 0, tiny): play(RuleArm("wait"), tiny)}
+    first, again = (play(LearnedArm("learned", (file,)), tiny, known) for file in (checkpoint, exported))
+    assert [row.decisions for row in first] == [row.decisions for row in again]
+    assert [row.utility for row in first] == [row.utility for row in again]
+    monkeypatch.setattr("esper.tamiyo.controller.SHIPPED", tmp_path)
+    assert find_controller(Path("mine")) == exported
+    shutil.copytree(tmp_path / "mine", tmp_path / "torn")
+    (tmp_path / "torn" / "weights.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(ControllerError, match="damaged, or replaced"):
+        open_controller(find_controller(tmp_path / "torn"), "toy")
+
+
+def test_a_controller_serves_hosts_of_another_kind(tiny: str, tmp_path: Path) -> None:
+    """Its card tells of one slot and one blueprint; these hosts have others."""
+    tiny_controller(scale=3.0).save(tmp_path / "foreign")
+    file = find_controller(tmp_path / "foreign")
+    require_fit(file, tiny)
+    known = {("wait", 0, tiny): play(RuleArm("wait"), tiny)}
+    rows = play(LearnedArm("foreign", (file,)), tiny, known)
+    assert all(row.utility is not None for row in rows)
+    assert any("germinate" in row.decisions for row in rows)
+
+
+def test_a_cloned_network_is_a_controller(tmp_path: Path) -> None:
+    config = TrainingConfig.preset("toy", num_envs=4, num_minibatches=1, hidden_size=16, pool_cases=8)
+    network, _ = clone_rule(config, "probe_and_keep", episodes=8, held_out=1)
+    network.save(tmp_path / "clone.safetensors")
+    file = find_controller(tmp_path / "clone.safetensors")
+    require_fit(file, "toy")
+    case = "toy:draw=3"
+    known = {("wait", 0, case): play_chunk(Chunk("toy", case, RuleArm("wait"), 0, (0, 1), {}))}
+    rows = play_chunk(Chunk("toy", case, LearnedArm("clone", (file,)), 0, (0, 1), known))
+    assert [row.arm for row in rows] == ["clone", "clone"]
+    assert all(row.utility is not None for row in rows)
+    PolicyNetwork(network.space).save(tmp_path / "bare.safetensors")
+    with pytest.raises(ControllerError, match="does not say what settings"):
+        open_controller(find_controller(tmp_path / "bare.safetensors"), "toy")
+
+
+def test_controllers_are_found_and_mistakes_are_told(run: Path, tmp_path: Path) -> None:
+    best = run / "checkpoints" / "best.pt"
+    last = run / "checkpoints" / "last.pt"
+    assert find_controller(run).checkpoint == (best if best.exists() else last)
+    assert find_controller(last).digest == find_controller(last).digest
+    with pytest.raises(ControllerError, match="there is no such controller, run or checkpoint"):
+        find_controller(tmp_path / "none.pt")
+    with pytest.raises(
+        ControllerError, match="is not the folder of a controller, or of a run with a checkpoint"
+    ):
+        find_controller(tmp_path)
+    with pytest.raises(ControllerError, match="does not fit the hosts of mnist1d"):
+        require_fit(find_controller(run), "mnist1d")
+    last.write_bytes(b"nonsense")
+    with pytest.raises(ControllerError, match="refused, it holds something else"):
+        open_controller(find_controller(last), "toy")

@@ -1,0 +1,173 @@
+"""Running: resumable, the same over processes, stopped when asked, and refused when it cannot work."""
+
+from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from esper.benchmark import (
+    BenchMismatch,
+    BenchPlan,
+    BenchProgress,
+    BlindArm,
+    MatchedArm,
+    PlanError,
+    RowStore,
+    RuleArm,
+    ScheduleArm,
+    bench_suite,
+    read_record,
+    run_bench,
+)
+from esper.benchmark.playing import Chunk, play_chunk
+from esper.benchmark.record import merge_record, record_of
+from esper.benchmark.rows import BenchRow, RowsError
+from esper.benchmark.runner import LOST_PROCESS, _Ledger, _next_ready, _Queue
+from esper.benchmark.suites import BenchSuite
+
+ARMS = (
+    RuleArm("wait"),
+    RuleArm("probe_and_keep"),
+    MatchedArm("from_birth", "probe_and_keep", 1),
+    BlindArm("probe_and_keep", 1),
+)
+
+
+def toy_plan(**changes: object) -> BenchPlan:
+    plan = BenchPlan(bench_suite("toy").first(3), ARMS, 11, "probe_and_keep", ("probe_and_keep",))
+    return replace(plan, **changes)  # type: ignore[arg-type]
+
+
+def timeless(rows: list[BenchRow]) -> list[BenchRow]:
+    return [replace(row, wall_seconds=0.0) for row in rows]
+
+
+def stopping(after: int) -> Callable[[BenchProgress], None]:
+    def tell(progress: BenchProgress) -> None:
+        if progress.done >= after:
+            raise KeyboardInterrupt
+
+    return tell
+
+
+def test_every_arm_meets_every_host(tmp_path: Path) -> None:
+    told: list[BenchProgress] = []
+    plan = toy_plan()
+    assert run_bench(plan, RowStore(tmp_path), tell=told.append) is None
+    rows = RowStore(tmp_path).read()
+    assert len(rows) == len({row.key for row in rows}) == plan.episodes == 3 * 11 * 4
+    hosts = {(row.instance, row.seed, row.host_seed) for row in rows}
+    assert len(hosts) == 33  # the same for every arm
+    assert (told[0].done, told[0].seconds_left, told[0].latest) == (0, None, None)
+    assert [each.done for each in told[1:3]] == [8, 11]  # eight side by side, and then the rest
+    assert (told[-1].done, told[-1].seconds_left) == (132, 0.0)
+    assert (tmp_path / "rows.parquet").exists()
+
+
+def test_a_killed_benchmark_goes_on_and_ends_the_same(tmp_path: Path) -> None:
+    plan = toy_plan(seeds=2)
+    run_bench(plan, RowStore(tmp_path / "whole"))
+    with pytest.raises(KeyboardInterrupt):
+        run_bench(plan, RowStore(tmp_path / "killed"), tell=stopping(10))
+    kept = RowStore(tmp_path / "killed").read()
+    assert len(kept) == 10
+    told: list[BenchProgress] = []
+    run_bench(plan, RowStore(tmp_path / "killed"), tell=told.append)
+    assert told[0].done == 10
+    rows = RowStore(tmp_path / "killed").read()
+    assert timeless(rows) == timeless(RowStore(tmp_path / "whole").read())
+    assert all(row in rows for row in kept)  # not played again
+    run_bench(toy_plan(seeds=3), RowStore(tmp_path / "killed"), tell=told.append)
+    assert len(RowStore(tmp_path / "killed").read()) == 36
+
+
+def test_the_clock_stops_it(tmp_path: Path) -> None:
+    assert run_bench(toy_plan(), RowStore(tmp_path), minutes=0.0) == "the clock"
+    assert RowStore(tmp_path).read() == []
+
+
+@pytest.mark.slow  # each process imports torch
+def test_processes_play_the_same(tmp_path: Path) -> None:
+    plan = toy_plan(seeds=2)
+    run_bench(plan, RowStore(tmp_path / "one"))
+    run_bench(plan, RowStore(tmp_path / "two"), processes=2)
+    assert timeless(RowStore(tmp_path / "two").read()) == timeless(RowStore(tmp_path / "one").read())
+
+
+def test_nothing_is_played_before_what_it_needs(tmp_path: Path) -> None:
+    plan, ledger = toy_plan(seeds=2), _Ledger()
+    case = plan.suite.instances[0]
+    queue: _Queue = [(("from_birth", 0, case), ARMS[2], (0, 1)), (("wait", 0, case), ARMS[0], (0, 1))]
+    chunk = _next_ready(plan, ledger, queue)
+    assert chunk is not None
+    assert chunk.group == ("wait", 0, case)
+    assert _next_ready(plan, ledger, queue) is None
+    run_bench(plan, RowStore(tmp_path))
+    for row in RowStore(tmp_path).read():
+        ledger.add(row)
+    chunk = _next_ready(plan, ledger, queue)
+    assert chunk is not None
+    assert set(chunk.known) == {("wait", 0, case), ("probe_and_keep", 0, case)}
+
+
+def test_a_lost_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(chunk: Chunk) -> list[BenchRow]:
+        if chunk.arm.name != "wait":
+            raise BrokenProcessPool("killed")
+        return play_chunk(chunk)
+
+    monkeypatch.setattr("esper.benchmark.runner.play_chunk", lost)
+    assert run_bench(toy_plan(seeds=2), RowStore(tmp_path)) == LOST_PROCESS
+    assert len(RowStore(tmp_path).read()) == 6
+
+
+def test_a_failure_leaves_what_was_finished(tmp_path: Path) -> None:
+    plan = toy_plan(arms=(RuleArm("wait"), RuleArm("schedule")), reference="wait", treatments=())
+    with pytest.raises(TypeError, match="schedule"):
+        run_bench(plan, RowStore(tmp_path))
+    assert len(RowStore(tmp_path).read()) == 33
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"arms": ARMS[1:]}, "expected wait"),
+        ({"arms": (ARMS[0], ARMS[0])}, "named twice"),
+        ({"arms": (ARMS[0], ARMS[2], ARMS[1])}, "from_birth needs probe_and_keep before it"),
+        ({"seeds": 0}, "seeds is 0"),
+        ({"reference": "nobody"}, "no arm is named 'nobody'"),
+        ({"treatments": ("nobody",)}, "no arm is named 'nobody'"),
+    ],
+)
+def test_plans_that_cannot_work_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        toy_plan(**changes)
+
+
+def test_a_folder_is_of_one_benchmark(tmp_path: Path) -> None:
+    with pytest.raises(RowsError, match="holds no benchmark"):
+        read_record(tmp_path)
+    merge_record(tmp_path, record_of(toy_plan(), {"esper": "1"}))
+    more = toy_plan(seeds=12, arms=(*ARMS, RuleArm("plateau")), treatments=("plateau",))
+    record = merge_record(tmp_path, record_of(more, {"esper": "2"}))
+    assert record == read_record(tmp_path)
+    assert (record.seeds, record.treatments) == (12, ("probe_and_keep", "plateau"))
+    assert list(record.arms) == ["wait", "probe_and_keep", "from_birth", "blind", "plateau"]
+    assert [each["esper"] for each in record.provenance] == ["1", "2"]
+    other = replace(toy_plan(), suite=BenchSuite("toy_shift", ("toy:draw=1", "toy:draw=2")))
+    with pytest.raises(BenchMismatch, match="holds a benchmark of toy, not of toy_shift"):
+        merge_record(tmp_path, record_of(other, {}))
+    cases = bench_suite("toy").first(3).instances
+    for schedule, fits in (("germinate a@0 t=0", True), ("germinate b@0 t=0", False)):
+        arms = (ARMS[0], ScheduleArm("sbs", dict.fromkeys(cases, schedule)))
+        plan = toy_plan(arms=arms, reference="wait", treatments=())
+        if fits:
+            merge_record(tmp_path, record_of(plan, {}))
+            continue
+        with pytest.raises(BenchMismatch, match="has rows of another sbs"):
+            merge_record(tmp_path, record_of(plan, {}))
+    (tmp_path / "bench.json").write_text("{}")
+    with pytest.raises(RowsError, match=r"bench\.json: "):
+        read_record(tmp_path)

@@ -1,0 +1,135 @@
+"""The governor's rules, each at its edge."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from esper.kasmina.governor import Governor, GovernorRules, Verdict, Vitals
+
+WELL = Vitals(
+    train_loss=0.5, gradient_norm=1.0, validation_loss=0.6, validation_accuracy=0.8, seeds_finite=True
+)
+
+
+def _governor(best: float = 0.0) -> Governor:
+    return Governor(GovernorRules(), chance_accuracy=0.2, untrained_loss=1.5, best_accuracy=best)
+
+
+def test_a_host_that_is_well_goes_on_and_is_worth_remembering() -> None:
+    governor = _governor()
+    assert governor.judge(WELL) is None
+    assert governor.content
+    assert governor.best_accuracy == 0.8
+    assert governor.rollbacks == 0
+
+
+@pytest.mark.parametrize("field", ["train_loss", "gradient_norm", "validation_loss"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_noticed_at_once(field: str, value: float) -> None:
+    governor = _governor()
+    assert governor.judge(replace(WELL, **{field: value})) is Verdict.NOT_FINITE  # type: ignore[arg-type]
+    assert (governor.rollbacks, governor.consecutive, governor.content) == (1, 1, False)
+
+
+def test_a_broken_seed_is_noticed_at_once() -> None:
+    assert _governor().judge(replace(WELL, seeds_finite=False)) is Verdict.SEED_NOT_FINITE
+
+
+def test_divergence_is_over_three_times_the_loss_of_a_guess() -> None:
+    assert _governor().judge(replace(WELL, train_loss=4.5)) is None
+    assert _governor().judge(replace(WELL, train_loss=math.nextafter(4.5, 5.0))) is Verdict.DIVERGED
+
+
+def test_overfitting_is_no_divergence() -> None:
+    assert _governor().judge(replace(WELL, validation_loss=50.0)) is None
+
+
+def test_collapse_needs_two_epochs_at_chance() -> None:
+    governor = _governor(best=0.8)  # 0.6 above chance: a tenth of it is 0.06
+    fallen = replace(WELL, validation_accuracy=0.26)
+    assert governor.judge(fallen) is None
+    assert not governor.content  # not an epoch to go back to
+    assert governor.judge(fallen) is Verdict.COLLAPSED
+
+
+def test_after_a_collapse_the_count_begins_again() -> None:
+    governor = _governor(best=0.8)
+    fallen = replace(WELL, validation_accuracy=0.2)
+    verdicts = [governor.judge(fallen) for _ in range(4)]
+    assert verdicts == [None, Verdict.COLLAPSED, None, Verdict.COLLAPSED]
+
+
+def test_what_is_left_may_be_nothing_at_all() -> None:
+    governor = Governor(
+        GovernorRules(collapse_share=0.0, collapse_patience=1), 0.25, untrained_loss=1.5, best_accuracy=0.75
+    )
+    assert governor.judge(replace(WELL, validation_accuracy=0.375)) is None
+    assert governor.judge(replace(WELL, validation_accuracy=0.25)) is Verdict.COLLAPSED
+
+
+def test_just_above_chance_is_no_collapse() -> None:
+    governor = _governor(best=0.8)
+    fallen = replace(WELL, validation_accuracy=0.27)
+    assert [governor.judge(fallen) for _ in range(4)] == [None] * 4
+
+
+def test_an_epoch_in_between_begins_the_count_again() -> None:
+    governor = _governor(best=0.8)
+    fallen = replace(WELL, validation_accuracy=0.2)
+    assert [governor.judge(vitals) for vitals in (fallen, WELL, fallen)] == [None] * 3
+
+
+def test_a_host_that_never_learned_cannot_collapse() -> None:
+    untaught = replace(WELL, validation_accuracy=0.2)
+    learned, not_yet = _governor(best=0.29), _governor(best=0.27)  # a tenth of the way from 0.2 to 1 is 0.28
+    assert [not_yet.judge(untaught) for _ in range(4)] == [None] * 4
+    assert [learned.judge(untaught) for _ in range(2)] == [None, Verdict.COLLAPSED]
+
+
+def test_new_data_forgive_what_was_lost_of_the_old() -> None:
+    governor = _governor(best=0.8)
+    fallen = replace(WELL, validation_accuracy=0.2)
+    governor.judge(fallen)
+    governor.forget_best()
+    assert [governor.judge(fallen) for _ in range(3)] == [None] * 3
+
+
+def test_it_gives_up_after_three_in_a_row_and_a_good_epoch_begins_again() -> None:
+    governor, broken = _governor(), replace(WELL, train_loss=math.nan)
+    for vitals, gives_up in (
+        (broken, False),
+        (broken, False),
+        (WELL, False),
+        (broken, False),
+        (broken, False),
+    ):
+        governor.judge(vitals)
+        assert governor.gives_up is gives_up
+    governor.judge(broken)
+    assert governor.gives_up
+    assert governor.rollbacks == 5
+
+
+def test_its_memory_can_be_saved() -> None:
+    governor, twin = _governor(), _governor()
+    governor.judge(replace(WELL, train_loss=math.nan))
+    governor.judge(WELL)
+    governor.judge(replace(WELL, validation_accuracy=0.2))
+    twin.load_state_dict(governor.state_dict())
+    assert twin == governor
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "bound"),
+    [
+        ("divergence_factor", 1.0, "> 1"),
+        ("collapse_patience", 0, ">= 1"),
+        ("learned_margin", -0.1, ">= 0"),
+        ("max_consecutive", 0, ">= 1"),
+        ("collapse_share", math.nan, ">= 0"),
+    ],
+)
+def test_rules_that_make_no_sense_are_refused(field: str, value: float, bound: str) -> None:
+    with pytest.raises(ValueError, match=rf"GovernorRules.{field} must be {bound}, not"):
+        GovernorRules(**{field: value})  # type: ignore[arg-type]

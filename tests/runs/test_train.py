@@ -1,0 +1,85 @@
+"""`esper.train`: the run's folder, its record and its result; and what the pages say about it is true."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import esper
+from esper.cli import main
+from esper.leyline import RoundFinished, RunFinished, RunStarted
+from esper.nissa import RunError, describe_run, read_run
+from esper.simic.config.errors import ConfigError
+from esper.simic.reports import News
+
+pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
+ROOT = Path(__file__).parents[2]
+SMALL = "--num-envs 4 --num-minibatches 1 --rounds 2 --eval-episodes 4 --pool-cases 5 --no-run-tensorboard"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def small(**changes: object) -> esper.TrainingConfig:
+    settings = {"num_envs": 4, "num_minibatches": 1, "rounds": 2, "eval_every": 0, "pool_cases": 5}
+    return esper.TrainingConfig.preset("toy", **{**settings, "run_tensorboard": False, **changes})
+
+
+def test_a_run_from_python() -> None:
+    news: list[News] = []
+    result = esper.train(small(run_name="mine"), progress=news.append)
+    assert result.directory == Path("runs/mine")
+    assert (result.rounds, result.interrupted) == (2, None)
+    assert result.last_checkpoint == Path("runs/mine/checkpoints/last.pt")
+    assert describe_run(result.directory).standing == "finished"
+    assert [type(one) for one in news if isinstance(one, RunStarted | RoundFinished | RunFinished)] == [
+        RunStarted,
+        RoundFinished,
+        RoundFinished,
+        RunFinished,
+    ]
+    recorded = [record.event for record in read_run(result.directory)]
+    assert [event for event in recorded if isinstance(event, RoundFinished)] == [
+        event for event in news if isinstance(event, RoundFinished)
+    ]
+
+
+def test_a_name_is_made_and_never_taken_twice() -> None:
+    result = esper.train(small())
+    assert result.directory is not None
+    assert result.directory.name.startswith("toy-20")
+    with pytest.raises(RunError, match="exists; resume it or choose another name"):
+        esper.train(small(run_name=result.directory.name))
+    again = esper.train(small(run_name=result.directory.name), resume=True)
+    assert again.env_steps == result.env_steps  # there was nothing left to do
+
+
+def test_what_cannot_be_trained_begins_no_run() -> None:
+    with pytest.raises(ConfigError, match="suite is 'nope'; expected a suite"):
+        esper.train(small(suite="nope"))
+    assert not Path("runs").exists()
+    with pytest.raises(
+        ConfigError, match=r"menu has 'mixr'; the hosts of toy are offered .*did you mean 'mixer'"
+    ):
+        esper.train(small(menu="norm,mixr"))
+    assert not Path("runs").exists()
+
+
+def test_the_readmes_commands_work(capsys: pytest.CaptureFixture[str]) -> None:
+    section = (ROOT / "README.md").read_text().partition("## Train a controller")[2]
+    (block,) = re.findall(r"```bash\n(.*?)```", section.partition("\n## ")[0], flags=re.DOTALL)
+    commands = [shlex.split(line, comments=True) for line in block.splitlines()]
+    assert [command[1] for command in commands] == ["train", "evaluate", "controllers", "sql"]
+    for command in commands:
+        smaller = shlex.split(SMALL) if command[1] == "train" else []
+        assert main([*command[1:], *smaller]) == 0
+    assert "approx_kl" in capsys.readouterr().out
+
+
+def test_the_commands_pages_python_runs() -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/command.md").read_text(), flags=re.DOTALL)
+    exec(compile(block, "command.md", "exec"), {})
+    assert Path("runs/first/events.jsonl").is_file()

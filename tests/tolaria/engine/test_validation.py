@@ -1,0 +1,121 @@
+"""Validation under coalitions: what is on, what is measured, and that measuring changes nothing."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from esper.kasmina.coalitions import forward_coalitions
+from esper.tolaria.engine.host import TrainedHost
+from esper.tolaria.engine.population import Population
+from esper.tolaria.engine.validation import plan_coalitions
+from esper.tolaria.worlds.engine import read
+from tiny_tasks import advance, germinate
+
+
+def _grown(*, blended: int | None = 0, isolated: int | None = 2) -> tuple[Population, TrainedHost]:
+    """A host with a blended seed in one slot and one in TRAINING in another."""
+    population = Population(1)
+    host = population.begin(0, "tiny", 0)
+    if blended is not None:
+        host.apply(germinate(blended))
+    if isolated is not None:
+        host.apply(germinate(isolated, "mixer"))
+    host.model.tick()
+    population.train_epoch()
+    if blended is not None:
+        host.apply(advance(blended))
+    for _ in range(2):
+        host.model.tick()
+        population.train_epoch()
+    return population, host
+
+
+def test_coalitions_are_bitmasks_without_repeats() -> None:
+    _, host = _grown()
+    plan = plan_coalitions(host)
+    assert plan.masks == (
+        0b001,
+        0b000,
+        0b101,
+    )  # as it is; the blended one off, which is none; the isolated one on
+    assert plan.toggled == (1, 2)
+    assert plan.training == (False, True)
+    blended = host.slots[0].alpha
+    assert 0.0 < blended < 1.0
+    assert plan.alphas == ((blended, 0.0), (0.0, 0.0), (blended, 1.0))
+
+
+def test_without_live_seeds_there_is_one_coalition() -> None:
+    _, host = _grown(blended=None, isolated=None)
+    assert plan_coalitions(host).masks == (0,)
+
+
+def test_scores_equal_separate_passes() -> None:
+    population, host = _grown()
+    scores = population.validate()
+    plan, validation = scores.plans[0], host.validation
+    host.model.eval()
+    for place, mask in enumerate(plan.masks):
+        names = {slot.name for index, slot in enumerate(host.slots) if mask >> index & 1}
+        with torch.no_grad():
+            logits = forward_coalitions(host.model, validation.inputs, [names])[0]
+        loss = F.cross_entropy(logits, validation.targets)
+        accuracy = (logits.argmax(1) == validation.targets).float().mean()
+        assert scores.loss[0, place].item() == pytest.approx(loss.item(), abs=1e-6)
+        assert scores.accuracy[0, place].item() == pytest.approx(accuracy.item(), abs=1e-6)
+
+
+def test_stacked_coalitions_equal_separate_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What CUDA does, on the CPU: several rows a sample, in several parts."""
+    from esper.tolaria.engine import validation
+
+    population, host = _grown()
+    plan, scores = plan_coalitions(host), population.validate()
+    monkeypatch.setattr(validation, "ROWS_AT_ONCE", 40)
+    out = torch.empty(len(plan.masks), 2)
+    validation.validate_host(host, plan, torch.tensor(plan.alphas), out)
+    assert torch.allclose(out[:, 0], scores.loss[0], atol=1e-6)
+    assert torch.allclose(out[:, 1], scores.accuracy[0], atol=1e-6)
+
+
+def test_validation_in_parts_equals_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    from esper.tolaria.engine import validation
+
+    population, _ = _grown()
+    whole = population.validate()
+    monkeypatch.setattr(validation, "ELEMENTS_AT_ONCE", 7 * 13 + 5)  # seven samples at a time, of 47
+    parts = population.validate()
+    assert torch.allclose(parts.loss, whole.loss, rtol=0.0, atol=1e-6)
+    assert torch.allclose(parts.accuracy, whole.accuracy, rtol=0.0, atol=1e-6)
+
+
+def test_measuring_changes_nothing() -> None:
+    population, host = _grown()
+    before = {name: tensor.clone() for name, tensor in host.model.state_dict().items()}
+    snapshots, training = host.snapshots(), host.model.training
+    population.validate()
+    assert host.snapshots() == snapshots
+    assert host.model.training == training
+    assert all(torch.equal(before[name], tensor) for name, tensor in host.model.state_dict().items())
+
+
+def test_contribution_and_probe_are_differences_of_accuracy() -> None:
+    population, _ = _grown()
+    numbers = read(None, population.validate())[0]
+    accuracy = {mask: pair[1] for mask, pair in numbers.coalitions.items()}
+    blended, isolated = numbers.seeds
+    assert blended.contribution == pytest.approx(accuracy[0b001] - accuracy[0b000])
+    assert blended.probe is None
+    assert isolated.probe == pytest.approx(accuracy[0b101] - accuracy[0b001])
+    assert isolated.contribution is None
+    assert numbers.validation_accuracy == accuracy[0b001]
+
+
+def test_hosts_with_fewer_coalitions_leave_the_rest_unknown() -> None:
+    population = Population(2)
+    for index in range(2):
+        population.begin(index, "tiny", index)
+    population.host(1).apply(germinate())
+    population.host(1).model.tick()
+    scores = population.validate()
+    assert torch.isnan(scores.accuracy).tolist() == [[False, True], [False, False]]

@@ -1,0 +1,243 @@
+"""The engine as a world: reports, settling, and a host saved in the middle of its life."""
+
+import io
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from esper.kasmina.settling import settle, utility
+from esper.leyline import ActionSpec, LifecycleOp, Stage, World
+from esper.tolaria.engine.host import TrainedHost
+from esper.tolaria.tasks import OptimiserSpec, forget, register
+from esper.tolaria.worlds.engine import EngineWorld
+from tiny_tasks import advance, germinate, picture_task
+
+SCRIPT: dict[int, ActionSpec] = {
+    0: germinate(0),
+    1: advance(0),
+    2: germinate(2, "mixer"),
+    4: ActionSpec(LifecycleOp.PRUNE, "blocks.0", alpha_speed=3),
+    5: advance(2),
+    9: ActionSpec(LifecycleOp.FOSSILIZE, "blocks.2"),
+}
+EPOCHS = 12
+
+
+def _play(world: EngineWorld, epochs: range) -> list[object]:
+    told: list[object] = []
+    for epoch in epochs:
+        if epoch in SCRIPT:
+            world.apply(0, SCRIPT[epoch])
+        world.epoch([0])
+        told.append((world.host(0).report, world.host(0).snapshots()))
+    return told
+
+
+def _begun(case: str = "tiny:change=6", seed: int = 7) -> EngineWorld:
+    world = EngineWorld(1)
+    world.begin(0, case, seed)
+    return world
+
+
+def test_the_engine_is_a_world() -> None:
+    world: World = _begun()
+    assert world.host(0).report.epoch == 0
+
+
+def test_the_same_seed_gives_the_same_life() -> None:
+    assert _play(_begun(), range(EPOCHS)) == _play(_begun(), range(EPOCHS))
+    assert _play(_begun(seed=8), range(EPOCHS)) != _play(_begun(seed=7), range(EPOCHS))
+
+
+def test_a_host_learns() -> None:
+    world = _begun("tiny")
+    untrained = world.host(0).report
+    assert untrained.train_loss is None
+    for _ in range(EPOCHS):
+        world.epoch([0])
+    trained = world.host(0).report
+    assert trained.epoch == EPOCHS
+    assert trained.validation_accuracy is not None
+    assert untrained.validation_accuracy is not None
+    assert trained.validation_accuracy > untrained.validation_accuracy + 0.3
+    assert trained.validation_loss < 0.5 * untrained.validation_loss
+
+
+def test_what_was_measured_of_a_seed_is_told_to_its_slot() -> None:
+    world = _begun("tiny")
+    world.apply(0, germinate())
+    world.epoch([0])
+    reading = world.host(0).readings()[1]
+    assert reading.probe == reading.probe  # not NaN
+    assert reading.contribution != reading.contribution
+    assert reading.gradient_norm > 0.0
+    assert reading.legal >> LifecycleOp.ADVANCE & 1
+    world.apply(0, advance())
+    world.epoch([0])
+    reading = world.host(0).readings()[1]
+    assert reading.contribution == reading.contribution
+    assert reading.probe != reading.probe
+
+
+@pytest.mark.parametrize("saved_at", [1, 2, 3, 5, 6, 7, 10])
+def test_a_host_saved_mid_episode_goes_on_bit_for_bit(saved_at: int) -> None:
+    world = _begun()
+    _play(world, range(saved_at))
+    file = io.BytesIO()
+    torch.save(world.state_dict(0), file)
+    rest = _play(world, range(saved_at, EPOCHS))
+
+    file.seek(0)
+    twin = EngineWorld(1)
+    twin.load_state_dict(0, torch.load(file, weights_only=True))
+    assert _play(twin, range(saved_at, EPOCHS)) == rest
+    for ours, theirs in zip(world.host(0).model.parameters(), twin.host(0).model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("saved_at", [1, 4])
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
+def test_a_host_whose_channels_come_last_goes_on_bit_for_bit_too(kind: str, saved_at: int) -> None:
+    register(picture_task(optimiser=OptimiserSpec(kind=kind, lr=1e-2)))  # type: ignore[arg-type]
+    try:
+        world, twin = _begun("pictures"), EngineWorld(1)
+        _play(world, range(saved_at))
+        twin.load_state_dict(0, world.state_dict(0))
+    finally:
+        forget("pictures")
+    for parameter, state in twin.host(0).optimizer.state.items():
+        assert all(v.stride() == parameter.stride() for v in state.values() if v.shape == parameter.shape)
+    assert _play(twin, range(saved_at, 6)) == _play(world, range(saved_at, 6))
+
+
+def test_an_action_needs_what_its_operation_needs() -> None:
+    host = _begun().host(0)
+    with pytest.raises(ValueError, match=r"ADVANCE needs a slot; the slots are blocks.0"):
+        host.apply(ActionSpec(LifecycleOp.ADVANCE))
+    with pytest.raises(ValueError, match=r"GERMINATE needs a blueprint; offered: conv_small, mixer"):
+        host.apply(ActionSpec(LifecycleOp.GERMINATE, "blocks.0"))
+    with pytest.raises(ValueError, match=r"unknown slot 'nowhere'; the slots are blocks.0"):
+        host.apply(ActionSpec(LifecycleOp.GERMINATE, "nowhere"))
+
+
+def test_an_operation_may_come_as_its_number() -> None:
+    host = _begun().host(0)
+    host.apply(ActionSpec(0, "blocks.0"))  # type: ignore[arg-type]
+    host.apply(ActionSpec(1, "blocks.0", "norm"))  # type: ignore[arg-type]
+    assert host.slots[0].stage is Stage.TRAINING
+    with pytest.raises(ValueError, match="9 is not a valid LifecycleOp"):
+        host.apply(ActionSpec(9, "blocks.0"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("hosts", [[0, 1], [0, 0], [0, 2], []])
+def test_hosts_that_cannot_have_their_epoch_do_not_cost_the_others_one(hosts: list[int]) -> None:
+    world = EngineWorld(2)
+    world.begin(0, "tiny", 0)
+    world.apply(0, germinate())
+    with pytest.raises(ValueError, match=r"has not begun|host_idx"):
+        world.epoch(hosts)
+    assert world.host(0).readings()[1].age == 0
+
+
+def test_a_host_outlives_a_beginning_that_was_refused() -> None:
+    world = _begun("tiny")
+    world.epoch([0])
+    with pytest.raises(ValueError, match="no task is named"):
+        world.begin(0, "nonsense", 0)
+    with torch.no_grad():
+        next(world.host(0).model.host.parameters()).fill_(float("nan"))
+    world.epoch([0])
+    assert world.host(0).report.rolled_back == "not_finite"
+
+
+# Settling
+
+
+def _three_kinds() -> tuple[EngineWorld, TrainedHost]:
+    """A blended seed in slot 0, a seed in TRAINING in slot 2."""
+    world = _begun("tiny")
+    world.apply(0, germinate(0))
+    world.epoch([0])
+    world.apply(0, advance(0))
+    world.epoch([0])
+    world.apply(0, germinate(2, "mixer"))
+    world.epoch([0])
+    return world, world.host(0)
+
+
+Measure = Callable[[Sequence[int]], list[dict[int, float]]]
+
+
+def _table(values: dict[int, float]) -> Measure:
+    return lambda rows: [values for _ in rows]
+
+
+def test_settling_removes_what_is_unfinished_and_keeps_what_pays() -> None:
+    _, host = _three_kinds()
+    alpha = host.slots[0].alpha
+    assert settle([host.model], 0.01, committed_only=False, measure=_table({0b001: 0.9, 0b000: 0.5})) == [0]
+    assert [slot.stage.is_live for slot in host.slots] == [True, False, False]
+    assert host.slots[0].alpha == alpha
+
+
+@pytest.mark.parametrize(("without", "kept"), [(0.4999, True), (0.5, False), (0.6, False)])
+def test_settling_removes_a_seed_that_does_not_pay_its_rent(without: float, kept: bool) -> None:
+    _, host = _three_kinds()
+    with_it = 0.5 + 0.01 * host.slots[0].parameter_count / host.host_parameters - 1e-9
+    assert utility(with_it, host.slots[0].parameter_count, host.host_parameters, 0.01) < 0.5
+    settle([host.model], 0.01, committed_only=False, measure=_table({0b001: with_it, 0b000: without}))
+    assert host.slots[0].stage.is_live is kept
+
+
+def test_settling_is_greedy_and_measures_again() -> None:
+    world = _begun("tiny")
+    for slot in (0, 2):
+        world.apply(0, germinate(slot, "norm"))
+        world.epoch([0])
+    for slot in (0, 2):
+        world.apply(0, advance(slot))
+        world.epoch([0])
+    host, asked = world.host(0), []
+
+    def measure(rows: Sequence[int]) -> list[dict[int, float]]:
+        assert rows == [0]
+        asked.append([slot.stage.is_live for slot in host.slots])
+        # together they are worse than either alone; alone each is worth having
+        return [{0b101: 0.5, 0b100: 0.8, 0b001: 0.7, 0b000: 0.1}]
+
+    settle([host.model], 0.0, committed_only=False, measure=measure)
+    assert asked == [[True, False, True], [False, False, True]]
+    assert [slot.stage.is_live for slot in host.slots] == [False, False, True]
+
+
+def test_committed_only_keeps_fossils_alone() -> None:
+    world = _begun()
+    _play(world, range(10))
+    world.apply(0, germinate(1))
+    world.epoch([0])
+    world.settle(0, 0.01, committed_only=True)
+    assert [slot.stage for slot in world.host(0).slots][2] is Stage.FOSSILIZED
+    assert not any(slot.stage.is_live for slot in world.host(0).slots)
+
+
+def test_the_report_after_settling_is_of_the_settled_model() -> None:
+    world, host = _three_kinds()
+    world.settle(0, 100.0, committed_only=False)  # no seed can pay such a rent
+    assert host.added_parameters == 0
+    again = world.population.validate([0])
+    assert host.report.validation_loss == pytest.approx(again.loss[0, 0].item())
+
+
+@pytest.mark.parametrize("rent", [-0.1, float("nan"), float("inf")])
+def test_rent_is_a_number(rent: float) -> None:
+    with pytest.raises(ValueError, match=r"rent must be a finite number >= 0, not"):
+        _begun("tiny").settle(0, rent, committed_only=False)
+
+
+def test_settling_a_bare_host_changes_nothing() -> None:
+    world = _begun("tiny")
+    world.epoch([0])
+    report = world.host(0).report
+    world.settle(0, 0.01, committed_only=False)
+    assert world.host(0).report is report
