@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from esper.nissa import Checkpoints, RunDirectory, collect_provenance, open_recorder
-from esper.simic.building import build, prepare_controls
+from esper.simic.building import build, prepare_baselines
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.timing import StopRequest, Stopwatch
 from esper.simic.trainer import VectorizedPPOTrainer
@@ -34,7 +34,7 @@ def begun(config: TrainingConfig, folder: Path) -> Iterator[Rounds]:
     """A run with everything that a real one has: checkpoints, and what its telemetry asks for."""
     training = build(config)
     try:
-        prepare_controls(training, config)
+        prepare_baselines(training, config)
         if config.run_telemetry == "off":
             trainer = VectorizedPPOTrainer(config, training, checkpoints=Checkpoints(folder / "checkpoints"))
             trainer.begin()

@@ -32,7 +32,9 @@ def esper(*arguments: str) -> str:
 
 
 def content(value: object) -> object:
-    """A record without clocks."""
+    """A record without clocks, numbers to ten digits."""
+    if isinstance(value, float):
+        return float(f"{value:.10g}")
     if isinstance(value, dict):
         return {
             name: content(part)

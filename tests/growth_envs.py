@@ -10,7 +10,7 @@ from esper.kasmina import GrowthRules
 from esper.leyline import ActionSpec
 from esper.simic.env import EpisodeSummary, GrowthVectorEnv
 from esper.tamiyo.actions import GrowthSpace, encode
-from esper.tolaria.worlds.toy import ToyControls, ToyWorld
+from esper.tolaria.worlds.toy import ToyBaselines, ToyWorld
 
 
 def toy_space(*cases: str) -> GrowthSpace:
@@ -35,7 +35,7 @@ def toy_envs(
         cases,
         num_envs=num_envs,
         horizon=horizon,
-        controls=ToyControls(horizon),
+        controls=ToyBaselines(horizon),
         **options,
     )
 

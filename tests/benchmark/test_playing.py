@@ -9,7 +9,7 @@ import pytest
 from esper.benchmark import BlindArm, LearnedArm, MatchedArm, RuleArm, ScheduleArm, find_controller
 from esper.benchmark.arms import Arm, Group
 from esper.benchmark.controllers import ControllerError, open_controller, require_fit
-from esper.benchmark.playing import Chunk, KnownControls, play_chunk
+from esper.benchmark.playing import Chunk, KnownBaselines, play_chunk
 from esper.benchmark.rows import BenchRow
 from esper.benchmark.suites import host_seed
 from esper.nissa import Checkpoints
@@ -22,7 +22,7 @@ from esper.simic.evaluation import LearnedPlayer, play_cases
 from esper.simic.trainer import train_ppo_vectorized
 from esper.tolaria import final_report
 from esper.tolaria.data import TaskData
-from esper.tolaria.worlds.controls import ControlCurves
+from esper.tolaria.worlds.baselines import BaselineCurves
 from tiny_controllers import tiny_controller
 
 GROW = "germinate mixer@1 t=0; advance 1 t=1; fossilize 1 t=3"
@@ -40,7 +40,7 @@ def without_seconds(rows: list[BenchRow]) -> list[BenchRow]:
 
 def test_waiting_is_the_control_curve(tiny: str) -> None:
     for row in play(RuleArm("wait"), tiny):
-        control = ControlCurves(7).curve(tiny, row.host_seed)
+        control = BaselineCurves(7).curve(tiny, row.host_seed)
         assert row.host_seed == host_seed(tiny, row.seed)
         assert (row.validation_accuracies, row.validation_losses) == (control.accuracies, control.losses)
         assert row.utility == row.validation_accuracy == control.accuracies[-1]
@@ -48,7 +48,7 @@ def test_waiting_is_the_control_curve(tiny: str) -> None:
         assert row.train_accuracies[0] is None
         assert row.training_flops is not None
         assert row.training_flops > 0
-        assert KnownControls({(tiny, row.host_seed): row}, 9).curve(tiny, row.host_seed).losses == (
+        assert KnownBaselines({(tiny, row.host_seed): row}, 9).curve(tiny, row.host_seed).losses == (
             *control.losses,
             *[control.losses[-1]] * 2,
         )

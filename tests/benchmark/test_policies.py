@@ -1,4 +1,4 @@
-"""Controls of equal size: seeds from birth, at random, built in from scratch; and decisions that did not look."""
+"""Baselines of equal size: seeds from birth, at random, built in from scratch; and decisions that did not look."""
 
 from dataclasses import replace
 

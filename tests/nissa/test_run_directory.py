@@ -244,6 +244,6 @@ def test_checkpoints(run: RunDirectory) -> None:
     assert checkpoints.newest() == checkpoints.folder / "round-000010.pt"
     last = checkpoints.save(lambda path: path.touch(), round_number=11, reason="last")
     assert checkpoints.newest() == last
-    (checkpoints.folder / "last.pt.partial").write_text("half")
+    (checkpoints.folder / ".last.pt.17.partial").write_text("half")
     checkpoints.remove_partial()
     assert sorted(path.suffix for path in checkpoints.folder.iterdir()) == [".pt"] * 5

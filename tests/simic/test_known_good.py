@@ -17,7 +17,7 @@ from esper.simic.env.making import Setting
 from esper.simic.evaluation import RulePlayer, play_cases
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.rules import RulePolicy, rule_policy
-from esper.tolaria.worlds.toy import ToyControls, ToyWorld, best_plan, toy_case, toy_instance
+from esper.tolaria.worlds.toy import ToyBaselines, ToyWorld, best_plan, toy_case, toy_instance
 from growth_envs import toy_space
 
 HORIZON = 20
@@ -79,7 +79,7 @@ def test_what_is_earned_on_the_way_telescopes(gamma: float) -> None:
         num_envs=len(CASES),
         horizon=HORIZON,
         reward=RewardConfig(gamma=gamma, rent=0.01),
-        controls=ToyControls(HORIZON),
+        controls=ToyBaselines(HORIZON),
     )
     envs.reset(seed=0, options={"case": CASES, "host_seed": 3})
     earned = np.zeros(len(CASES))

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from esper.benchmark.rows import BenchRow, RowsError
+from esper.leyline.utility import utility
 from esper.statistics import Estimate, Floats, Resamples, Scores, paired_difference, share_of_gap
 
 WAITING = ""
@@ -75,7 +76,7 @@ class Outcome:
     def _worth(self, accuracy: float | None) -> float:
         if accuracy is None or self.added_parameters is None:
             return 0.0
-        return accuracy - self.rent * self.added_parameters / self.host_parameters
+        return utility(accuracy, self.rent, self.added_parameters, self.host_parameters)
 
 
 def outcome_of(row: BenchRow, *, held_out: bool, schedule: str) -> Outcome:

@@ -10,7 +10,8 @@ from esper.benchmark.controllers import open_controller
 from esper.benchmark.metering import EpisodeLog, FlopLedger, MeteredWorld
 from esper.benchmark.rows import BenchRow, SeedRow
 from esper.benchmark.suites import host_seed
-from esper.leyline import ControlCurve, HostProtocol
+from esper.leyline import BaselineCurve, HostProtocol
+from esper.leyline.utility import utility
 from esper.simic.env.cases import CaseList
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.making import Setting, make_world
@@ -50,19 +51,19 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownControls:
+class KnownBaselines:
     """The wait-only curves of hosts that waited before."""
 
     rows: Mapping[tuple[str, int], BenchRow]
     epochs: int
 
-    def curve(self, case: str, seed: int) -> ControlCurve:
+    def curve(self, case: str, seed: int) -> BaselineCurve:
         row = self.rows[case, seed]
         missing = self.epochs + 1 - len(row.validation_losses)  # of a host that the governor ended
         accuracies = (*row.validation_accuracies, *row.validation_accuracies[-1:] * missing)
-        return ControlCurve(accuracies, (*row.validation_losses, *row.validation_losses[-1:] * missing))
+        return BaselineCurve(accuracies, (*row.validation_losses, *row.validation_losses[-1:] * missing))
 
-    def curves(self, wanted: Sequence[tuple[str, int]]) -> list[ControlCurve]:
+    def curves(self, wanted: Sequence[tuple[str, int]]) -> list[BaselineCurve]:
         return [self.curve(case, seed) for case, seed in wanted]
 
 
@@ -111,7 +112,7 @@ def _episodes(world: MeteredWorld, setting: Setting, staging: Staging, hosts: Ho
         reward = replace(RewardConfig(**config.to_reward_kwargs(task_rent=setting.rent)), rent=setting.rent)
         waited = hosts.known[WAIT, 0, hosts.instance]
         rows = {(row.instance, row.host_seed): row for row in waited}
-        controls = KnownControls(rows, setting.horizon) if reward.control_variate else None
+        controls = KnownBaselines(rows, setting.horizon) if reward.control_variate else None
         options = {**config.to_tracker_kwargs(), **config.to_env_kwargs()}
     return Episodes(
         world,
@@ -155,7 +156,7 @@ def _row(
         host_seed=summary.host_seed,
         test_accuracy=None if product is None else product.test_accuracy,
         validation_accuracy=accuracy,
-        utility=None if accuracy is None or added is None else accuracy - rent * added / bare,
+        utility=None if accuracy is None or added is None else utility(accuracy, rent, added, bare),
         rent=rent,
         host_parameters=bare,
         added_parameters=added,

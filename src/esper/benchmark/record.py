@@ -1,7 +1,6 @@
 """What a benchmark is, written beside its rows: enough to go on with it, and to say where a table came from."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from esper.benchmark.rows import BenchRow, RowsError, require_rows
 from esper.benchmark.suites import subsets
 from esper.benchmark.table import BenchTable, bench_table
+from esper.leyline.files import write_bytes
 
 if TYPE_CHECKING:
     from esper.benchmark.runner import BenchPlan
@@ -90,10 +90,7 @@ def merge_record(folder: Path, new: BenchRecord) -> BenchRecord:
             headroom=new.headroom or old.headroom,
             provenance=(*old.provenance, *new.provenance),
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f".{_FILE}.{os.getpid()}"
-    partial.write_text(json.dumps(asdict(new), indent=1) + "\n", encoding="utf-8")
-    os.replace(partial, folder / _FILE)
+    write_bytes(folder / _FILE, (json.dumps(asdict(new), indent=1) + "\n").encode())
     return new
 
 

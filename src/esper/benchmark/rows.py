@@ -1,6 +1,5 @@
 """One row per episode: what it came to, what it cost, what was done. Everything a table says is made from rows."""
 
-import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -8,6 +7,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from esper.leyline.files import write_atomically
+from esper.leyline.utility import utility
 
 _SEED = pa.struct(
     [
@@ -120,7 +122,7 @@ class BenchRow:
             return 0.0
         if self.test_accuracy is None or self.added_parameters is None:
             return self.utility
-        return self.test_accuracy - self.rent * self.added_parameters / self.host_parameters
+        return utility(self.test_accuracy, self.rent, self.added_parameters, self.host_parameters)
 
     @property
     def parameters(self) -> int | None:
@@ -149,9 +151,7 @@ def from_table(table: pa.Table) -> list[BenchRow]:
 def write_rows(path: Path, rows: Iterable[BenchRow]) -> None:
     """Whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    pq.write_table(to_table(rows), partial, compression="zstd")
-    os.replace(partial, path)
+    write_atomically(path, lambda partial: pq.write_table(to_table(rows), partial, compression="zstd"))
 
 
 def read_rows(path: Path) -> list[BenchRow]:

@@ -113,7 +113,7 @@ def _data_set(name: str, read: Callable[[], object]) -> Finding:
 
 
 def _folders() -> list[Finding]:
-    from esper.tolaria.worlds.controls import default_directory
+    from esper.tolaria.worlds.baselines import default_directory
 
     return [_writable("cache", default_directory(), "set ESPER_CACHE to a folder that can be written")]
 

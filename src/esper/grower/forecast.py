@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from esper.kasmina import GrowingModel
-from esper.kasmina.settling import utility
 from esper.leyline import ActionSpec, LifecycleOp, Style
+from esper.leyline.utility import utility
 from esper.tamiyo.controller import RewardRecord
 
 # What a parameter budget has room for.
@@ -113,7 +113,7 @@ class Paymaster:
         control = self.forecast.advance(score, grown=grown)
         if self.reward is None or self.reward.mode == "sparse" or score is None:
             return 0.0
-        worth = utility(score, added, host, self.reward.rent)
+        worth = utility(score, self.reward.rent, added, host)
         if self.reward.control_variate:
             worth -= score if control is None else control
         before, self._potential = self._potential, worth
@@ -123,7 +123,7 @@ class Paymaster:
         """Utility now over the forecast, at this loop's own rent; None while it is unknown."""
         if score is None or self.forecast.now is None:
             return None
-        return utility(score, added, host, self.rent) - self.forecast.now
+        return utility(score, self.rent, added, host) - self.forecast.now
 
     def state_dict(self) -> dict[str, object]:
         return {"forecast": asdict(self.forecast), "potential": self._potential}

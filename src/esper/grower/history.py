@@ -10,6 +10,7 @@ from esper.grower.measuring import EpochMetrics
 from esper.kasmina import GrowingModel
 from esper.kasmina.drawing import STAGE_COLOURS, draw_text
 from esper.leyline import ActionSpec, LifecycleOp, Situation, Stage
+from esper.leyline.utility import rent_due
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,7 +106,7 @@ def reason_for(action: ActionSpec, situation: Situation, rent: float, probabilit
         if seed.probe is not None:
             facts.append(f"switching it on would change the score by {seed.probe:+.3f}")
         if seed.contribution is not None:
-            owed = rent * seed.parameters / signals.host_parameters
+            owed = rent_due(rent, seed.parameters, signals.host_parameters)
             facts.append(f"contribution {seed.contribution:+.3f} by leaving it out, rent {owed:.4f}")
         elif seed.probe is None:
             facts.append("its contribution is unknown")

@@ -6,7 +6,6 @@ Nothing in it can execute, and a file is checked in full before the model is tou
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +23,7 @@ from esper.kasmina.seed import Seed, bear_seed, birth_randomness
 from esper.kasmina.slot import Slot
 from esper.kasmina.stage_machine import GrowthRules, Life, Ramp
 from esper.leyline import Curve, SlotConfig, Stage, Style
+from esper.leyline.files import write_atomically
 
 # What a saved model's file says besides its tensors. Everything is checked when it is read.
 
@@ -123,17 +123,8 @@ class ModelFileError(ValueError):
 def save(model: GrowingModel, path: str | os.PathLike[str]) -> None:
     """Write the model, and the attached optimiser if there is one, to `path` (.safetensors), atomically."""
     record, tensors = describe(model)
-    target = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    os.close(handle)
-    try:
-        save_file(tensors, temporary, metadata={"esper": record.model_dump_json()})
-        os.chmod(temporary, 0o666 & ~_umask())
-        with open(temporary, "rb") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, target)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    metadata = {"esper": record.model_dump_json()}
+    write_atomically(Path(path), lambda partial: save_file(tensors, partial, metadata=metadata))
 
 
 def load(model: GrowingModel, path: str | os.PathLike[str]) -> None:
@@ -162,16 +153,6 @@ def reinstate(
         slot.sync_alpha()
     if model.care is not None and record.optimizer is not None:
         _restore_optimizer(model, model.care, record.optimizer, tensors)
-
-
-def _umask() -> int:
-    """The process's file mode mask, which can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-# Writing
 
 
 def describe(model: GrowingModel) -> tuple[ModelRecord, dict[str, Tensor]]:

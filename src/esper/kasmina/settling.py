@@ -6,14 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from esper.kasmina import GrowingModel
 from esper.kasmina.slot import Slot
 from esper.leyline import Stage
+from esper.leyline.utility import utility
 
 Accuracies = Mapping[int, float]
 """Coalition bitmask -> validation accuracy."""
-
-
-def utility(accuracy: float, added_parameters: int, host_parameters: int, rent: float) -> float:
-    """accuracy - rent x added parameters / host parameters"""
-    return accuracy - rent * added_parameters / host_parameters
 
 
 def settle(
@@ -69,9 +65,9 @@ def _drop_worst(model: GrowingModel, rent: float, accuracies: Accuracies) -> boo
     added, bare = model.added_parameters, model.host_parameters
     gains = {
         index: utility(
-            accuracies[everything ^ (1 << index)], added - slots[index].parameter_count, bare, rent
+            accuracies[everything ^ (1 << index)], rent, added - slots[index].parameter_count, bare
         )
-        - utility(accuracies[everything], added, bare, rent)
+        - utility(accuracies[everything], rent, added, bare)
         for index in live
     }
     worst = max(gains, key=gains.__getitem__)

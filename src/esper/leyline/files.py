@@ -8,13 +8,21 @@ from pathlib import Path
 from pydantic import JsonValue
 
 PARTIAL = ".partial"
+"""How the name of a file ends while it is being written."""
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
-    """`write` fills a file beside `path`, which then takes its place. A failure leaves what was there before."""
-    partial = path.with_name(path.name + PARTIAL)
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a file beside `path`, which then takes the place of `path` in one step.
+
+    The content is on the disk before the name changes. A failure leaves what was there before. Two processes that
+    write the same path do not meet: each fills a file of its own, and the last one stays.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     try:
+        partial.touch()
+        mode = partial.stat().st_mode  # the umask decides who may read it, whatever `write` chooses
         write(partial)
+        partial.chmod(mode)
         with partial.open("rb") as written:
             os.fsync(written.fileno())
         os.replace(partial, path)
@@ -22,11 +30,12 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
         partial.unlink(missing_ok=True)
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """The same for content that is at hand; folders are made as needed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, lambda partial: partial.write_bytes(content))
+
+
 def write_json(path: Path, content: JsonValue) -> None:
     """Strict JSON, indented for people."""
-    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
-    write_atomically(path, lambda partial: _write_text(partial, text))
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+    write_bytes(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())

@@ -145,20 +145,20 @@ class World(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ControlCurve:
+class BaselineCurve:
     """What an instance measures when nothing is grown, at epochs 0, 1, ... Unknown accuracies are None."""
 
     accuracies: tuple[float | None, ...]
     losses: tuple[float, ...]
 
 
-class Controls(Protocol):
+class Baselines(Protocol):
     """Where wait-only control curves come from."""
 
-    def curve(self, case: str, seed: int) -> ControlCurve:
+    def curve(self, case: str, seed: int) -> BaselineCurve:
         """Of the host that `World.begin(_, case, seed)` makes, from epoch 0 to the horizon."""
         ...
 
-    def curves(self, wanted: Sequence[tuple[str, int]]) -> list[ControlCurve]:
+    def curves(self, wanted: Sequence[tuple[str, int]]) -> list[BaselineCurve]:
         """Of several (case, seed); those that must be trained first are trained at once where that is possible."""
         ...

@@ -125,7 +125,7 @@ class Checkpoints:
 
     def remove_partial(self) -> None:
         """Clear away what a process that died had not finished writing."""
-        for partial in self.folder.glob(f"*{PARTIAL}"):
+        for partial in self.folder.glob(f".*{PARTIAL}"):
             partial.unlink()
 
 

@@ -19,7 +19,7 @@ from esper.simic.reports import Preparing
 from esper.simic.reward import RewardConfig
 from esper.tamiyo import GrowthPolicy
 from esper.tamiyo.actions import GrowthSpace
-from esper.tolaria.worlds.controls import ControlCurves
+from esper.tolaria.worlds.baselines import BaselineCurves
 
 _SELECTION_HOSTS = 1_000_000
 """Host seeds from here on are not trained on."""
@@ -101,7 +101,7 @@ def build_agent(
     )
 
 
-def prepare_controls(
+def prepare_baselines(
     training: Training,
     config: TrainingConfig,
     tell: Callable[[Preparing], None] = lambda _: None,
@@ -112,7 +112,7 @@ def prepare_controls(
     Returns how many of how many were made; None if none was missing.
     """
     controls = training.setting.controls
-    if not config.reward_control_variate or not isinstance(controls, ControlCurves):
+    if not config.reward_control_variate or not isinstance(controls, BaselineCurves):
         return None
     latest: Preparing | None = None
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from esper.leyline import SlotConfig
-from esper.simic.building import Training, build, prepare_controls
+from esper.simic.building import Training, build, prepare_baselines
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env.episodes import Episodes
@@ -374,7 +374,7 @@ def clone_rule(
         raise CloningError(f"no rule is named {rule!r}; expected one of {', '.join(RULE_POLICIES)}")
     training = build(config)
     try:
-        prepare_controls(training, config)
+        prepare_baselines(training, config)
         return _clone(training, config, rule, episodes, held_out)
     finally:
         training.envs.close()

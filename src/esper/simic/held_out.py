@@ -26,7 +26,7 @@ from esper.tamiyo.rules import RulePolicy, rule_policy
 from esper.tolaria import final_report
 from esper.tolaria.engine.host import TrainedHost
 from esper.tolaria.tasks import suite, suite_names
-from esper.tolaria.worlds.controls import ControlCurves
+from esper.tolaria.worlds.baselines import BaselineCurves
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
 LEARNED = "learned"
@@ -87,7 +87,7 @@ def evaluate_checkpoint(
         _require_fit(training.envs.space, config, name)
     wanted = held_out_cases(name or config.suite, episodes, seed)
     arena = evaluation_episodes(training, config, min(len(wanted), ARENA), suite=name)
-    if isinstance(arena.controls, ControlCurves):
+    if isinstance(arena.controls, BaselineCurves):
         arena.controls.prepare(wanted, processes=max(config.workers, 1))
     learned = {LEARNED: LearnedPlayer(training.agent.actor)}
     return _compare(learned, arena, wanted, rules=policies, seed=seed, tell=tell)

@@ -30,7 +30,7 @@ from esper.simic.building import (
     Training,
     build,
     evaluation_episodes,
-    prepare_controls,
+    prepare_baselines,
     selection_cases,
 )
 from esper.simic.cloning import require_warm_start, warm_start
@@ -359,7 +359,7 @@ def train_ppo_vectorized(
             trainer = fresh
             trainer.start(resumed_from=None if resume is None else trainer.round)
             tell = (lambda _: None) if progress is None else progress
-            prepared = prepare_controls(training, config, tell, lambda: bool(stop))
+            prepared = prepare_baselines(training, config, tell, lambda: bool(stop))
             if stop:
                 return trainer.finish(_stopped_early(stop, prepared))
             if resume is None:

@@ -19,6 +19,7 @@ from safetensors.torch import save as write_tensors
 from torch import Tensor
 
 from esper.leyline import HEAD_NAMES, LifecycleOp
+from esper.leyline.files import write_bytes
 from esper.tamiyo.actions import CHOICES, GrowthSpace, numbered_slots
 from esper.tamiyo.actor import Actor
 from esper.tamiyo.features import BLUEPRINT_FEATURE_NAMES, HOST_FEATURES, SLOT_FEATURES
@@ -211,8 +212,8 @@ class Controller:
         folder.mkdir(parents=True, exist_ok=True)
         content = write_tensors(self.weights)
         card = self.card.model_copy(update={"weights_sha256": _digest(content)})
-        _write(folder / WEIGHTS, content)
-        _write(folder / CARD, (json.dumps(card.model_dump(mode="json"), indent=2) + "\n").encode())
+        write_bytes(folder / WEIGHTS, content)
+        write_bytes(folder / CARD, (json.dumps(card.model_dump(mode="json"), indent=2) + "\n").encode())
 
     @staticmethod
     def load(name_or_path: str | os.PathLike[str]) -> "Controller":
@@ -293,9 +294,3 @@ def _require_fitting(name: str, found: Mapping[str, Tensor], expected: Mapping[s
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _write(path: Path, content: bytes) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(content)
-    os.replace(partial, path)

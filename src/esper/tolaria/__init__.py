@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from esper.kasmina.governor import GovernorRules, Verdict
     from esper.kasmina.gradients import SeedGradientCollector, materialize_grad_stats
     from esper.tolaria.engine.population import Population
-    from esper.tolaria.worlds.controls import ControlCurves, ControlRun
+    from esper.tolaria.worlds.baselines import BaselineCurves, BaselineRun
     from esper.tolaria.worlds.engine import EngineWorld
 
 _HOMES = {
-    "ControlCurves": "esper.tolaria.worlds.controls",
-    "ControlRun": "esper.tolaria.worlds.controls",
+    "BaselineCurves": "esper.tolaria.worlds.baselines",
+    "BaselineRun": "esper.tolaria.worlds.baselines",
     "EngineWorld": "esper.tolaria.worlds.engine",
     "GovernorRules": "esper.kasmina.governor",
     "Population": "esper.tolaria.engine.population",
@@ -25,8 +25,8 @@ _HOMES = {
 }
 
 __all__ = [
-    "ControlCurves",
-    "ControlRun",
+    "BaselineCurves",
+    "BaselineRun",
     "EngineWorld",
     "GovernorRules",
     "Population",

@@ -18,7 +18,7 @@ from esper.simic.env import GrowthVectorEnv, make_env, make_single_env
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.rules import RULE_POLICIES, rule_policy
 from esper.tolaria.tasks import forget, register
-from esper.tolaria.worlds import controls
+from esper.tolaria.worlds import baselines as controls
 from esper.tolaria.worlds.processes import ProcessWorld
 from tiny_tasks import tiny_task
 
@@ -164,7 +164,7 @@ def test_two_workers_give_the_numbers_of_none_and_train_the_controls(monkeypatch
     assert told[0] == told[1]
     curves = env.episodes.controls
     episode = env.episodes.episode(0)
-    assert isinstance(curves, controls.ControlCurves)
+    assert isinstance(curves, controls.BaselineCurves)
     alone = controls.compute(episode.case, episode.host_seed, 3)
     assert curves.run(episode.case, episode.host_seed) == alone
 

@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode
 
 from esper.leyline import (
     ActionSpec,
-    ControlCurve,
+    BaselineCurve,
     HostsLost,
     LifecycleOp,
     RewardInputs,
@@ -21,7 +21,7 @@ from esper.simic.env import GrowthVectorEnv, IllegalActionError, make_env
 from esper.simic.reward import RewardConfig, compute_reward
 from esper.tamiyo import growth_layout
 from esper.tamiyo.rules import rule_policy
-from esper.tolaria.worlds.toy import BLUEPRINTS, ToyControls, ToyWorld, best_plan, toy_case, toy_instance
+from esper.tolaria.worlds.toy import BLUEPRINTS, ToyBaselines, ToyWorld, best_plan, toy_case, toy_instance
 from growth_envs import encoded, summaries, toy_envs, toy_space
 
 G, P, F, A, S = (
@@ -77,7 +77,7 @@ def test_rewards_are_those_of_the_pure_function(family: Any, mode: Any, control_
     envs = toy_envs([CASE], num_envs=2, horizon=7, reward=config)
     envs.reset(seed=3)
     rng = np.random.default_rng(5)
-    controls = [ToyControls(7).curve(e.case, e.host_seed) for e in map(envs.episodes.episode, range(2))]
+    controls = [ToyBaselines(7).curve(e.case, e.host_seed) for e in map(envs.episodes.episode, range(2))]
     standings = [standing(envs, env_idx, controls[env_idx], 0) for env_idx in range(2)]
     untrained = [standing.loss for standing in standings]
     for epoch in range(1, 7):  # the seventh settles, and begins a new host
@@ -91,7 +91,7 @@ def test_rewards_are_those_of_the_pure_function(family: Any, mode: Any, control_
             standings[env_idx] = after
 
 
-def standing(envs: GrowthVectorEnv, env_idx: int, control: ControlCurve, epoch: int) -> Standing:
+def standing(envs: GrowthVectorEnv, env_idx: int, control: BaselineCurve, epoch: int) -> Standing:
     host = envs.episodes.host(env_idx)
     return Standing(
         host.report.validation_accuracy,
@@ -174,7 +174,7 @@ def test_a_rollback_ends_the_episode_and_costs() -> None:
     assert steps < 30
     assert summary.rolled_back is not None
     assert (summary.utility, summary.gain, summary.added_parameters) == (None, None, None)
-    control = ToyControls(30).curve(case, summary.host_seed).accuracies[steps]
+    control = ToyBaselines(30).curve(case, summary.host_seed).accuracies[steps]
     assert control is not None
     assert total == pytest.approx(0.995 ** (steps - 1) * (0.0 - control - 1.0))
 
@@ -199,7 +199,7 @@ def test_a_host_condemned_in_its_last_epoch_is_not_settled() -> None:
     for _ in range(2):  # first to learn when it breaks, then with that epoch as the last
         world = SettlingWorld(1)
         envs = GrowthVectorEnv(
-            world, toy_space(case), case, num_envs=1, horizon=horizon, controls=ToyControls(horizon)
+            world, toy_space(case), case, num_envs=1, horizon=horizon, controls=ToyBaselines(horizon)
         )
         envs.reset(seed=1, options={"host_seed": 3})
         actions = iter([ActionSpec(G, "blocks.0", blueprint), ActionSpec(A, "blocks.0")])
@@ -230,7 +230,7 @@ class LossyWorld(ToyWorld):
 
 def test_a_lost_host_is_truncated_invalid_and_counted_and_the_others_go_on() -> None:
     space = toy_space(CASE)
-    envs = GrowthVectorEnv(LossyWorld(3), space, CASE, num_envs=3, horizon=6, controls=ToyControls(6))
+    envs = GrowthVectorEnv(LossyWorld(3), space, CASE, num_envs=3, horizon=6, controls=ToyBaselines(6))
     whole = toy_envs([CASE], num_envs=3)
     envs.reset(seed=1)
     whole.reset(seed=1)
@@ -383,7 +383,7 @@ def test_a_host_that_does_not_fit_is_refused_by_name() -> None:
         "toy:draw=1",
         num_envs=1,
         horizon=3,
-        controls=ToyControls(3),
+        controls=ToyBaselines(3),
     )
     with pytest.raises(ValueError, match="the host has 3 slots"):
         envs.reset(seed=1)
@@ -403,14 +403,14 @@ def test_unknown_suites_cases_and_options_say_what_there_is() -> None:
     with pytest.raises(ValueError, match="no suite is named 'toyy'; there are toy, toy_shift, toy_slots"):
         make_env("toyy")
     with pytest.raises(ValueError, match="cases has no instance"):
-        GrowthVectorEnv(ToyWorld(1), toy_space(CASE), [], num_envs=1, horizon=3, controls=ToyControls(3))
+        GrowthVectorEnv(ToyWorld(1), toy_space(CASE), [], num_envs=1, horizon=3, controls=ToyBaselines(3))
     envs = toy_envs([CASE])
     with pytest.raises(ValueError, match="options has instance; expected case, host_seed"):
         envs.reset(seed=1, options={"instance": 3})
     with pytest.raises(ValueError, match="controls is None"):
         GrowthVectorEnv(ToyWorld(1), toy_space(CASE), CASE, num_envs=1, horizon=3)
     short = GrowthVectorEnv(
-        ToyWorld(1), toy_space(CASE), CASE, num_envs=1, horizon=9, controls=ToyControls(3)
+        ToyWorld(1), toy_space(CASE), CASE, num_envs=1, horizon=9, controls=ToyBaselines(3)
     )
     with pytest.raises(ValueError, match="has 4 epochs with epoch 0; a horizon of 9 needs 10"):
         short.reset(seed=1)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from esper.kasmina.settling import settle, utility
+from esper.kasmina.settling import settle
 from esper.leyline import ActionSpec, LifecycleOp, Stage, World
+from esper.leyline.utility import utility
 from esper.tolaria.engine.host import TrainedHost
 from esper.tolaria.tasks import OptimiserSpec, forget, register
 from esper.tolaria.worlds.engine import EngineWorld
@@ -185,7 +186,7 @@ def test_settling_removes_what_is_unfinished_and_keeps_what_pays() -> None:
 def test_settling_removes_a_seed_that_does_not_pay_its_rent(without: float, kept: bool) -> None:
     _, host = _three_kinds()
     with_it = 0.5 + 0.01 * host.slots[0].parameter_count / host.host_parameters - 1e-9
-    assert utility(with_it, host.slots[0].parameter_count, host.host_parameters, 0.01) < 0.5
+    assert utility(with_it, 0.01, host.slots[0].parameter_count, host.host_parameters) < 0.5
     settle([host.model], 0.01, committed_only=False, measure=_table({0b001: with_it, 0b000: without}))
     assert host.slots[0].stage.is_live is kept
 

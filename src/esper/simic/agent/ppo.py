@@ -1,7 +1,6 @@
 """PPOAgent: what a training loop talks to, and its checkpoints."""
 
 import copy
-import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper.leyline import SlotConfig
+from esper.leyline.files import write_atomically
 from esper.simic.agent.anomaly import AnomalyDetector
 from esper.simic.agent.checkpoint import (
     CHECKPOINT_VERSION,
@@ -293,9 +293,8 @@ class PPOAgent:
         if self._pending is not None or self.buffer.step:
             raise RuntimeError("save() in the middle of a rollout: save between update() and the next act()")
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        torch.save({**self._checkpoint(), "extra": dict(extra or {})}, partial)
-        os.replace(partial, path)
+        checkpoint = {**self._checkpoint(), "extra": dict(extra or {})}
+        write_atomically(path, lambda partial: torch.save(checkpoint, partial))
 
     def load(self, path: Path) -> dict[str, Plain]:
         """Take up where `save` left off; returns `extra`. What does not fit is refused by name.

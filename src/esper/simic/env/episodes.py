@@ -18,9 +18,9 @@ from esper.leyline import (
     HEAD_NAMES,
     ActionOutcome,
     ActionSpec,
+    BaselineCurve,
+    Baselines,
     Beginning,
-    ControlCurve,
-    Controls,
     HostProtocol,
     HostsLost,
     IllegalChoice,
@@ -28,6 +28,7 @@ from esper.leyline import (
     Situation,
     World,
 )
+from esper.leyline.utility import rent_due
 from esper.simic.env.cases import CaseSource
 from esper.simic.env.spaces import Actions, LegalChoices
 from esper.simic.reward import (
@@ -107,7 +108,7 @@ def case_generator(seed: int) -> np.random.Generator:
 class Episode:
     case: str
     host_seed: int
-    control: ControlCurve | None
+    control: BaselineCurve | None
     """None when the reward does not subtract one."""
     epoch: int = 0
     operations: list[int] = field(default_factory=lambda: [0] * len(LifecycleOp))
@@ -135,7 +136,7 @@ class Episode:
         control = fields.pop("control")
         if control is not None:
             assert isinstance(control, list)
-            control = ControlCurve(tuple(control[0]), tuple(control[1]))
+            control = BaselineCurve(tuple(control[0]), tuple(control[1]))
         return Episode(control=control, **fields)  # type: ignore[arg-type]
 
 
@@ -181,7 +182,7 @@ class Episodes:
         num_envs: int,
         horizon: int,
         reward: RewardConfig,
-        controls: Controls | None,
+        controls: Baselines | None,
         on_illegal: OnIllegal,
         settle: Settle = "worth",
         frozen_heads: Mapping[str, int] | None = None,
@@ -251,7 +252,7 @@ class Episodes:
 
     def begin_many(self, beginnings: Sequence[Beginning]) -> None:
         """New episodes in several envs, whose controls and hosts are then made at once where that is possible."""
-        controls: Sequence[ControlCurve | None] = [None] * len(beginnings)
+        controls: Sequence[BaselineCurve | None] = [None] * len(beginnings)
         if self.controls is not None:
             with self.stopwatch.part(CONTROLS):
                 controls = self.controls.curves([(case, host_seed) for _, case, host_seed in beginnings])
@@ -371,7 +372,7 @@ class Episodes:
         utility = gain = control_accuracy = None
         if kept:
             utility = self._score(report.validation_accuracy, report.validation_loss, env_idx)
-            utility -= self.reward.rent * host.added_parameters / host.host_parameters
+            utility -= rent_due(self.reward.rent, host.added_parameters, host.host_parameters)
         if utility is not None and episode.control is not None:
             epoch = episode.epoch
             control = self._score(episode.control.accuracies[epoch], episode.control.losses[epoch], env_idx)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from esper.kasmina.governor import GovernorRules
-from esper.leyline import Controls, HostSinks, World
+from esper.leyline import Baselines, HostSinks, World
 from esper.simic.env.cases import CaseList, CaseSource
 from esper.simic.env.single import GrowthEnv
 from esper.simic.env.vector import GrowthVectorEnv
@@ -17,11 +17,11 @@ from esper.simic.reward import RewardConfig
 from esper.tamiyo.actions import GrowthSpace
 from esper.tolaria.engine.population import Population
 from esper.tolaria.tasks import Instance, all_tasks, suite, suite_names, task
-from esper.tolaria.worlds.controls import ControlCurves
+from esper.tolaria.worlds.baselines import BaselineCurves
 from esper.tolaria.worlds.engine import EngineWorld
-from esper.tolaria.worlds.processes import PATIENCE_SECONDS, ControlsByWorkers, ProcessWorld
+from esper.tolaria.worlds.processes import PATIENCE_SECONDS, BaselinesByWorkers, ProcessWorld
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
-from esper.tolaria.worlds.toy.world import ToyControls, ToyWorld
+from esper.tolaria.worlds.toy.world import ToyBaselines, ToyWorld
 
 TOY_HORIZON = 20
 
@@ -31,7 +31,7 @@ class Setting:
     """Everything a suite needs to become an environment."""
 
     world: World
-    controls: Controls
+    controls: Baselines
     cases: CaseSource
     space: GrowthSpace
     horizon: int
@@ -192,10 +192,10 @@ def _engine(source: CaseSource, examples: tuple[str, ...], asked: _Asked) -> Set
             events=asked.events,
             timeout=asked.worker_timeout,
         )
-        shared = ControlCurves(horizon, device=asked.device, trainer=ControlsByWorkers(spread))
+        shared = BaselineCurves(horizon, device=asked.device, trainer=BaselinesByWorkers(spread))
         return Setting(spread, shared, source, space, horizon, rents.pop(), spread.close)
     world = EngineWorld(asked.num_hosts, asked.device, governor=asked.governor, events=asked.events)
-    controls = ControlCurves(horizon, device=asked.device)
+    controls = BaselineCurves(horizon, device=asked.device)
     return Setting(world, controls, source, space, horizon, rents.pop())
 
 
@@ -224,7 +224,7 @@ def _toy(name: str, asked: _Asked) -> Setting:
         raise ValueError(f"device is {asked.device!r}; the toy has nothing to compute there, expected 'cpu'")
     source = TOY_SUITES[name]
     horizon = TOY_HORIZON if asked.horizon is None else asked.horizon
-    controls, space = ToyControls(horizon), _toy_space(max(source.slots))
+    controls, space = ToyBaselines(horizon), _toy_space(max(source.slots))
     if asked.workers:
         factory = "esper.tolaria.worlds.toy.world:ToyWorld"
         spread = ProcessWorld(

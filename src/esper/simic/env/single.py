@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from esper.leyline import ActionSpec, Controls, Situation, World
+from esper.leyline import ActionSpec, Baselines, Situation, World
 from esper.simic.env.cases import CaseSource, as_source
 from esper.simic.env.episodes import Episodes, Observation, OnIllegal, Settle
 from esper.simic.env.rendering import RENDER_MODES, Frame, render_host, require_render_mode
@@ -38,7 +38,7 @@ class GrowthEnv(gym.Env[Observation, Actions]):
         *,
         horizon: int,
         reward: RewardConfig | None = None,
-        controls: Controls | None = None,
+        controls: Baselines | None = None,
         on_illegal: OnIllegal = "noop",
         settle: Settle = "worth",
         frozen_heads: Mapping[str, int] | None = None,

@@ -9,7 +9,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.leyline import ActionSpec, Controls, Situation, World
+from esper.leyline import ActionSpec, Baselines, Situation, World
 from esper.simic.env.cases import CaseSource, as_source
 from esper.simic.env.episodes import (
     ANY_HOST_SEED,
@@ -64,7 +64,7 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
         num_envs: int,
         horizon: int,
         reward: RewardConfig | None = None,
-        controls: Controls | None = None,
+        controls: Baselines | None = None,
         on_illegal: OnIllegal = "raise",
         settle: Settle = "worth",
         frozen_heads: Mapping[str, int] | None = None,

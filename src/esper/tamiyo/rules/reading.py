@@ -11,6 +11,7 @@ from esper.leyline import (
     Situation,
     SlotSnapshot,
 )
+from esper.leyline.utility import rent_due
 
 
 def refusal(action: ActionSpec, situation: Situation) -> str | None:
@@ -48,7 +49,7 @@ def pays(seed: SlotSnapshot, signals: HostSignals, *, margin: float, rent: float
     """Whether a seed's leave-one-out contribution exceeds margin + rent x its share of the host; None unknown."""
     if seed.contribution is None:
         return None
-    return seed.contribution > margin + rent * seed.parameters / signals.host_parameters
+    return seed.contribution > margin + rent_due(rent, seed.parameters, signals.host_parameters)
 
 
 def has_live_seed(situation: Situation) -> bool:

@@ -24,7 +24,7 @@ from esper.leyline import (
     SlotReading,
     SlotSnapshot,
 )
-from esper.tolaria.worlds.controls import ControlRun, run_from_plain
+from esper.tolaria.worlds.baselines import BaselineRun, run_from_plain
 from esper.tolaria.worlds.worker import (
     HostFacts,
     HostView,
@@ -509,8 +509,8 @@ class ProcessWorld:
             raise HostsLost(list(lost), "; ".join(dict.fromkeys(lost.values())))
 
 
-class ControlsByWorkers:
-    """A `ControlTrainer` of `ControlCurves`."""
+class BaselinesByWorkers:
+    """A `BaselineTrainer` of `BaselineCurves`."""
 
     __slots__ = ("_world",)
 
@@ -519,7 +519,7 @@ class ControlsByWorkers:
 
     def __call__(
         self, wanted: Sequence[tuple[str, int]], epochs: int, device: torch.device
-    ) -> Generator[ControlRun]:
+    ) -> Generator[BaselineRun]:
         calls: list[list[Plain]] = [[case, seed, epochs, str(device)] for case, seed in wanted]
-        for plain in self._world.call_all("esper.tolaria.worlds.controls:compute_plain", calls):
+        for plain in self._world.call_all("esper.tolaria.worlds.baselines:compute_plain", calls):
             yield run_from_plain(plain)

@@ -8,7 +8,7 @@ import pytest
 
 from esper.kasmina import GrowthRules, IllegalOperation
 from esper.leyline import ActionSpec, LifecycleOp, Stage, Style, World
-from esper.tolaria.worlds.toy import BLUEPRINTS, ToyControls, ToyWorld, toy_case, toy_instance
+from esper.tolaria.worlds.toy import BLUEPRINTS, ToyBaselines, ToyWorld, toy_case, toy_instance
 from esper.tolaria.worlds.toy.instance import MAX_DRAW
 from toy_lives import legal_actions, live_randomly
 
@@ -65,7 +65,7 @@ def test_an_unknown_case_is_refused(case: str, said: str) -> None:
 @pytest.mark.parametrize("case", ["toy:draw=3", "toy:change=7,draw=4", "toy:draw=5,slots=1"])
 def test_the_control_is_what_waiting_measures_bit_for_bit(case: str) -> None:
     world = begun(case, seed=11)
-    curve = ToyControls(40).curve(case, 11)
+    curve = ToyBaselines(40).curve(case, 11)
     for epoch in range(41):
         report = world.host(0).report
         assert report.epoch == epoch
@@ -98,7 +98,7 @@ def test_readings_agree_with_the_curves() -> None:
     assert (reading.alpha, reading.stage) == (1.0, Stage.HOLDING)
     assert reading.contribution == pytest.approx(effect)
     assert math.isnan(reading.probe)
-    bare = ToyControls(5).curve(QUIET, 0).accuracies[5]
+    bare = ToyBaselines(5).curve(QUIET, 0).accuracies[5]
     assert bare is not None
     assert host.report.validation_accuracy == pytest.approx(bare + effect)
 
@@ -146,7 +146,7 @@ def test_illegal_actions_are_refused_with_the_reason() -> None:
 
 
 def test_pruning_what_was_blended_in_leaves_a_scar() -> None:
-    bare = ToyControls(8).curve(QUIET, 0).accuracies[8]
+    bare = ToyBaselines(8).curve(QUIET, 0).accuracies[8]
     assert bare is not None
     accuracies = []
     for middle in (ActionSpec(A, "blocks.0"), ActionSpec()):
@@ -163,7 +163,7 @@ def test_a_host_that_was_touched_has_noise_of_its_own_for_good() -> None:
     world = begun(toy_case(3, noise=0.05))
     run(world, [ActionSpec(G, "blocks.0", "norm"), ActionSpec(A, "blocks.0"), *[ActionSpec()] * 3])
     run(world, [ActionSpec(P, "blocks.0")])
-    control = ToyControls(6).curve(toy_case(3, noise=0.05), 0).accuracies[6]
+    control = ToyBaselines(6).curve(toy_case(3, noise=0.05), 0).accuracies[6]
     assert control is not None
     assert world.host(0).report.validation_accuracy != pytest.approx(control - 0.01, abs=1e-6)
 

@@ -12,7 +12,7 @@ import torch
 from esper.leyline import ActionSpec, HostsLost, LifecycleOp, World
 from esper.simic.env import FlatVectorEnv, GrowthVectorEnv, make_env
 from esper.tolaria.worlds.processes import ProcessWorld, WorkerError
-from esper.tolaria.worlds.toy import ToyControls, ToyWorld, toy_case
+from esper.tolaria.worlds.toy import ToyBaselines, ToyWorld, toy_case
 from esper.tolaria.worlds.worker import Plain, pack, unpack
 from growth_envs import toy_space
 
@@ -35,7 +35,7 @@ def kill(process_id: int | None) -> None:
 
 def envs_in(world: World, num_envs: int = 5, horizon: int = 7) -> GrowthVectorEnv:
     return GrowthVectorEnv(
-        world, SPACE, CASES, num_envs=num_envs, horizon=horizon, controls=ToyControls(horizon)
+        world, SPACE, CASES, num_envs=num_envs, horizon=horizon, controls=ToyBaselines(horizon)
     )
 
 

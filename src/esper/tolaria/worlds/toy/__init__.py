@@ -10,13 +10,13 @@ from esper.tolaria.worlds.toy.instance import (
     toy_instance,
 )
 from esper.tolaria.worlds.toy.oracle import OraclePlan, best_plan
-from esper.tolaria.worlds.toy.world import ToyControls, ToyWorld
+from esper.tolaria.worlds.toy.world import ToyBaselines, ToyWorld
 
 __all__ = [
     "BLUEPRINTS",
     "TOY_SUITES",
     "OraclePlan",
-    "ToyControls",
+    "ToyBaselines",
     "ToyInstance",
     "ToyPhase",
     "ToySuite",

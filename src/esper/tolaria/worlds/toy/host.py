@@ -27,6 +27,7 @@ from esper.leyline import (
     Stage,
     Style,
 )
+from esper.leyline.utility import rent_due
 from esper.tolaria.worlds.toy.instance import CHANCE, HOST_PARAMETERS, WIDTHS, ToyInstance, toy_cards
 
 # The toy's learning curves in closed form. Epochs are counted as trained so far; 0 is the untrained host.
@@ -266,7 +267,7 @@ class ToyHost:
             life = slot.life
             if not life.stage.is_live:
                 continue
-            worth = self._effect(index, life.alpha) - rent * slot.parameters / self.host_parameters
+            worth = self._effect(index, life.alpha) - rent_due(rent, slot.parameters, self.host_parameters)
             if committed_only or life.stage is Stage.TRAINING or life.fading or worth < 0.0:
                 slot.life = Life(self.rules, births=life.births)
                 slot.clear()

@@ -22,6 +22,7 @@ from functools import lru_cache
 
 from esper.kasmina.stage_machine import GrowthRules, curve_value
 from esper.leyline import STYLES, TEMPOS, ActionSpec, Composition, LifecycleOp, Style
+from esper.leyline.utility import rent_due
 from esper.tolaria.worlds.toy.host import ISOLATED_SHARE, host_curve, maturity
 from esper.tolaria.worlds.toy.instance import HOST_PARAMETERS, ToyInstance, toy_cards
 
@@ -158,7 +159,8 @@ class _Search:
         return max(
             (
                 _Worth(
-                    alpha * gain * maturity(clock, epochs) - self.rent * card.parameters / HOST_PARAMETERS,
+                    alpha * gain * maturity(clock, epochs)
+                    - rent_due(self.rent, card.parameters, HOST_PARAMETERS),
                     card.name,
                     style,
                     tempo,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from esper.kasmina.stage_machine import GrowthRules
-from esper.leyline import ActionSpec, Beginning, ControlCurve
+from esper.leyline import ActionSpec, BaselineCurve, Beginning
 from esper.tolaria.worlds.toy.host import ToyHost, host_curve, loss_of, measured, noise_of
 from esper.tolaria.worlds.toy.instance import toy_instance
 
@@ -57,7 +57,7 @@ class ToyWorld:
         self.host(host_idx).load_state_dict(state)
 
 
-class ToyControls:
+class ToyBaselines:
     """What each instance and seed measures when nothing is grown, in closed form, to epoch `horizon`."""
 
     __slots__ = ("horizon",)
@@ -65,14 +65,14 @@ class ToyControls:
     def __init__(self, horizon: int) -> None:
         self.horizon = horizon
 
-    def curve(self, case: str, seed: int) -> ControlCurve:
+    def curve(self, case: str, seed: int) -> BaselineCurve:
         instance = toy_instance(case)
         bare = host_curve(instance, self.horizon)
         accuracies = tuple(
             measured(accuracy, instance.noise, noise_of(instance, seed, epoch)[0])
             for epoch, accuracy in enumerate(bare)
         )
-        return ControlCurve(accuracies, tuple(loss_of(accuracy) for accuracy in accuracies))
+        return BaselineCurve(accuracies, tuple(loss_of(accuracy) for accuracy in accuracies))
 
-    def curves(self, wanted: Sequence[tuple[str, int]]) -> list[ControlCurve]:
+    def curves(self, wanted: Sequence[tuple[str, int]]) -> list[BaselineCurve]:
         return [self.curve(case, seed) for case, seed in wanted]

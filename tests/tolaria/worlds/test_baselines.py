@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from esper.tolaria.tasks import forget, register
-from esper.tolaria.worlds import controls
-from esper.tolaria.worlds.controls import ControlCurves, ControlRun, compute_plain, run_from_plain
+from esper.tolaria.worlds import baselines as controls
+from esper.tolaria.worlds.baselines import BaselineCurves, BaselineRun, compute_plain, run_from_plain
 from esper.tolaria.worlds.engine import EngineWorld
 from tiny_tasks import germinate, tiny_task
 
@@ -21,7 +21,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_a_run_that_waits_gains_exactly_nothing(directory: Path) -> None:
-    control = ControlCurves(4, directory).run("tiny:change=2", 5)
+    control = BaselineCurves(4, directory).run("tiny:change=2", 5)
     world = EngineWorld(2)
     world.begin(0, "tiny", 0)
     world.begin(1, "tiny:change=2", 5)
@@ -36,31 +36,31 @@ def test_a_run_that_waits_gains_exactly_nothing(directory: Path) -> None:
 
 
 def test_a_curve_is_computed_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = ControlCurves(3, directory).run("tiny", 0)
+    first = BaselineCurves(3, directory).run("tiny", 0)
 
     def refuse(*_: object) -> None:
         raise AssertionError("computed again")
 
     monkeypatch.setattr(controls, "compute", refuse)
-    again = ControlCurves(3, directory)
+    again = BaselineCurves(3, directory)
     assert again.run("tiny", 0) == first
     assert again.curve("tiny", 0).accuracies == first.validation_accuracy
     assert again.curve("tiny", 0).losses == first.validation_loss
-    assert ControlCurves(2, directory).run("tiny:samples=61", 0) == first  # the same instance in other words
+    assert BaselineCurves(2, directory).run("tiny:samples=61", 0) == first  # the same instance in other words
     with pytest.raises(AssertionError, match="computed again"):
         again.run("tiny", 1)
     with pytest.raises(AssertionError, match="computed again"):
-        ControlCurves(4, directory).run("tiny", 0)
+        BaselineCurves(4, directory).run("tiny", 0)
 
 
 def test_a_longer_curve_begins_like_the_shorter_one(directory: Path) -> None:
-    short, long = ControlCurves(2, directory).run("tiny", 0), ControlCurves(4, directory).run("tiny", 0)
+    short, long = BaselineCurves(2, directory).run("tiny", 0), BaselineCurves(4, directory).run("tiny", 0)
     assert long.validation_loss[:3] == short.validation_loss
     assert long.epochs == 4
 
 
 def test_what_the_numbers_depend_on_is_in_the_name(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    curves = ControlCurves(2, directory)
+    curves = BaselineCurves(2, directory)
     path = curves._path("tiny", 0)
     assert path == curves._path("tiny", 0)
     for home, name in ((controls, "NUMERICS"), (torch, "__version__"), (controls, "_hardware")):
@@ -75,7 +75,7 @@ def test_what_the_numbers_depend_on_is_in_the_name(directory: Path, monkeypatch:
 
 
 def test_a_file_that_was_written_anew_has_another_curve(tmp_path: Path) -> None:
-    curves = ControlCurves(2, tmp_path / "controls")
+    curves = BaselineCurves(2, tmp_path / "controls")
     file = tmp_path / "table.csv"
     names: list[Path] = []
     for flip in (0, 1, 0):
@@ -88,15 +88,15 @@ def test_a_file_that_was_written_anew_has_another_curve(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_computed_again(directory: Path) -> None:
-    first = ControlCurves(2, directory).run("tiny", 0)
-    path = ControlCurves(2, directory)._path("tiny", 0)
+    first = BaselineCurves(2, directory).run("tiny", 0)
+    path = BaselineCurves(2, directory)._path("tiny", 0)
     for text in ("", "{", "[]", json.dumps({"case": "tiny"})):
         path.write_text(text)
-        assert ControlCurves(2, directory).run("tiny", 0) == first
+        assert BaselineCurves(2, directory).run("tiny", 0) == first
 
 
 def test_several_processes_give_the_same_curves(tmp_path: Path) -> None:
-    one, many = ControlCurves(1, tmp_path / "one"), ControlCurves(1, tmp_path / "many")
+    one, many = BaselineCurves(1, tmp_path / "one"), BaselineCurves(1, tmp_path / "many")
     wanted = [("digits", 0), ("mnist1d:size=500", 0)]
     many.prepare(wanted, processes=2)
     assert len(list((tmp_path / "many").iterdir())) == 2
@@ -105,7 +105,7 @@ def test_several_processes_give_the_same_curves(tmp_path: Path) -> None:
 
 
 def test_preparing_tells_how_far_it_is(directory: Path) -> None:
-    curves, told = ControlCurves(2, directory), list[tuple[int, int]]()
+    curves, told = BaselineCurves(2, directory), list[tuple[int, int]]()
     curves.run("tiny", 1)  # is there already
     wanted = [("tiny", seed) for seed in (0, 1, 2, 0)]
     curves.prepare(wanted, tell=lambda done, total: told.append((done, total)))
@@ -115,7 +115,7 @@ def test_preparing_tells_how_far_it_is(directory: Path) -> None:
 
 
 def test_preparing_stops_when_it_is_asked_to_and_keeps_what_is_done(directory: Path) -> None:
-    curves, told = ControlCurves(2, directory), list[tuple[int, int]]()
+    curves, told = BaselineCurves(2, directory), list[tuple[int, int]]()
     wanted = [("tiny", seed) for seed in range(5)]
     curves.prepare(wanted, tell=lambda done, total: told.append((done, total)), stop=lambda: len(told) >= 3)
     assert told == [(0, 5), (1, 5), (2, 5)]
@@ -129,19 +129,19 @@ def test_several_at_once_are_trained_by_whoever_is_there_for_it(directory: Path)
 
     def trainer(
         wanted: Sequence[tuple[str, int]], epochs: int, device: torch.device
-    ) -> Generator[ControlRun]:
+    ) -> Generator[BaselineRun]:
         asked.append(list(wanted))
         for case, seed in reversed(wanted):  # the order in which they come back is theirs
             yield run_from_plain(compute_plain(case, seed, epochs, str(device)))
 
-    curves = ControlCurves(2, directory, trainer=trainer)
+    curves = BaselineCurves(2, directory, trainer=trainer)
     curves.curve("tiny", 1)
     found = curves.curves([("tiny", 0), ("tiny", 1), ("tiny", 2), ("tiny", 0)])
     assert asked == [[("tiny", 1)], [("tiny", 0), ("tiny", 2)]]
-    alone = ControlCurves(2, directory / "alone")
+    alone = BaselineCurves(2, directory / "alone")
     assert found == [alone.curve("tiny", seed) for seed in (0, 1, 2, 0)]
 
 
 def test_a_curve_without_epochs_is_refused() -> None:
     with pytest.raises(ValueError, match="epochs must be at least 1, not 0"):
-        ControlCurves(0)
+        BaselineCurves(0)

@@ -7,7 +7,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import tempfile
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -17,7 +16,8 @@ from pathlib import Path
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from esper.leyline import ControlCurve, EpochReport
+from esper.leyline import BaselineCurve, EpochReport
+from esper.leyline.files import write_bytes
 from esper.tolaria.tasks import Instance
 from esper.tolaria.worlds.engine import EngineWorld
 
@@ -27,7 +27,7 @@ NUMERICS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class ControlRun:
+class BaselineRun:
     """The wait-only run of one (instance, seed). Entry e is after e epochs; entry 0 is the untrained host."""
 
     case: str
@@ -42,15 +42,15 @@ class ControlRun:
         return len(self.validation_loss) - 1
 
     @property
-    def curve(self) -> ControlCurve:
-        return ControlCurve(accuracies=self.validation_accuracy, losses=self.validation_loss)
+    def curve(self) -> BaselineCurve:
+        return BaselineCurve(accuracies=self.validation_accuracy, losses=self.validation_loss)
 
     def gain(self, epoch: int, accuracy: float) -> float:
         """How much better than its control a run is after `epoch` epochs."""
         return accuracy - self.validation_accuracy[epoch]
 
 
-_RUN = TypeAdapter(ControlRun)
+_RUN = TypeAdapter(BaselineRun)
 
 
 def default_directory() -> Path:
@@ -58,7 +58,7 @@ def default_directory() -> Path:
     return Path(os.environ.get("ESPER_CACHE", Path.home() / ".cache" / "esper")) / "controls"
 
 
-class ControlCurves:
+class BaselineCurves:
     """Computes each curve once and keeps it on disk under a hash of everything its numbers depend on.
 
     epochs     how long a curve must be at least
@@ -72,7 +72,7 @@ class ControlCurves:
         directory: Path | None = None,
         device: torch.device | str = "cpu",
         *,
-        trainer: "ControlTrainer | None" = None,
+        trainer: "BaselineTrainer | None" = None,
     ) -> None:
         if epochs < 1:
             raise ValueError(f"epochs must be at least 1, not {epochs}")
@@ -81,11 +81,11 @@ class ControlCurves:
         self.device = torch.device(device)
         self._trainer = trainer
 
-    def curve(self, case: str, seed: int) -> ControlCurve:
+    def curve(self, case: str, seed: int) -> BaselineCurve:
         """Loss and accuracy at epochs 0, 1, ... of the host that `EngineWorld.begin(_, case, seed)` makes."""
         return self.run(case, seed).curve
 
-    def run(self, case: str, seed: int) -> ControlRun:
+    def run(self, case: str, seed: int) -> BaselineRun:
         """The same with what training measured."""
         case = str(Instance.parse(case))
         found = self._find(case, seed)
@@ -95,7 +95,7 @@ class ControlCurves:
         assert found is not None
         return found
 
-    def curves(self, wanted: Sequence[tuple[str, int]]) -> list[ControlCurve]:
+    def curves(self, wanted: Sequence[tuple[str, int]]) -> list[BaselineCurve]:
         """Of several (case, seed); what is missing is trained side by side where there are processes for it."""
         self.prepare(wanted)
         return [self.curve(case, seed) for case, seed in wanted]
@@ -129,13 +129,13 @@ class ControlCurves:
                 if stop():
                     return
 
-    def _find(self, case: str, seed: int) -> ControlRun | None:
+    def _find(self, case: str, seed: int) -> BaselineRun | None:
         """On disk, and long enough."""
         found = _read(self._path(case, seed))
         return None if found is None or found.epochs < self.epochs else found
 
-    def _keep(self, run: ControlRun) -> None:
-        _write(self._path(run.case, run.seed), run)
+    def _keep(self, run: BaselineRun) -> None:
+        write_bytes(self._path(run.case, run.seed), json.dumps(asdict(run)).encode())
 
     def _path(self, case: str, seed: int) -> Path:
         instance = Instance.parse(case)
@@ -150,18 +150,20 @@ class ControlCurves:
         return self.directory / f"{name}.json"
 
 
-ControlTrainer = Callable[[Sequence[tuple[str, int]], int, torch.device], Generator[ControlRun]]
+BaselineTrainer = Callable[[Sequence[tuple[str, int]], int, torch.device], Generator[BaselineRun]]
 """Trains the controls of (case, seed) for so many epochs on a device, and hands over each as it is done."""
 
 
-def train_here(wanted: Sequence[tuple[str, int]], epochs: int, device: torch.device) -> Generator[ControlRun]:
+def train_here(
+    wanted: Sequence[tuple[str, int]], epochs: int, device: torch.device
+) -> Generator[BaselineRun]:
     for case, seed in wanted:
         yield compute(case, seed, epochs, device)
 
 
 def train_in_processes(
     processes: int, wanted: Sequence[tuple[str, int]], epochs: int, device: torch.device
-) -> Generator[ControlRun]:
+) -> Generator[BaselineRun]:
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, spawn, initializer=_serve_quietly) as pool:
         jobs = [pool.submit(compute, case, seed, epochs, device) for case, seed in wanted]
@@ -177,11 +179,11 @@ def compute_plain(case: str, seed: int, epochs: int, device: str) -> dict[str, o
     return asdict(compute(case, seed, epochs, device))
 
 
-def run_from_plain(plain: object) -> ControlRun:
+def run_from_plain(plain: object) -> BaselineRun:
     return _RUN.validate_python(plain)
 
 
-def compute(case: str, seed: int, epochs: int, device: torch.device | str = "cpu") -> ControlRun:
+def compute(case: str, seed: int, epochs: int, device: torch.device | str = "cpu") -> BaselineRun:
     """Train one host and do nothing else."""
     world = EngineWorld(1, device)
     world.begin(0, case, seed)
@@ -189,7 +191,7 @@ def compute(case: str, seed: int, epochs: int, device: torch.device | str = "cpu
     for _ in range(epochs):
         world.epoch([0])
         reports.append(world.host(0).report)
-    return ControlRun(
+    return BaselineRun(
         case=case,
         seed=seed,
         validation_loss=tuple(report.validation_loss for report in reports),
@@ -224,17 +226,9 @@ def _hardware(device: torch.device) -> str:
     )
 
 
-def _read(path: Path) -> ControlRun | None:
+def _read(path: Path) -> BaselineRun | None:
     """None if there is no curve, or what is there cannot be read: it is computed again then."""
     try:
         return _RUN.validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None
-
-
-def _write(path: Path, run: ControlRun) -> None:
-    """Whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.stem}.", delete=False) as file:
-        file.write(json.dumps(asdict(run)).encode())
-    os.replace(file.name, path)

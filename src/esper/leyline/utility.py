@@ -1,0 +1,24 @@
+"""What a network is worth: its score, minus rent for what was added to it. Every such number is made here."""
+
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Number = TypeVar("Number", float, "NDArray[np.float64]")
+"""One network's number, or an array with one entry a network."""
+
+
+def rent_due(rent: float, added_parameters: Number, host_parameters: Number) -> Number:
+    """rent x added parameters / host parameters"""
+    return rent * (added_parameters / host_parameters)
+
+
+def utility(score: Number, rent: float, added_parameters: Number, host_parameters: Number) -> Number:
+    """U = score - rent x added parameters / host parameters
+
+    score  validation (in final reports: test) accuracy, 0..1; or minus the loss over that of the untrained host
+    rent   utility that it costs to add as many parameters as the host has
+    """
+    return score - rent_due(rent, added_parameters, host_parameters)
