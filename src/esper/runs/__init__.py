@@ -1,0 +1,1 @@
+"""What makes a run of training, a benchmark or a shipped controller out of the parts."""

@@ -1,0 +1,116 @@
+"""From a run to a controller that can be given away: its best checkpoint as weights, with a card that tells all."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from esper.leyline import RunFinished
+from esper.nissa import RunError, read_events, read_provenance
+from esper.simic.agent.checkpoint import read_checkpoint
+from esper.simic.building import build
+from esper.simic.config.errors import ConfigError
+from esper.simic.held_out import HeldOutScore
+from esper.simic.config.training_config import TrainingConfig
+from esper.tamiyo.actions import CHOICES
+from esper.tamiyo.controller import Controller
+from esper.tamiyo.controller import (
+    ControllerCard,
+    EvidenceRow,
+    NetworkRecord,
+    RewardRecord,
+    TrainingRecord,
+    layout_fingerprint,
+)
+from esper.tamiyo.growth_policy import GrowthPolicy
+
+
+def best_checkpoint(run: Path) -> Path | None:
+    """What a run is judged and used by: its best checkpoint, or its last if none was judged."""
+    for name in ("best.pt", "last.pt"):
+        if (run / "checkpoints" / name).exists():
+            return run / "checkpoints" / name
+    return None
+
+
+def controller_of_run(
+    run: Path, checkpoint: Path, *, name: str, summary: str = "", licence: str = "MIT"
+) -> Controller:
+    """The policy in a run's checkpoint, with a card made of the run's settings and record."""
+    config = TrainingConfig.load(run / "config.json")
+    if config.normalize_observations:
+        raise ConfigError(
+            "normalize_observations is on: its statistics belong to one suite's slots and blueprints, so this "
+            "controller cannot serve other hosts. Train without it (observations are bounded)"
+        )
+    training = build(config_on_cpu(config))
+    training.agent.load(checkpoint)
+    policy = training.agent.actor().policy
+    assert isinstance(policy, GrowthPolicy)
+    rent = training.envs.episodes.reward.rent
+    card = ControllerCard(
+        name=name,
+        summary=summary or f"trained on {config.suite}",
+        licence=licence,
+        layout=layout_fingerprint(),
+        network=NetworkRecord(hidden_size=policy.hidden_size, width=policy.width, key_size=policy.key_size),
+        frozen_heads={head: CHOICES[head][choice] for head, choice in config.frozen_heads.items()},  # type: ignore[misc]
+        first_growth=config.first_growth,
+        menu=config.offered,
+        plateau_threshold=config.tracker_plateau_threshold,
+        reward=RewardRecord(
+            family=config.reward_family,
+            mode=config.reward_mode,
+            rent=rent,
+            gamma=config.gamma,
+            control_variate=config.reward_control_variate,
+        ),
+        training=_training_record(run, checkpoint, config, policy, training.envs.episodes.horizon),
+    )
+    training.envs.close()
+    return Controller(card, policy.state_dict())
+
+
+def with_evidence(controller: Controller, suite: str, scores: Sequence[HeldOutScore]) -> Controller:
+    """The same controller, these scores on its card."""
+    rows = tuple(EvidenceRow(suite=suite, **asdict(score)) for score in scores)
+    card = controller.card.model_copy(update={"evidence": (*controller.card.evidence, *rows)})
+    return Controller(card, controller.weights)
+
+
+def config_on_cpu(config: TrainingConfig) -> TrainingConfig:
+    """The same run as one process of this machine can look at it."""
+    return TrainingConfig.of({**config.to_dict(), "device": "cpu", "workers": 0, "run_name": None})
+
+
+def _training_record(
+    run: Path, checkpoint: Path, config: TrainingConfig, policy: GrowthPolicy, horizon: int
+) -> TrainingRecord:
+    counters = read_checkpoint(checkpoint)["counters"]
+    provenance = read_provenance(run)
+    return TrainingRecord(
+        suite=config.suite,
+        horizon=horizon,
+        slots=policy.space.slot_config.slot_ids,
+        blueprints=policy.space.blueprints,
+        seed=config.seed,
+        rounds=counters["updates"],
+        env_steps=counters["env_steps"],
+        seconds=_seconds(run),
+        device=config.device,
+        esper=provenance.esper,
+        commit=provenance.git_commit,
+        settings={
+            name: value
+            for name, value in config.to_dict().items()
+            if name not in ("run_directory", "run_name")
+        },
+    )
+
+
+def _seconds(run: Path) -> float | None:
+    """Wall time of all its parts, as far as they told their end."""
+    try:
+        ends = [record.event for record in read_events(run, kinds=[RunFinished.kind])]
+    except RunError:  # a run without telemetry
+        return None
+    return sum(event.seconds for event in ends if isinstance(event, RunFinished)) if ends else None
