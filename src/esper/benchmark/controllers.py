@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
+from esper.leyline.errors import EsperError
 from esper.simic.agent import CheckpointError
 from esper.simic.building import build
 from esper.simic.cloning import CloningError, PolicyNetwork
@@ -21,7 +22,7 @@ CLONE = ".safetensors"
 """A saved `PolicyNetwork`, its settings with it."""
 
 
-class ControllerError(ValueError):
+class ControllerError(EsperError, ValueError):
     """A controller that cannot be used; the message says which and why."""
 
 

@@ -11,6 +11,7 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from esper.benchmark.rows import BenchRow, RowsError, require_rows
 from esper.benchmark.suites import subsets
 from esper.benchmark.table import BenchTable, bench_table
+from esper.leyline.errors import EsperError
 from esper.leyline.files import write_bytes
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _FILE = "bench.json"
 
 
-class BenchMismatch(ValueError):
+class BenchMismatch(EsperError, ValueError):
     """Rows of another benchmark are where this one's are to go."""
 
 

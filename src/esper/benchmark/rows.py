@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from esper.leyline.errors import EsperError
 from esper.leyline.files import write_atomically
 from esper.leyline.utility import utility
 
@@ -51,7 +52,7 @@ SCHEMA = pa.schema(
 _PARTS, _WHOLE = "rows", "rows.parquet"
 
 
-class RowsError(ValueError):
+class RowsError(EsperError, ValueError):
     """Rows that are not there, or are not rows."""
 
 

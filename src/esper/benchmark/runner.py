@@ -16,6 +16,7 @@ from esper.benchmark.arms import WAIT, Arm, Group
 from esper.benchmark.playing import Chunk, play_chunk
 from esper.benchmark.rows import BenchRow, RowStore
 from esper.benchmark.suites import BenchSuite
+from esper.leyline.errors import EsperError
 from esper.simic.timing import StopRequest, stop_on_signals
 
 SIDE_BY_SIDE = 8
@@ -24,7 +25,7 @@ _LOOK_EVERY = 0.5
 LOST_PROCESS = "the loss of a process"
 
 
-class PlanError(ValueError):
+class PlanError(EsperError, ValueError):
     """A benchmark that cannot be run as asked."""
 
 

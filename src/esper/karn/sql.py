@@ -29,6 +29,7 @@ from esper.leyline import (
     RoundFinished,
     RunStarted,
 )
+from esper.leyline.errors import EsperError
 from esper.nissa import KINDS, Record, RunError, describe_run, read_run
 from esper.nissa.run_directory import CONFIG_FILE, EVENTS_FILE
 from esper.nissa.wire import encode, whole_text
@@ -211,7 +212,7 @@ _FROM_THE_FILE = (duckdb.InvalidInputException, duckdb.IOException, duckdb.Conve
 _READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 
 
-class QueryError(ValueError):
+class QueryError(EsperError, ValueError):
     """SQL that was refused or failed; the message is the database's."""
 
 

@@ -1,17 +1,18 @@
 """What can be refused, and why."""
 
 from esper.leyline import LifecycleOp, Stage
+from esper.leyline.errors import EsperError
 
 
-class WrapError(ValueError):
+class WrapError(EsperError, ValueError):
     """The model, a slot name or the example cannot be wrapped as asked."""
 
 
-class BlueprintError(ValueError):
+class BlueprintError(EsperError, ValueError):
     """A blueprint is unknown, does not serve the slot, or is badly made."""
 
 
-class IllegalOperation(ValueError):
+class IllegalOperation(EsperError, ValueError):
     """An operation that the slot's stage does not allow now."""
 
     def __init__(

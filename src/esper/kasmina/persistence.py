@@ -23,6 +23,7 @@ from esper.kasmina.seed import Seed, bear_seed, birth_randomness
 from esper.kasmina.slot import Slot
 from esper.kasmina.stage_machine import GrowthRules, Life, Ramp
 from esper.leyline import Curve, SlotConfig, Stage, Style
+from esper.leyline.errors import EsperError
 from esper.leyline.files import write_atomically
 
 # What a saved model's file says besides its tensors. Everything is checked when it is read.
@@ -116,7 +117,7 @@ class ModelRecord(_Record):
 VERSION = 1
 
 
-class ModelFileError(ValueError):
+class ModelFileError(EsperError, ValueError):
     """The file is damaged, of another version, or belongs to another model."""
 
 

@@ -16,13 +16,14 @@ from types import TracebackType
 from pydantic import JsonValue
 
 from esper.leyline import CheckpointReason
+from esper.leyline.errors import EsperError
 from esper.leyline.files import PARTIAL, write_atomically, write_json
 from esper.nissa.provenance import Provenance
 
 # What can be wrong with a run before any work is done.
 
 
-class RunError(RuntimeError):
+class RunError(EsperError, RuntimeError):
     """A run that cannot be begun, resumed or read; the message says which and what to do."""
 
 

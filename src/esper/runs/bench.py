@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from esper.nissa import collect_provenance
 from esper.benchmark import (
     BenchPlan,
     BenchProgress,
@@ -16,6 +15,7 @@ from esper.benchmark import (
 )
 from esper.benchmark.record import merge_record, record_of
 from esper.benchmark.runner import run_bench
+from esper.nissa import collect_provenance
 
 
 def bench(

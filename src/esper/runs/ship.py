@@ -9,11 +9,11 @@ from esper.nissa import RunError, read_events, read_provenance
 from esper.simic.agent.checkpoint import read_checkpoint
 from esper.simic.building import build
 from esper.simic.config.errors import ConfigError
-from esper.simic.held_out import HeldOutScore
 from esper.simic.config.training_config import TrainingConfig
+from esper.simic.held_out import HeldOutScore
 from esper.tamiyo.actions import CHOICES
-from esper.tamiyo.controller import Controller
 from esper.tamiyo.controller import (
+    Controller,
     ControllerCard,
     EvidenceRow,
     NetworkRecord,

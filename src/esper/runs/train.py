@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from esper.leyline import RunSink
 from esper.nissa import NullSink, RunDirectory, collect_provenance, open_recorder
 from esper.simic.config.errors import ConfigError
+from esper.simic.config.training_config import TrainingConfig
 from esper.simic.reports import Progress
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
-from esper.simic.config.training_config import TrainingConfig
 
 if TYPE_CHECKING:
     from esper.simic.trainer import TrainingResult

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from esper.leyline import ActionSpec, EpochReport, HostProtocol
+from esper.leyline.errors import EsperError
 from esper.simic.building import build, evaluation_episodes
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import make_world
@@ -37,7 +38,7 @@ ARENA = 8
 """Episodes that are played side by side."""
 
 
-class UnfitCaseError(ValueError):
+class UnfitCaseError(EsperError, ValueError):
     """A controller cannot be judged on cases whose hosts it has no eyes or hands for."""
 
 

@@ -19,6 +19,7 @@ from safetensors.torch import save as write_tensors
 from torch import Tensor
 
 from esper.leyline import HEAD_NAMES, LifecycleOp
+from esper.leyline.errors import EsperError
 from esper.leyline.files import write_bytes
 from esper.tamiyo.actions import CHOICES, GrowthSpace, numbered_slots
 from esper.tamiyo.actor import Actor
@@ -147,7 +148,7 @@ SHIPPED = Path(__file__).parents[1] / "controllers"
 """The controllers that come with Esper, a folder each."""
 
 
-class ControllerError(ValueError):
+class ControllerError(EsperError, ValueError):
     """A controller that cannot or must not be used; the message says which and why."""
 
 

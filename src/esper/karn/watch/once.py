@@ -19,6 +19,7 @@ from esper.karn.watch.facts import cost_facts, decision_facts, episode_told, tim
 from esper.karn.watch.figures import Figure
 from esper.karn.watch.runs import COUNT_ALL, Hub, RunsFolder, Watched
 from esper.karn.watch.verdicts import MARKS, WINDOW, tiles, warnings
+from esper.leyline.errors import EsperError
 
 # How the page looks, in one place; colours come from the palette.
 
@@ -103,7 +104,7 @@ WIDTH, HEIGHT = 1280, 2280
 _PATIENCE = 60.0
 
 
-class CannotDraw(RuntimeError):
+class CannotDraw(EsperError, RuntimeError):
     """A picture that this machine cannot make; the message says what would help."""
 
 

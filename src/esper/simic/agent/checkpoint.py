@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from esper.leyline.errors import EsperError
+
 CHECKPOINT_VERSION = "esper-ppo-1"
 
 
-class CheckpointError(ValueError):
+class CheckpointError(EsperError, ValueError):
     """A checkpoint that must not or cannot be loaded; the message says which and why."""
 
 

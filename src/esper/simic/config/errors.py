@@ -8,12 +8,13 @@ from typing import Literal, TypeVar, get_args, get_origin
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from esper.leyline.errors import EsperError
 from esper.simic.config.ranges import Expected
 
 T = TypeVar("T")
 
 
-class ConfigError(ValueError):
+class ConfigError(EsperError, ValueError):
     """A setting that cannot be, or does not go with another."""
 
 

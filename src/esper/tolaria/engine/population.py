@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from esper.leyline import EventSink
+from esper.leyline.errors import EsperError
 from esper.tolaria.engine.host import ResidentData, TrainedHost
 from esper.tolaria.engine.step import (
     CORRECT,
@@ -29,7 +30,7 @@ from esper.tolaria.tasks import Instance, task
 # Saying how many hosts fit on a device that is full.
 
 
-class OutOfDeviceMemory(RuntimeError):
+class OutOfDeviceMemory(EsperError, RuntimeError):
     """The device is too small for this many hosts."""
 
 
