@@ -1,4 +1,9 @@
-"""Comparing arms that met the same hosts, and what such a comparison could have seen at all."""
+"""Summaries of scores, the paired bootstrap over hosts, and what a comparison could have detected.
+
+An arm's scores are (member, instance, seed): `member` is a controller trained from another rng seed (rules have one),
+`instance` a task instance, `seed` the number of a host of that instance. Arms that met the same hosts are compared in
+pairs: one set of bootstrap draws serves all of them.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,39 +14,31 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-# What many scores come to: the mean of the middle half, how often one is better, how many reach a threshold.
-
-
 Floats = NDArray[np.float64]
+Scores = Floats
+"""(member, instance, seed)"""
+Statistic = Callable[..., Floats]
+"""Maps one array per arm, scores (..., member, instance, seed) or means (...), to (...)."""
+
+DRAWS = 4000
+LEVEL = 0.95
+_MEAN_DRAWS = 2000
 
 
-def interquartile_mean(scores: ArrayLike) -> float:
-    """The mean of the middle half of all scores, whatever run or task they come from.
+# Summaries
 
-    A quarter of them, rounded down, is left out at each end. (Agarwal et al., 2021.)
+
+def interquartile_mean(scores: ArrayLike) -> Floats:
+    """(..., score) -> (...): the mean of the middle half of the scores. (Agarwal et al., 2021.)
+
+    A quarter of them, rounded down, is left out at each end.
     """
-    array = np.asarray(scores, dtype=np.float64)
-    if array.size == 0:
+    ordered = np.sort(np.asarray(scores, dtype=np.float64), axis=-1)
+    if ordered.size == 0:
         raise ValueError("scores is empty: there is nothing to average")
-    return float(interquartile_means(array.reshape(1, -1))[0])
-
-
-def interquartile_means(scores: Floats) -> Floats:
-    """(..., score) -> (...)"""
-    ordered = np.sort(scores, axis=-1)
-    count = ordered.shape[-1]
-    cut = count // 4
-    means: Floats = ordered[..., cut : count - cut].mean(axis=-1)
+    cut = ordered.shape[-1] // 4
+    means: Floats = ordered[..., cut : ordered.shape[-1] - cut].mean(axis=-1)
     return means
-
-
-def probability_of_improvement(scores_x: ArrayLike, scores_y: ArrayLike) -> float:
-    """P(X > Y) + P(X = Y) / 2 over all pairs of runs, averaged over tasks. Scores are (run, task)."""
-    x, y = _by_run_and_task("scores_x", scores_x), _by_run_and_task("scores_y", scores_y)
-    if x.shape[1] != y.shape[1]:
-        raise ValueError(f"scores_x has {x.shape[1]} tasks, scores_y {y.shape[1]}; expected the same tasks")
-    difference = x[:, None, :] - y[None, :, :]  # (run of x, run of y, task)
-    return float((0.5 + 0.5 * np.sign(difference)).mean())
 
 
 def performance_profile(scores: ArrayLike, thresholds: ArrayLike) -> Floats:
@@ -54,43 +51,14 @@ def performance_profile(scores: ArrayLike, thresholds: ArrayLike) -> Floats:
     return shares
 
 
-BOOTSTRAP_DRAWS = 2000
-
-
 def mean_interval(values: ArrayLike) -> tuple[float, float]:
-    """The 95 % interval of a mean: the middle of the means of values drawn anew, always with the same draws."""
+    """The 95 % bootstrap interval of the mean of (value,); the draws are always the same."""
     drawn_from = np.asarray(values, dtype=np.float64)
     if drawn_from.ndim != 1 or drawn_from.size == 0:
         raise ValueError(f"values has shape {drawn_from.shape}; expected one dimension, not empty")
-    picks = np.random.default_rng(0).integers(drawn_from.size, size=(BOOTSTRAP_DRAWS, drawn_from.size))
+    picks = np.random.default_rng(0).integers(drawn_from.size, size=(_MEAN_DRAWS, drawn_from.size))
     low, high = np.quantile(drawn_from[picks].mean(axis=1), (0.025, 0.975)).tolist()
     return low, high
-
-
-def _by_run_and_task(name: str, scores: ArrayLike) -> Floats:
-    array = np.asarray(scores, dtype=np.float64)
-    if array.ndim != 2 or array.size == 0:
-        raise ValueError(f"{name} has shape {array.shape}; expected (run, task), neither empty")
-    return array
-
-
-# Stratified bootstrap intervals over (member, instance, seed).
-#
-# An arm's scores are (member, instance, seed): `member` is a controller trained from another training seed
-# (rules have one), `instance` a task instance, `seed` a host seed of it. Seeds are drawn anew within each
-# instance, members as a whole, both with replacement: two levels where there are several members. One draw
-# serves every arm, so that arms which met the same hosts stay paired.
-#
-# Of n, n - 1 are drawn: the variance of a drawn mean is then that of the mean, not (n - 1) / n of it (Rao and Wu,
-# 1988).
-
-
-Scores = Floats
-"""(member, instance, seed)"""
-Statistic = Callable[..., Floats]
-"""Of scores (..., member, instance, seed), or of means (...), one array per arm, to (...)."""
-DRAWS = 4000
-LEVEL = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +78,17 @@ class Estimate:
         return f"{self.value:+.4f} [{self.low:+.4f}, {self.high:+.4f}]"
 
 
-class Resamples:
-    """Draws of instances and seeds, the same for every arm of one design.
+# The bootstrap
 
-    new_instances  also draw the instances anew: what to expect of others like them, a wider interval
+
+class Resamples:
+    """Bootstrap draws of members and hosts, the same for every arm of one design.
+
+    Seeds are drawn within each instance, members as a whole, both with replacement: two levels where there are
+    several members. Of n, n - 1 are drawn: the variance of a drawn mean is then that of the mean, not (n - 1) / n of
+    it (Rao and Wu, 1988).
+
+    new_instances  draw the instances too: what to expect of others like them, a wider interval
     """
 
     def __init__(
@@ -127,12 +102,12 @@ class Resamples:
         self._seed = seed
         rng = np.random.default_rng((0xB007, seed))
         everything = np.broadcast_to(np.arange(instances), (draws, instances))
-        taken = fewer(instances) if new_instances else instances
+        taken = _drawn_of(instances) if new_instances else instances
         self._instance = rng.integers(instances, size=(draws, taken)) if new_instances else everything
-        self._picked = rng.integers(seeds, size=(draws, taken, fewer(seeds)))
+        self._picked = rng.integers(seeds, size=(draws, taken, _drawn_of(seeds)))
 
     def of(self, scores: Scores) -> Floats:
-        """(draw, member, instance, seed) of one arm's scores."""
+        """(draw, member, instance, seed): one arm's scores as drawn."""
         member = self._members(self._checked(scores))
         drawn: Floats = scores[
             member[:, :, None, None], self._instance[:, None, :, None], self._picked[:, None, :, :]
@@ -140,7 +115,7 @@ class Resamples:
         return drawn
 
     def estimate(self, statistic: Statistic, *scores: Scores) -> Estimate:
-        """What a statistic of scores is, with the middle 95 % of what it is over the draws."""
+        """A statistic of the arms' scores, with its interval over the draws."""
         return interval(float(statistic(*scores)), statistic(*(self.of(each) for each in scores)))
 
     # Means are linear in the scores: counting how often each was drawn is enough, and much faster.
@@ -154,11 +129,11 @@ class Resamples:
         return drawn
 
     def distribution(self, combine: Statistic, *scores: Scores) -> Floats:
-        """(draw,): of a statistic of the arms' means."""
+        """(draw,): a statistic of the arms' means."""
         return combine(*(self.means(each) for each in scores))
 
     def estimate_of_means(self, combine: Statistic, *scores: Scores) -> Estimate:
-        """What a statistic of the arms' means is, with the middle 95 % of what it is over the draws."""
+        """A statistic of the arms' means, with its interval over the draws."""
         value = float(combine(*(self._checked(each).mean() for each in scores)))
         return interval(value, self.distribution(combine, *scores))
 
@@ -173,9 +148,9 @@ class Resamples:
         return weights
 
     def _members(self, scores: Scores) -> NDArray[np.int64]:
-        """(draw, member). Arms with as many members draw the same ones: a copy of a controller stays beside it."""
+        """(draw, member). Arms with equally many members draw the same ones, so copies of a controller stay paired."""
         rng = np.random.default_rng((0x3E3B, self._seed, len(scores)))
-        return rng.integers(len(scores), size=(self.draws, fewer(len(scores))))
+        return rng.integers(len(scores), size=(self.draws, _drawn_of(len(scores))))
 
     def _checked(self, scores: Scores) -> Scores:
         if scores.ndim != 3 or scores.shape[1:] != self.shape:
@@ -185,8 +160,12 @@ class Resamples:
         return scores
 
 
+def _drawn_of(count: int) -> int:
+    return max(count - 1, 1)
+
+
 def interval(value: float, drawn: Floats) -> Estimate:
-    """Draws in which the statistic is not defined do not count."""
+    """The middle 95 % of the draws; those in which the statistic is not defined do not count."""
     known = drawn[np.isfinite(drawn)]
     if not len(known):
         return Estimate(value, float("nan"), float("nan"))
@@ -195,17 +174,12 @@ def interval(value: float, drawn: Floats) -> Estimate:
 
 
 def two_sided_p(drawn: Floats) -> float:
-    """How likely a difference this far from 0 is if there is none, from its draws; never quite 0."""
-    count = len(drawn)
+    """The p value of a difference from 0, from its draws; never quite 0."""
     beyond = min(int((drawn <= 0.0).sum()), int((drawn >= 0.0).sum()))
-    return min(1.0, 2.0 * (beyond + 1) / (count + 1))
+    return min(1.0, 2.0 * (beyond + 1) / (len(drawn) + 1))
 
 
-def fewer(count: int) -> int:
-    return max(count - 1, 1)
-
-
-_NORMAL = NormalDist()
+# Comparisons
 
 
 def paired_difference(treatment: Floats, control: Floats) -> Floats:
@@ -225,17 +199,12 @@ def share_of_gap(treatment: Floats, low: Floats, high: Floats) -> Floats:
 def wins(treatment: Floats, control: Floats) -> Floats:
     """(member, instance, seed): 1 where treatment beats control on the same host, 0.5 where they tie, 0 elsewhere.
 
-    With as many members each, member meets member; otherwise every member meets the mean of the others.
+    With equally many members, member meets member; otherwise every member meets the mean of the others.
     """
     if len(treatment) != len(control):
         control = control.mean(axis=0, keepdims=True)
     won: Floats = 0.5 + 0.5 * np.sign(treatment - control)
     return won
-
-
-def the_mean(mean: Floats) -> Floats:
-    """The statistic of means that leaves them as they are."""
-    return mean
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -260,14 +229,7 @@ def within_deviation(difference: Floats) -> float:
     return float(np.sqrt(difference.var(axis=1, ddof=1).mean()))
 
 
-def power_of_pairs(difference: float, deviation: float, pairs: int, *, level: float = 0.05) -> float:
-    """The chance that a true mean difference is found by a two-sided test over so many pairs."""
-    if deviation <= 0.0:
-        return 1.0 if difference else level
-    shift, critical = difference / (deviation / sqrt(pairs)), _NORMAL.inv_cdf(1 - level / 2)
-    return _NORMAL.cdf(shift - critical) + _NORMAL.cdf(-shift - critical)
-
-
 def detectable_difference(deviation: float, pairs: int, *, power: float = 0.8, level: float = 0.05) -> float:
-    """The smallest mean difference that so many pairs find with this chance."""
-    return (_NORMAL.inv_cdf(1 - level / 2) + _NORMAL.inv_cdf(power)) * deviation / sqrt(pairs)
+    """The smallest mean difference that a two-sided test over so many pairs finds with this chance."""
+    normal = NormalDist()
+    return (normal.inv_cdf(1 - level / 2) + normal.inv_cdf(power)) * deviation / sqrt(pairs)

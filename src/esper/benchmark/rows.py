@@ -1,59 +1,25 @@
-"""One row per episode: what it came to, what it cost, what was done. Everything a table says is made from rows."""
+"""One row per episode: its scores, its cost and its decisions. Every table is made from rows alone."""
 
+import types
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import TypeAdapter, ValidationError
 
 from esper.leyline.errors import EsperError
 from esper.leyline.files import write_atomically
 from esper.leyline.utility import utility
 
-_SEED = pa.struct(
-    [
-        ("slot", pa.string()),
-        ("blueprint", pa.string()),
-        ("style", pa.string()),
-        ("alpha_target", pa.float64()),
-        ("parameters", pa.int64()),
-        ("fossilized", pa.bool_()),
-        ("kept", pa.bool_()),
-        ("contribution", pa.float64()),
-    ]
-)
-SCHEMA = pa.schema(
-    [
-        ("suite", pa.string()),
-        ("instance", pa.string()),
-        ("arm", pa.string()),
-        ("member", pa.int64()),
-        ("seed", pa.int64()),
-        ("host_seed", pa.int64()),
-        ("test_accuracy", pa.float64()),
-        ("validation_accuracy", pa.float64()),
-        ("utility", pa.float64()),
-        ("rent", pa.float64()),
-        ("host_parameters", pa.int64()),
-        ("added_parameters", pa.int64()),
-        ("training_flops", pa.float64()),
-        ("wall_seconds", pa.float64()),
-        ("epochs", pa.int64()),
-        ("decisions", pa.string()),
-        ("rolled_back", pa.string()),
-        ("seeds", pa.list_(_SEED)),
-        ("validation_accuracies", pa.list_(pa.float64())),
-        ("validation_losses", pa.list_(pa.float64())),
-        ("train_accuracies", pa.list_(pa.float64())),
-    ]
-)
 _PARTS, _WHOLE = "rows", "rows.parquet"
 
 
 class RowsError(EsperError, ValueError):
-    """Rows that are not there, or are not rows."""
+    """Rows are missing, or a file does not hold rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +33,7 @@ class SeedRow:
     parameters: int
     fossilized: bool
     kept: bool
-    """Whether it is part of the product; settling takes out what does not pay."""
+    """Whether it is part of the final model; settling removes seeds that do not pay."""
     contribution: float | None
     """Leave-one-out validation accuracy before settling: what the host depends on, not what was gained."""
 
@@ -80,29 +46,30 @@ class BenchRow:
     instance: str
     arm: str
     member: int
-    """Which controller of an arm that has several; rules have one."""
+    """Number of the controller in an arm that has several; rules have one, 0."""
     seed: int
     """0, 1, ...; with the instance it names the host that every arm meets."""
     host_seed: int
     test_accuracy: float | None
-    """Of the product; None if the governor condemned the host, or there is no test split."""
+    """The final model's; None if the governor condemned the host, or there is no test split."""
     validation_accuracy: float | None
     utility: float | None
-    """Validation accuracy minus rent, as in training; None of a condemned host."""
+    """Validation accuracy minus rent, as in training; None for a condemned host."""
     rent: float
     host_parameters: int
-    """Of the host as the task makes it."""
+    """Parameters of the host as the task makes it."""
     added_parameters: int | None
-    """What the product has more than that."""
+    """Parameters that the final model has beyond that."""
     training_flops: float | None
-    """Forward and backward of every training step: matrix products and convolutions."""
+    """Forward and backward of every training step, counting matrix products and convolutions."""
     wall_seconds: float
-    """Of the computation, validation and decisions included; hosts played side by side share it equally."""
+    """Seconds of the whole episode, validation and decisions included; hosts played side by side share them equally."""
     epochs: int
+    """Epochs trained."""
     decisions: str
-    """What was done and when, as a schedule."""
+    """Every operation and its epoch, as a schedule."""
     rolled_back: str | None
-    """Why the governor ended it."""
+    """Why the governor ended the episode; None if it did not."""
     seeds: tuple[SeedRow, ...]
     validation_accuracies: tuple[float | None, ...]
     """Before the first epoch, after it, after the second, ..."""
@@ -111,6 +78,7 @@ class BenchRow:
 
     @property
     def key(self) -> "Key":
+        """What identifies the row in a benchmark."""
         return self.arm, self.member, self.instance, self.seed
 
     @property
@@ -127,10 +95,12 @@ class BenchRow:
 
     @property
     def parameters(self) -> int | None:
+        """Parameters of the final model; None for a condemned host."""
         return None if self.added_parameters is None else self.host_parameters + self.added_parameters
 
     @property
     def kept(self) -> tuple[SeedRow, ...]:
+        """The seeds that are part of the final model."""
         return tuple(seed for seed in self.seeds if seed.kept)
 
 
@@ -138,32 +108,46 @@ Key = tuple[str, int, str, int]
 """(arm, member, instance, seed)"""
 
 
-def to_table(rows: Iterable[BenchRow]) -> pa.Table:
-    return pa.Table.from_pylist([asdict(row) for row in rows], schema=SCHEMA)
+def _arrow_type(annotation: object) -> pa.DataType:
+    """The column type of a field: a plain type, `plain | None`, `tuple[type, ...]`, or a dataclass."""
+    plain = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+    if annotation in plain:
+        return plain[annotation]
+    if is_dataclass(annotation):
+        hints = get_type_hints(annotation)
+        return pa.struct([(each.name, _arrow_type(hints[each.name])) for each in fields(annotation)])
+    first = _arrow_type(get_args(annotation)[0])
+    return first if isinstance(annotation, types.UnionType) else pa.list_(first)
 
 
-def from_table(table: pa.Table) -> list[BenchRow]:
-    missing = [name for name in SCHEMA.names if name not in table.column_names]
-    if missing:
-        raise RowsError(f"the table has no column {missing[0]!r}; expected {', '.join(SCHEMA.names)}")
-    return [_row(record) for record in table.select(SCHEMA.names).to_pylist()]
+SCHEMA = pa.schema(list(_arrow_type(BenchRow)))
+_ROWS = TypeAdapter(list[BenchRow])
 
 
 def write_rows(path: Path, rows: Iterable[BenchRow]) -> None:
-    """Whole or not at all."""
+    """Write a parquet file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, lambda partial: pq.write_table(to_table(rows), partial, compression="zstd"))
+    table = pa.Table.from_pylist([asdict(row) for row in rows], schema=SCHEMA)
+    write_atomically(path, lambda partial: pq.write_table(table, partial, compression="zstd"))
 
 
 def read_rows(path: Path) -> list[BenchRow]:
+    """The rows of one file."""
     try:
-        return from_table(pq.read_table(path))
+        table = pq.read_table(path)
+        missing = [name for name in SCHEMA.names if name not in table.column_names]
+        if missing:
+            raise RowsError(f"the table has no column {missing[0]!r}; expected {', '.join(SCHEMA.names)}")
+        return _ROWS.validate_python(table.select(SCHEMA.names).to_pylist())
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise RowsError(f"{path}: row {wrong['loc'][0]}, {wrong['loc'][1]}: {wrong['msg']}") from None
     except (OSError, pa.ArrowInvalid, RowsError) as error:
         raise RowsError(f"{path}: no rows of episodes can be read from it ({error})") from None
 
 
 class RowStore:
-    """The rows of one benchmark: a file for each chunk while it runs, one file when it is done.
+    """The rows of one benchmark on disk: a file for each chunk while it runs, one file when it is done.
 
     A file appears whole, so that a killed benchmark has every row of the chunks it finished.
     """
@@ -197,15 +181,3 @@ def require_rows(folder: Path) -> list[BenchRow]:
     if not rows:
         raise RowsError(f"{folder} has no rows of a benchmark: `esper bench --out {folder}` makes some")
     return rows
-
-
-def _row(record: Mapping[str, object]) -> BenchRow:
-    values = dict(record)
-    for each in fields(BenchRow):
-        value = values[each.name]
-        if isinstance(value, list):
-            values[each.name] = tuple(value)
-    seeds = values["seeds"]
-    assert isinstance(seeds, tuple)
-    values["seeds"] = tuple(SeedRow(**seed) for seed in seeds)
-    return BenchRow(**values)  # type: ignore[arg-type]  # the schema has the types of the fields

@@ -16,11 +16,10 @@ from esper.statistics import (
     Scores,
     detectable_difference,
     holm,
-    interquartile_means,
+    interquartile_mean,
     interval,
     paired_difference,
     share_of_gap,
-    the_mean,
     two_sided_p,
     wins,
     within_deviation,
@@ -244,7 +243,7 @@ def _summary(table: ScoreTable, arm: str, resamples: Resamples) -> ArmSummary:
 
 
 def _middle(scores: Floats) -> Floats:
-    return interquartile_means(scores.reshape(*scores.shape[:-3], -1))
+    return interquartile_mean(scores.reshape(*scores.shape[:-3], -1))
 
 
 def _mean(table: ScoreTable, arm: str, value: Value) -> float | None:
@@ -280,7 +279,7 @@ def _comparisons(
                 control=pair[1],
                 difference=interval(float(treatment.mean() - control.mean()), drawn[pair]),
                 on_new_instances=anew.estimate_of_means(paired_difference, treatment, control),
-                improvement=resamples.estimate_of_means(the_mean, wins(treatment, control)),
+                improvement=resamples.estimate_of_means(lambda mean: mean, wins(treatment, control)),
                 p_value=p_value,
                 p_holm=adjusted,
                 detectable=_detectable(treatment.mean(axis=0) - control.mean(axis=0)),
