@@ -148,7 +148,7 @@ class Resamples:
         return weights
 
     def _members(self, scores: Scores) -> NDArray[np.int64]:
-        """(draw, member). Arms with equally many members draw the same ones, so copies of a controller stay paired."""
+        """(draw, member). Arms with equally many members draw the same ones: copies of a controller stay paired."""
         rng = np.random.default_rng((0x3E3B, self._seed, len(scores)))
         return rng.integers(len(scores), size=(self.draws, _drawn_of(len(scores))))
 

@@ -63,7 +63,7 @@ class BenchRow:
     training_flops: float | None
     """Forward and backward of every training step, counting matrix products and convolutions."""
     wall_seconds: float
-    """Seconds of the whole episode, validation and decisions included; hosts played side by side share them equally."""
+    """Seconds of the episode, validation and decisions included; hosts played side by side share them equally."""
     epochs: int
     """Epochs trained."""
     decisions: str
