@@ -1,4 +1,8 @@
-"""What happens to a growing model, as typed records, and where emitters send them."""
+"""The events of a run as typed records, and the sinks they are emitted to.
+
+`docs/events.md` is generated from the docstrings here. A number that is unknown is None; a number that is NaN or Inf
+was measured and is recorded as measured. Accuracies are 0..1, losses are means over samples, times are seconds.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,278 +12,277 @@ from typing import ClassVar, Literal, Protocol
 from esper.leyline.heads import Curve, Style
 from esper.leyline.lifecycle import LifecycleOp, Stage
 
-# What a run of training tells: rounds, episodes, decisions, anomalies and how it ended.
-#
-# Unknown numbers are None. A field that is NaN or Inf is a measurement that failed, and is recorded as such.
-
-
 SCHEMA_VERSION = 1
-"""Of recorded events. It grows when a reader of the old form would misread the new one, not with new kinds."""
+"""Version of the recorded form. Raised when old readers would misread new files, not for new kinds or fields."""
 CheckpointReason = Literal["periodic", "best", "last"]
+"""Why a checkpoint was written."""
 RunStatus = Literal["finished", "interrupted", "failed"]
+"""How a run ended."""
+
+# Events of a training run: rounds, episodes, decisions, anomalies, and how it ended.
 
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """A run began, or went on from a checkpoint."""
+    """A run started, or resumed from a checkpoint."""
 
     kind: ClassVar[str] = "run_started"
     name: str
-    """Of the run and its directory."""
+    """Name of the run and of its directory."""
     esper: str
-    """The version that runs it."""
+    """Version of Esper that runs it."""
     resumed_from: int | None = None
-    """The last round of the checkpoint it goes on from; what was recorded after that round no longer counts."""
+    """Last round of the checkpoint it resumed from; records after that round no longer count. Null at a new start."""
     schema_version: int = SCHEMA_VERSION
-    """Of the events that follow."""
+    """Schema version of the events that follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundFinished:
-    """One round of PPO: a rollout in every env, and the update that learned from it."""
+    """One round of PPO: a rollout in every env and the update computed from it."""
 
     kind: ClassVar[str] = "round_finished"
     round: int
-    """Counted from 1."""
+    """Number of the round, from 1."""
     env_steps: int
-    """Steps over all envs since the run began; a step is one epoch of one host."""
+    """Environment steps over all envs since the run started. One step trains one host for one epoch."""
     seconds: float
-    """Wall time of the round."""
+    """Wall time of the round, in seconds."""
     env_epochs_per_second: float | None
-    """Valid steps of the round over its seconds."""
+    """Environment steps of this round that were not lost, per second of wall time."""
     episodes: int
-    """That ended in the round and were not lost."""
+    """Episodes that ended in the round, without the lost ones."""
     lost_episodes: int
-    """Whose worker died; nothing was learned from them."""
+    """Episodes dropped because their worker process died; the update did not use them."""
     mean_return: float | None
-    """Over the episodes that ended."""
+    """Mean undiscounted return of the episodes that ended; null if none did."""
     mean_gain: float | None
-    """Utility minus that of the wait-only control, over the episodes that have both."""
+    """Mean gain (utility minus the baseline's) of the episodes that have a baseline; null if none has."""
     mean_accuracy: float | None
-    """Validation accuracy of the products, 0..1."""
+    """Mean validation accuracy of the final models of these episodes, 0..1."""
     mean_control_accuracy: float | None
-    """Validation accuracy of the wait-only controls at the same epoch, 0..1."""
+    """Mean validation accuracy of their baselines at the same epoch, 0..1."""
     policy_loss: float | None
-    """Mean over applied minibatches."""
+    """Policy loss, mean over the minibatches applied; null if none was."""
     value_loss: float | None
-    """Mean over applied minibatches."""
+    """Value loss, mean over the minibatches applied; null if none was."""
     entropy: float | None
-    """Joint entropy of a step that had a choice."""
+    """Joint entropy of all heads in nats, mean over steps that had a choice."""
     entropy_by_head: Mapping[str, float | None]
-    """Where the head mattered and had a choice; null if it never did."""
+    """Head -> entropy in nats, mean over steps where the head was used and had a choice; null if there was none."""
     approx_kl: float | None
-    """k3 estimate of the joint KL from the policy that acted."""
+    """KL divergence of the new policy from the one that acted, in nats (k3 estimate, all heads)."""
     clip_fraction: float | None
-    """Share of choices whose ratio left the clip range."""
+    """Share of choices whose probability ratio left the clip range, 0..1."""
     ratio_max: float | None
     """Largest probability ratio of new to old policy."""
     ratio_min: float | None
-    """Smallest one."""
+    """Smallest probability ratio of new to old policy."""
     explained_variance: float | None
-    """Of the returns by the critic, before the update; null when the returns hardly vary."""
+    """Share of the variance of returns explained by the critic before the update; null if returns hardly vary."""
     grad_norm: float | None
-    """Before clipping, in the last applied step."""
+    """Gradient norm before clipping, of the last minibatch applied."""
     learning_rate: float
-    """Of the optimiser in this update."""
+    """Learning rate of this update."""
     entropy_coef: float
-    """Weight of the entropy bonus, before any floor."""
+    """Weight of the entropy bonus, before the per-head floor."""
     minibatches_applied: int
     """Optimiser steps taken."""
     minibatches_skipped: int
-    """Not applied because something in them was not finite."""
+    """Minibatches not applied because a ratio, the loss or the gradient norm was NaN or Inf."""
     had_non_finite: bool
-    """Ratios, loss or gradient norm were NaN or Inf somewhere in the update."""
+    """Whether a ratio, the loss or the gradient norm was NaN or Inf anywhere in the update."""
     kl_stopped: bool
-    """The update ended early because the policy had moved far enough."""
+    """Whether the update ended early because the KL divergence passed its limit."""
     operations: Mapping[str, int]
-    """How often each LifecycleOp was executed in the round."""
+    """LifecycleOp -> times it was executed in the round."""
     reward_components: Mapping[str, float]
-    """Mean per step of each part of the reward; empty when nothing was measured."""
+    """Component of the reward -> its mean per step; empty if nothing was measured."""
     host_seconds: float | None = None
-    """Of those seconds, while hosts began, trained, were validated and settled; null where nobody measured it."""
+    """Seconds of the round spent creating, training, validating and settling hosts; null if not measured."""
     seconds_by_part: Mapping[str, float] | None = None
-    """Part of the round, as outer/inner -> how many of those seconds it took."""
+    """Part of the round (`outer/inner`) -> seconds it took; null if not measured."""
     peak_memory_bytes: int | None = None
-    """The most that the training process itself has held in memory so far; its workers are not counted."""
+    """Peak memory of the training process since it started, without its workers, in bytes; null if not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFinished:
-    """One host grown to the end of its episode."""
+    """One host reached the end of its episode."""
 
     kind: ClassVar[str] = "episode_finished"
     round: int
-    """In which it ended."""
+    """Round in which it ended."""
     env: int
     """Index of the environment."""
     episode: int
-    """Count of this env's episodes, from 0."""
+    """Number of the episode in its env, from 0."""
     case: str
-    """The task instance, as text."""
+    """Task instance, as text."""
     host_seed: int
-    """The host was made and trained with it; with the case it names the episode's control."""
+    """Rng seed the host was created and trained with. The baseline is the same instance with the same rng seed."""
     epochs: int
-    """Trained."""
+    """Epochs trained."""
     utility: float | None
-    """Of the product: validation score minus rent; null for a lost or condemned host."""
+    """Utility of the final model: validation score minus rent. Null for a lost or condemned host."""
     gain: float | None
-    """Utility minus that of the wait-only control; null without one."""
+    """Utility minus the baseline's; null without a baseline."""
     validation_accuracy: float | None
-    """Of the product, 0..1."""
+    """Validation accuracy of the final model, 0..1."""
     control_accuracy: float | None
-    """Of the wait-only control at the same epoch, 0..1; null without one."""
+    """Validation accuracy of the baseline at the same epoch, 0..1; null without a baseline."""
     validation_loss: float | None
-    """Of the product."""
+    """Validation loss of the final model."""
     added_parameters: int | None
-    """That growth has left in the product."""
+    """Parameters of the final model that growth added."""
     episode_return: float
     """Sum of rewards, not discounted."""
     operations: Mapping[str, int]
-    """How often each LifecycleOp was executed."""
+    """LifecycleOp -> times it was executed."""
     illegal_actions: int
-    """Asked for and not executed."""
+    """Actions requested that were illegal and became WAIT."""
     rolled_back: str | None
-    """Why the governor ended it; null if it did not."""
+    """Why the governor ended the episode; null if it did not."""
     lost: bool
-    """Its worker died: there is no final state."""
+    """Whether its worker process died; there is then no final model."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionTaken:
-    """What the controller did to one host in one step, what it knew, and what came of it.
+    """One decision about one host: the action executed, the state it was chosen in, and the reward it got.
 
-    Choices that the operation does not use are null.
+    Parts of the action that its operation does not use are null.
     """
 
     kind: ClassVar[str] = "decision_taken"
     round: int
-    """In which it was taken."""
+    """Round in which it was taken."""
     env: int
     """Index of the environment."""
     episode: int
-    """Count of this env's episodes, from 0."""
+    """Number of the episode in its env, from 0."""
     epoch: int
-    """The epoch that was trained after it, from 1."""
+    """Epoch that was trained after the decision, from 1."""
     op: LifecycleOp
-    """What was executed."""
+    """Operation executed."""
     slot: str | None
-    """Where."""
+    """Slot it was executed on."""
     blueprint: str | None
-    """Of the seed that was germinated."""
+    """Blueprint of the seed germinated."""
     style: Style | None
-    """How it composes."""
+    """How the germinated seed's output is combined with the host's."""
     tempo: int | None
-    """Epochs of its first ramp."""
+    """Epochs of the germinated seed's first alpha ramp."""
     alpha_target: float | None
-    """Where the ramp ends."""
+    """Alpha at which the ramp ends, 0..1."""
     alpha_speed: int | None
-    """Epochs of a later ramp; 0 is at once."""
+    """Epochs of a later ramp; 0 changes alpha at once."""
     alpha_curve: Curve | None
     """Shape of a later ramp."""
     illegal: str | None
-    """Why what was asked for became WAIT; null if it was legal."""
+    """Why the requested action was illegal and became WAIT; null if it was legal."""
     contribution: float | None
-    """Of the seed acted on, as it was known when deciding: validation accuracy with it minus without it."""
+    """Last known contribution of the seed acted on: validation accuracy with it minus without it. Null if unknown."""
     value: float | None
-    """The critic's estimate before the step; null for policies without one."""
+    """Critic's value estimate before the step; null for a rule."""
     log_prob: float | None
-    """Joint log-probability of the choices; null for policies without one."""
+    """Joint log-probability of the action in nats; null for a rule."""
     reward: float
-    """Sum of its components."""
+    """Reward of the step: the sum of its components."""
     reward_components: Mapping[str, float]
-    """The parts of the reward by name."""
+    """Component of the reward -> its amount."""
     validation_accuracy: float | None
-    """Of the host after the epoch, 0..1."""
+    """Validation accuracy of the host after the epoch, 0..1."""
     stages: Mapping[str, str] | None = None
-    """Slot -> name of its Stage when deciding."""
+    """Slot -> its Stage at the decision, by name; null if not recorded."""
     alphas: Mapping[str, float] | None = None
-    """Slot that holds a seed -> its alpha when deciding."""
+    """Slot that holds a seed -> the seed's alpha at the decision, 0..1; null if not recorded."""
     contributions: Mapping[str, float] | None = None
-    """Slot whose seed's contribution was known when deciding -> that."""
+    """Slot -> the seed's contribution, where it was known at the decision; null if not recorded."""
     probabilities: Mapping[str, Mapping[str, float]] | None = None
-    """Head that mattered -> legal choice -> how probable it was; what is not named was masked."""
+    """Head that was used -> legal choice -> its probability. Choices not listed were masked. Null for a rule."""
     observation: Mapping[str, float | None] | None = None
-    """Feature -> what the policy saw of it, null if unknown; recorded with run_telemetry debug only."""
+    """Feature -> the value the policy saw, null if unknown. Recorded only with run_telemetry debug."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnomalyRaised:
-    """The learner does something that PPO does when it goes wrong."""
+    """A check of the learner found a sign of failing PPO training."""
 
     kind: ClassVar[str] = "anomaly_raised"
     round: int
-    """Whose update raised it."""
+    """Round whose update was checked."""
     name: str
-    """Which check."""
+    """Name of the check."""
     value: float | None
-    """What was measured; null where there is no one number."""
+    """Value measured; null if the check has no single value."""
     threshold: float | None
-    """What it was held against."""
+    """Threshold the value was compared with; null if there is none."""
     detail: str
-    """In words."""
+    """What was found, in words."""
     advice: str
     """What to do about it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSaved:
-    """Everything needed to go on from here is on disk."""
+    """A checkpoint was written, from which the run can be resumed."""
 
     kind: ClassVar[str] = "checkpoint_saved"
     round: int
-    """The last round it contains."""
+    """Last round the checkpoint contains."""
     reason: CheckpointReason
-    """periodic, best or last."""
+    """Why it was written: at an interval, as the best so far, or at the end."""
     path: str
-    """Relative to the run directory."""
+    """Path relative to the run directory."""
     score: float | None
-    """What `best` is judged by; null if it has not been measured."""
+    """Score that `best` is chosen by; null if not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationFinished:
-    """A policy was judged on cases that it does not train on."""
+    """A policy was evaluated on instances it does not train on."""
 
     kind: ClassVar[str] = "evaluation_finished"
     round: int
-    """After which."""
+    """Round after which it was evaluated."""
     env_steps: int
-    """Steps of training behind the policy."""
+    """Environment steps the policy was trained for."""
     policy: str
-    """Who was judged: `learned`, or a rule's name."""
+    """`learned`, or the name of a rule."""
     suite: str
-    """What it was judged on."""
+    """Suite of instances it was evaluated on."""
     episodes: int
-    """That count."""
+    """Episodes evaluated, without the lost ones."""
     mean_return: float | None
-    """Over the episodes."""
+    """Mean undiscounted return; null if no episode counts."""
     mean_utility: float | None
-    """Over the episodes."""
+    """Mean utility (validation score minus rent); null if no episode counts."""
     mean_gain: float | None
-    """Over the wait-only control."""
+    """Mean gain (utility minus the baseline's); null without baselines."""
     gain_low: float | None
-    """Lower end of the 95 % interval of the mean gain."""
+    """Lower end of the 95 % interval of the mean gain; null with fewer than two episodes."""
     gain_high: float | None
-    """Upper end of it."""
+    """Upper end of the 95 % interval of the mean gain; null with fewer than two episodes."""
     mean_accuracy: float | None
-    """Validation accuracy of the products, 0..1."""
+    """Mean validation accuracy of the final models, 0..1."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFinished:
-    """The last word of a run. A run without it, that nobody writes to, has crashed."""
+    """The run ended. A run without this event that no process writes to has crashed."""
 
     kind: ClassVar[str] = "run_finished"
     status: RunStatus
     """finished, interrupted (by a person or a signal) or failed."""
     reason: str | None
-    """Of an interruption or failure."""
+    """Reason for an interruption or failure; null if it finished."""
     rounds: int
-    """Finished."""
+    """Rounds finished."""
     env_steps: int
-    """Taken over all envs."""
+    """Environment steps over all envs."""
     seconds: float
-    """Wall time since this start of the run."""
+    """Wall time since this start of the run, in seconds."""
 
 
 RunEvent = (
@@ -294,146 +297,153 @@ RunEvent = (
 )
 
 
+# Events of a host, which does not know the run it is part of.
+
+
 @dataclass(frozen=True, slots=True)
 class SeedGerminated:
-    """A seed was born."""
+    """A seed was created in a slot."""
 
     kind: ClassVar[str] = "seed_germinated"
     slot: str
-    """Where."""
+    """Slot it grows in."""
     blueprint: str
-    """What it is."""
+    """Blueprint it was built from."""
     style: Style
-    """How it composes."""
+    """How its output is combined with the host's."""
     parameters: int
-    """Added by it and its gate."""
+    """Parameters added by the seed and its gate."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageChanged:
-    """A slot moved on in the life of its seed."""
+    """A slot changed its stage."""
 
     kind: ClassVar[str] = "stage_changed"
     slot: str
-    """Which."""
+    """Slot that changed."""
     before: Stage
-    """The stage it left."""
+    """Stage it left."""
     after: Stage
-    """The stage it entered."""
+    """Stage it entered."""
     operation: LifecycleOp | None
-    """What was asked for; None when the stage changed by itself on a tick."""
+    """Operation that caused the change; null if it happened by itself at the end of an epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeedFading:
-    """A seed that is being pruned begins to lose its alpha."""
+    """A pruned seed starts to fade out."""
 
     kind: ClassVar[str] = "seed_fading"
     slot: str
-    """Where."""
+    """Slot of the seed."""
     alpha: float
-    """That it fades from."""
+    """Alpha at the start of the fade, 0..1."""
     epochs: int
-    """Until it is gone."""
+    """Epochs until the seed is removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class NonFiniteSeedOutput:
-    """A seed put out NaN or Inf since the last tick. It was kept out of the forward, its updates skipped."""
+    """A seed returned NaN or Inf in the last epoch; its output was not used and its updates were skipped."""
 
     kind: ClassVar[str] = "non_finite_seed_output"
     slot: str
-    """Where."""
+    """Slot of the seed."""
     stage: Stage
-    """The seed's."""
+    """Stage of the seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostRolledBack:
-    """The governor took a host back to its last good epoch."""
+    """The governor restored a host to its last good epoch."""
 
     kind: ClassVar[str] = "host_rolled_back"
     host: int
-    """Index in its world."""
+    """Index of the host in its world."""
     case: str
-    """The task instance, as text."""
+    """Task instance, as text."""
     epoch: int
-    """The epoch that condemned it."""
+    """Epoch whose result was rejected."""
     verdict: str
-    """Why."""
+    """Why it was rejected."""
     rollbacks: int
-    """Of this host so far, this one included."""
+    """Rollbacks of this host so far, including this one."""
 
 
 HostEvent = SeedGerminated | StageChanged | SeedFading | NonFiniteSeedOutput | HostRolledBack
-"""Told by whoever owns a host, who does not know what run it is part of."""
 Event = HostEvent | RunEvent
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a run something happened. What does not apply is None."""
+    """Where in a run an event happened. What does not apply is None."""
 
     round: int | None = None
-    """Of PPO, from 1."""
+    """Round of PPO, from 1."""
     env: int | None = None
     """Index of the environment, or of the host."""
     episode: int | None = None
-    """Count of that env's episodes, from 0."""
+    """Number of the episode in its env, from 0."""
     epoch: int | None = None
-    """Of that episode, from 1."""
+    """Epoch of the episode, from 1."""
 
 
 NOWHERE = Place()
 
 
 class EventSink(Protocol):
-    """Where events go. Emitters are handed one and know nothing else of recording."""
+    """Receives events. Code that emits events is given a sink and knows nothing else of recording."""
 
-    def emit(self, event: Event) -> None: ...
+    def emit(self, event: Event) -> None:
+        """Record one event."""
+        ...
 
 
 class RunSink(EventSink, Protocol):
-    """Where the events of a run go. Those that do not say where they happened can be given a place."""
+    """Receives the events of a run, with the place of those that do not contain it."""
 
-    def emit(self, event: Event, place: Place = NOWHERE) -> None: ...
+    def emit(self, event: Event, place: Place = NOWHERE) -> None:
+        """Record one event, which happened at `place`."""
+        ...
 
 
 HostSinks = Callable[[int], EventSink]
-"""Index of a host -> where what happens to it is told."""
+"""Index of a host -> the sink for its events."""
 
 
 class HostLog:
-    """Keeps what hosts tell until somebody takes it, who then says where in a run it happened."""
+    """Collects the events of several hosts until they are taken and given their place in a run."""
 
-    __slots__ = ("_told",)
+    __slots__ = ("_events",)
 
     def __init__(self) -> None:
-        self._told: list[tuple[int, HostEvent]] = []
+        self._events: list[tuple[int, HostEvent]] = []
 
     def sink(self, host_idx: int) -> EventSink:
-        return _OneHost(self._told, host_idx)
+        """The sink for one host's events."""
+        return _OneHost(self._events, host_idx)
 
     def take(self) -> list[tuple[int, HostEvent]]:
-        """(host, what happened to it) since the last time, in order."""
-        told = self._told[:]
-        self._told.clear()  # the list itself stays: sinks hold on to it
-        return told
+        """(host index, event) since the last call, in order."""
+        events = self._events[:]
+        self._events.clear()  # in place: the sinks hold this list
+        return events
 
 
 class _OneHost:
-    __slots__ = ("_host_idx", "_told")
+    __slots__ = ("_events", "_host_idx")
 
-    def __init__(self, told: list[tuple[int, HostEvent]], host_idx: int) -> None:
-        self._told, self._host_idx = told, host_idx
+    def __init__(self, events: list[tuple[int, HostEvent]], host_idx: int) -> None:
+        self._events, self._host_idx = events, host_idx
 
     def emit(self, event: Event) -> None:
         assert isinstance(event, HostEvent)
-        self._told.append((self._host_idx, event))
+        self._events.append((self._host_idx, event))
 
 
 class PlacedSink:
-    """Hands a host's events on to a run, with their place; whoever steps the host moves `place` along."""
+    """Passes a host's events on to a run, with `place`, which the code that steps the host keeps up to date."""
 
     __slots__ = ("place", "sink")
 
@@ -441,18 +451,18 @@ class PlacedSink:
         self.sink, self.place = sink, place
 
     def emit(self, event: Event) -> None:
+        """Record one event at the current place."""
         self.sink.emit(event, self.place)
 
 
-# Where checkpoints are kept, as whoever writes them knows it.
-
-
 class CheckpointStore(Protocol):
-    """A folder of checkpoints: some periodic ones, the best and the last."""
+    """A folder of checkpoints: the periodic ones, the best and the last."""
 
     @property
-    def folder(self) -> Path: ...
+    def folder(self) -> Path:
+        """Folder the checkpoints are in."""
+        ...
 
     def save(self, write: Callable[[Path], None], *, round_number: int, reason: CheckpointReason) -> Path:
-        """Have `write` fill a file and put it in its place; returns where. Older periodic ones may go."""
+        """Let `write` fill a file and move it into place; returns its path. May remove older periodic checkpoints."""
         ...
