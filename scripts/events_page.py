@@ -45,9 +45,11 @@ print(query(Path("runs/digits-1"), "select round, mean_gain from rounds"))
 - Unknown is `null`, never 0. NaN and Inf are written as `null` too, and `"non_finite": {{"value_loss": "nan"}}` says
   which fields were that; reading puts them back.
 - Enumerations are written by name. Accuracies are 0..1.
-- A reader passes over a last line that was cut off, and over kinds that only a newer version knows, and counts both.
-- A run that was resumed has a second `run_started`; what was recorded after the round it went on from is left out by
+- A reader skips a last line that was cut off, and kinds that only a newer version knows, and counts both.
+- A run that was resumed has a second `run_started`; what was recorded after the round it resumed from is left out by
   `read_run` and by SQL.
+- A *baseline* is the same task instance trained with the same rng seed and nothing grown (`control` in field names).
+  *Utility* is the validation score minus rent for added parameters; *gain* is utility minus the baseline's.
 - SQL has the tables `rounds`, `episodes`, `decisions`, `anomalies` and `evaluations` (an event's fields are its
   columns; `case` is called `instance`), `seeds` (one row for each seed's life), `runs`, and `events` for all other
   kinds, with their fields as JSON. Each has the column `run`.
@@ -62,7 +64,7 @@ print(query(Path("runs/digits-1"), "select round, mean_gain from rounds"))
 | `time` | number | seconds since the epoch |
 {place}
 
-The last four are there where they apply.
+The last four are present where they apply.
 """
 
 
@@ -86,11 +88,11 @@ def _section(kind: str, event: type[Event]) -> str:
 
 
 def _fields(cls: type, *, nullable: bool = True) -> str:
-    hints, told = get_type_hints(cls), field_docs(cls)
-    rows = [
-        (field.name, _words(hints[field.name], nullable=nullable), told[field.name]) for field in fields(cls)
-    ]
-    return "\n".join(f"| `{name}` | {kind} | {doc} |" for name, kind, doc in rows)
+    hints, docs = get_type_hints(cls), field_docs(cls)
+    return "\n".join(
+        f"| `{field.name}` | {_words(hints[field.name], nullable=nullable)} | {docs[field.name]} |"
+        for field in fields(cls)
+    )
 
 
 def _words(hint: object, *, nullable: bool = True) -> str:

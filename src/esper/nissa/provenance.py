@@ -1,4 +1,4 @@
-"""Where a run came from: enough to run it again, or to see why it cannot be."""
+"""Provenance of a run: the versions, code and hardware it ran with."""
 
 import os
 import platform
@@ -16,29 +16,40 @@ GIT_SECONDS = 5.0
 
 
 class Provenance(BaseModel):
+    """What is needed to run a run again. What could not be found out is None."""
+
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     started: float
     """Seconds since the epoch."""
     esper: str
+    """Version of Esper."""
     python: str
+    """Version of Python."""
     torch: str | None
+    """Version of PyTorch."""
     numpy: str | None
+    """Version of NumPy."""
     git_commit: str | None
-    """Of the repository that esper's code is in; None when it is in none."""
+    """Commit of the repository that esper's code is in; None outside a repository."""
     git_dirty: bool | None
-    """Whether that repository had changes that were not committed."""
+    """Whether that repository had uncommitted changes."""
     platform: str
+    """Operating system and machine."""
     cpus: int | None
+    """CPU cores of the machine."""
     device: str
+    """Device hosts train on, such as cpu or cuda:0."""
     device_name: str | None
-    """What a CUDA device calls itself."""
+    """Name of the CUDA device; None for others."""
     precision: str
+    """Numeric precision of host training."""
     seeds: dict[str, int]
+    """Name of a random stream -> its rng seed."""
 
 
 def collect_provenance(*, seeds: Mapping[str, int], device: str, precision: str) -> Provenance:
-    """Of a run that begins now. What cannot be found out is None."""
+    """The provenance of a run that starts now."""
     commit, dirty = _git(Path(esper.__file__).parent)
     return Provenance(
         started=time.time(),

@@ -1,4 +1,4 @@
-"""Reading the events of a run: while it is written, after it ended, and when it broke."""
+"""Reading runs: their events, while they are written or after they ended, and a list of the runs in a folder."""
 
 import re
 import time
@@ -13,17 +13,21 @@ from esper.nissa.run_directory import CONFIG_FILE, EVENTS_FILE, RunError, is_bei
 from esper.nissa.wire import BrokenLine, Record, UnknownKind, decode
 
 POLL_SECONDS = 0.2
+"""Time between two looks at a file that is followed."""
+Standing = Literal["running", "finished", "interrupted", "failed", "crashed"]
+"""State of a run. Crashed: no process writes it, and it has no RunFinished."""
+_STANDING_KINDS = (RunStarted.kind, RoundFinished.kind, RunFinished.kind)
 _KIND = re.compile(rb'\s*\{\s*"kind"\s*:\s*"([a-z0-9_]*)"')
 
 
 @dataclass(slots=True)
 class ReadingNotes:
-    """What a reader had to pass over."""
+    """What a reader skipped."""
 
     broken_lines: list[int] = field(default_factory=list)
-    """Their numbers, from 1. The last line of a run that was killed is often one."""
+    """Numbers of lines that are not records, from 1. The last line of a killed run is often one."""
     unknown_kinds: Counter[str] = field(default_factory=Counter)
-    """kind -> records of it, written by a newer version."""
+    """kind -> records of that kind, which a newer version wrote."""
 
 
 def read_events(
@@ -35,9 +39,9 @@ def read_events(
 ) -> Iterator[Record]:
     """The records of a run directory or of its events.jsonl, in order.
 
-    follow  wait for more, until no process writes the run any longer
-    kinds   only these; the others are not even parsed
-    notes   is told about lines that were passed over
+    follow  wait for more until no process writes the run any longer
+    kinds   only these; other lines are not parsed
+    notes   receives what was skipped
     """
     path = path / EVENTS_FILE if path.is_dir() else path
     notes = ReadingNotes() if notes is None else notes
@@ -56,10 +60,10 @@ def read_events(
 def read_run(
     path: Path, *, kinds: Collection[str] | None = None, notes: ReadingNotes | None = None
 ) -> list[Record]:
-    """The records that count: where a run went on from a checkpoint, or began anew without one, what it had done
-    beyond is left out.
+    """The records that count: where a run resumed from a checkpoint, or started again without one, what it had
+    recorded beyond that point is left out.
 
-    kinds  these, and those that tell where it went on
+    kinds  only these, and the kinds that say where it resumed
     """
     records: list[Record] = []
     wanted = None if kinds is None else {*kinds, RunStarted.kind, RoundFinished.kind}
@@ -72,7 +76,7 @@ def read_run(
 
 
 def _end_of_round(records: list[Record], round_number: int) -> int:
-    """One past the last record of this round: what was said after its checkpoint belongs to it, too."""
+    """Index after the last record of this round."""
     for index in range(len(records) - 1, -1, -1):
         if records[index].place.round == round_number:
             return index + 1
@@ -98,10 +102,10 @@ def _read(line: bytes, number: int, wanted: frozenset[bytes] | None, notes: Read
 
 
 def _lines(file: BinaryIO, followed_run: Path | None) -> Iterator[bytes]:
-    """Whole lines as they come; at the end also one without its end."""
+    """Whole lines as they are written; at the end also a last line without a newline."""
     pending = b""
     while True:
-        # Asked before reading: what was written before the writer left is then not missed.
+        # Checked before reading, so that what was written just before the writer ended is not missed.
         more_may_come = followed_run is not None and is_being_written(followed_run)
         while piece := file.readline():
             pending += piece
@@ -115,40 +119,39 @@ def _lines(file: BinaryIO, followed_run: Path | None) -> Iterator[bytes]:
         yield pending
 
 
-# The runs of a folder, and how each stands.
-
-
-Standing = Literal["running", "finished", "interrupted", "failed", "crashed"]
-"""Crashed: nobody writes it, and it never said that it ended."""
-_TELLING = (RunStarted.kind, RoundFinished.kind, RunFinished.kind)
-
-
 @dataclass(frozen=True, slots=True)
 class RunListing:
+    """A run in a list of runs."""
+
     name: str
+    """Name of the run."""
     path: Path
+    """Directory of the run."""
     standing: Standing
+    """State of the run."""
     started: float | None
-    """Seconds since the epoch; None when nothing was recorded."""
+    """Seconds since the epoch; None if nothing was recorded."""
     last_round: int | None
+    """Last round finished; None if none was."""
     seconds: float | None
-    """From the first thing recorded about rounds to the last."""
+    """Seconds between the first and the last start, round or end recorded; None if nothing was."""
 
 
 def list_runs(root: Path) -> list[RunListing]:
-    """Every run under `root`, by name."""
+    """Every run in the folder `root`, by name."""
     if not root.is_dir():
         return []
     return [describe_run(path) for path in sorted(root.iterdir()) if (path / CONFIG_FILE).is_file()]
 
 
 def describe_run(path: Path) -> RunListing:
-    # Asked first: a run that ends meanwhile is then read to its end, and not called crashed.
+    """The state of one run, from its events and its lock."""
+    # Checked first: a run that ends meanwhile is then read to its end and not reported as crashed.
     running = is_being_written(path)
     started = last_time = last_round = None
     standing: Standing = "crashed"
     if (path / EVENTS_FILE).is_file():
-        for record in read_events(path, kinds=_TELLING):
+        for record in read_events(path, kinds=_STANDING_KINDS):
             event = record.event
             started = record.time if started is None else started
             last_time = record.time

@@ -1,6 +1,6 @@
-"""The recorder: an event sink that writes to many places and never disturbs whoever emits.
+"""The recorder: an event sink that writes to several places and never disturbs the code that emits.
 
-It only reads what it is given and touches no generator, so a run with it ends with the same weights as one without.
+It only reads what it is given and draws no random numbers, so it cannot change the weights of a run.
 """
 
 import contextlib
@@ -8,27 +8,29 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
+from typing import Self
 
 from esper.leyline import NOWHERE, CheckpointSaved, Event, Place, RoundFinished, RunFinished, RunStarted
 from esper.nissa.run_directory import RunDirectory, RunError, read_config
-from esper.nissa.sinks import JsonlSink, Sink, WandbSink
+from esper.nissa.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
 from esper.nissa.wire import Record, place_of
 
 FLUSHED_AFTER = (RunStarted, RoundFinished, CheckpointSaved, RunFinished)
-"""What a reader, or a run that goes on after a crash, must find."""
+"""Events that a reader, or a run resumed after a crash, must find on disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkFailed:
-    """A sink that could not be written to and is left alone from now on."""
+    """A sink that could not be written to and is no longer used."""
 
     sink: str
+    """Name of the sink."""
     error: Exception
+    """What it raised."""
 
     def __str__(self) -> str:
-        told = f"{type(self.error).__name__}: {self.error}"
-        return f"esper: {self.sink} is no longer recorded ({told}); training goes on"
+        reason = f"{type(self.error).__name__}: {self.error}"
+        return f"esper: {self.sink} is no longer recorded ({reason}); training goes on"
 
 
 class NullSink:
@@ -37,15 +39,16 @@ class NullSink:
     __slots__ = ()
 
     def emit(self, event: Event, place: Place = NOWHERE) -> None:
-        pass
+        """Drop the event."""
 
 
-def tell_on_stderr(failure: SinkFailed) -> None:
+def report_on_stderr(failure: SinkFailed) -> None:
+    """Print a failure to stderr."""
     print(failure, file=sys.stderr)
 
 
 class Recorder:
-    """Hands every event to every sink. Not for several threads at once."""
+    """Writes every event to every sink. Not for several threads at once."""
 
     __slots__ = ("_clock", "_on_failure", "_sinks")
 
@@ -53,32 +56,32 @@ class Recorder:
         self,
         sinks: Sequence[Sink],
         *,
-        on_failure: Callable[[SinkFailed], None] = tell_on_stderr,
+        on_failure: Callable[[SinkFailed], None] = report_on_stderr,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._sinks = list(sinks)
         self._on_failure, self._clock = on_failure, clock
 
     def emit(self, event: Event, place: Place = NOWHERE) -> None:
+        """Record one event. Never raises because of a sink."""
         record = Record(self._clock(), place_of(event, place), event)
         self._each(lambda sink: sink.write(record))
         if isinstance(event, FLUSHED_AFTER):
             self.flush()
 
     def flush(self) -> None:
+        """Make what was recorded visible to readers."""
         self._each(lambda sink: sink.flush())
 
     def close(self) -> None:
-        """Harmless when repeated."""
+        """Close all sinks. May be called again."""
         self._each(lambda sink: sink.close())
         self._sinks.clear()
 
-    def __enter__(self) -> "Recorder":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _each(self, do: Callable[[Sink], None]) -> None:
@@ -86,29 +89,24 @@ class Recorder:
             try:
                 do(sink)
             except Exception as error:  # whatever a sink does wrong, training must not notice
-                self._leave(sink, error)
-
-    def _leave(self, sink: Sink, error: Exception) -> None:
-        self._sinks.remove(sink)
-        with contextlib.suppress(Exception):
-            sink.close()
-        with contextlib.suppress(Exception):
-            self._on_failure(SinkFailed(sink.name, error))
+                self._sinks.remove(sink)
+                with contextlib.suppress(Exception):
+                    sink.close()
+                with contextlib.suppress(Exception):
+                    self._on_failure(SinkFailed(sink.name, error))
 
 
 def open_recorder(
     run: RunDirectory, *, tensorboard: bool = True, wandb_project: str | None = None
 ) -> Recorder:
-    """The recorder of a run: its events always, TensorBoard by default, Weights & Biases on demand.
+    """The recorder of a run: its events always, TensorBoard by default, Weights & Biases if a project is named.
 
-    What cannot be opened now raises, before any work; what fails later is said once.
+    What cannot be opened raises RunError now, before any work; what fails later is reported once.
     """
     sinks: list[Sink] = []
     try:
         sinks.append(JsonlSink(run.events_path))
         if tensorboard:
-            from esper.nissa.sinks import TensorBoardSink
-
             sinks.append(TensorBoardSink(run.tensorboard_path))
         if wandb_project is not None:
             sinks.append(WandbSink(wandb_project, run.name, run.path, read_config(run.path)))

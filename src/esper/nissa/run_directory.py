@@ -1,6 +1,6 @@
 """The directory of a run: everything about it in one place, written by one process at a time.
 
-runs/<name>/config.json  provenance.json  events.jsonl  checkpoints/  tensorboard/
+runs/<name>/config.json  provenance.json  events.jsonl  checkpoints/  tensorboard/  writer.lock
 """
 
 import fcntl
@@ -10,8 +10,9 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
 from pydantic import JsonValue
 
@@ -20,34 +21,37 @@ from esper.leyline.errors import EsperError
 from esper.leyline.files import PARTIAL, write_atomically, write_json
 from esper.nissa.provenance import Provenance
 
-# What can be wrong with a run before any work is done.
+EVENTS_FILE, CONFIG_FILE, PROVENANCE_FILE = "events.jsonl", "config.json", "provenance.json"
+LOCK_FILE = "writer.lock"
+LOCK_PATIENCE_SECONDS = 0.3
+"""A reader that calls `is_being_written` holds the lock for an instant; a writer waits that long for it."""
+KEPT = 3
+"""Periodic checkpoints kept by default; older ones are removed."""
+LONGEST_NAME = 100
+"""Characters in the name of a run, at most."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class RunError(EsperError, RuntimeError):
-    """A run that cannot be begun, resumed or read; the message says which and what to do."""
-
-
-# One writer a run: a lock that the kernel lets go of when its process dies, however it dies.
-
-
-LOCK_FILE = "writer.lock"
-PATIENCE_SECONDS = 0.3
-"""Whoever asks whether a run is being written holds the lock for an instant; a writer waits that out."""
+    """A run that cannot be started, resumed or read; the message says which and what to do."""
 
 
 class WriterLock:
-    """Held from the moment it is made until `release`, or the end of the process."""
+    """The lock of a run's one writer, held until `release` or the end of the process, however it ends.
+
+    `filelock` would do for writers, but it truncates the file, which names the process that holds it, and has no way
+    to ask whether a lock is held without write access to the run.
+    """
 
     __slots__ = ("_descriptor",)
 
     def __init__(self, run: Path) -> None:
         """Take the lock of a run directory, or raise RunError."""
-        path = run / LOCK_FILE
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._descriptor = os.open(run / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise RunError(f"run {run}: its lock cannot be written ({error.strerror})") from error
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + LOCK_PATIENCE_SECONDS
         while not _try_lock(self._descriptor, fcntl.LOCK_EX):
             if time.monotonic() >= deadline:
                 holder = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip()
@@ -60,16 +64,15 @@ class WriterLock:
         os.pwrite(self._descriptor, str(os.getpid()).encode(), 0)
 
     def release(self) -> None:
-        """Let go. Harmless when repeated."""
+        """Release the lock. May be called again."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 def is_being_written(run: Path) -> bool:
-    """Whether a process holds the lock of this run."""
+    """Whether a process holds the lock of this run. Needs no write access, follows no link and never blocks."""
     try:
-        # Whoever only looks follows no link out of the run, and is not kept waiting by a pipe.
         descriptor = os.open(run / LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
@@ -87,15 +90,11 @@ def _try_lock(descriptor: int, how: int) -> bool:
     return True
 
 
-# The checkpoints of a run: periodic ones, the best and the last. Each is whole or not there.
-
-
-KEPT = 3
-"""Periodic checkpoints, by default; older ones are removed."""
-
-
 class Checkpoints:
-    """`checkpoints/round-000040.pt`, `best.pt` and `last.pt`."""
+    """The checkpoints of a run: `round-000040.pt`, ..., `best.pt` and `last.pt`. Each is written whole or not at all.
+
+    kept  periodic checkpoints to keep
+    """
 
     __slots__ = ("folder", "kept")
 
@@ -107,7 +106,7 @@ class Checkpoints:
     def save(
         self, write: Callable[[Path], None], *, round_number: int, reason: CheckpointReason = "periodic"
     ) -> Path:
-        """Have `write` (such as `PPOAgent.save`) fill a file, and put it in its place; returns where."""
+        """Let `write` (such as `PPOAgent.save`) fill a file and move it into place; returns its path."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / (f"round-{round_number:06d}.pt" if reason == "periodic" else f"{reason}.pt")
         write_atomically(path, write)
@@ -116,23 +115,18 @@ class Checkpoints:
         return path
 
     def periodic(self) -> list[Path]:
-        """Oldest first."""
+        """The periodic checkpoints, oldest first."""
         return sorted(self.folder.glob("round-*.pt"))
 
     def newest(self) -> Path | None:
-        """What a resumed run goes on from; the best one is for use, not for going on."""
+        """The checkpoint that a resumed run continues from; never the best one, which may be older."""
         candidates = [*self.periodic(), *self.folder.glob("last.pt")]
         return max(candidates, key=lambda path: path.stat().st_mtime_ns, default=None)
 
     def remove_partial(self) -> None:
-        """Clear away what a process that died had not finished writing."""
+        """Delete files that a process that died left half-written."""
         for partial in self.folder.glob(f".*{PARTIAL}"):
             partial.unlink()
-
-
-EVENTS_FILE, CONFIG_FILE, PROVENANCE_FILE = "events.jsonl", "config.json", "provenance.json"
-LONGEST_NAME = 100
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def require_run_name(name: str) -> None:
@@ -168,15 +162,9 @@ class RunDirectory:
 
     @staticmethod
     def create(
-        root: Path,
-        name: str,
-        config: Mapping[str, JsonValue],
-        provenance: Provenance,
-        *,
-        kept: int = KEPT,
+        root: Path, name: str, config: Mapping[str, JsonValue], provenance: Provenance, *, kept: int = KEPT
     ) -> "RunDirectory":
-        """A new run, of whose periodic checkpoints so many are kept. A name that is taken is refused; nothing is
-        ever overwritten."""
+        """A new run that keeps `kept` periodic checkpoints. Raises RunError if the name is taken."""
         require_run_name(name)
         path = root / name
         try:
@@ -193,7 +181,7 @@ class RunDirectory:
             write_json(path / CONFIG_FILE, dict(config))
             write_json(path / PROVENANCE_FILE, provenance.model_dump(mode="json"))
         except BaseException as error:
-            shutil.rmtree(path, ignore_errors=True)  # the name is not taken by a run that never was
+            shutil.rmtree(path, ignore_errors=True)  # a run that was never made does not take its name
             lock.release()
             if isinstance(error, OSError):
                 raise RunError(f"run {path} cannot be written ({error.strerror})") from error
@@ -202,17 +190,15 @@ class RunDirectory:
 
     @staticmethod
     def resume(root: Path, name: str, provenance: Provenance, *, kept: int = KEPT) -> "RunDirectory":
-        """A run that is there and that nobody is writing; its second start is kept as provenance.2.json."""
+        """A run that exists and that no process is writing; its second start is kept as provenance.2.json."""
         require_run_name(name)
         path = root / name
         if not (path / CONFIG_FILE).is_file():
             raise RunError(f"{path} is not a run that can be resumed: it has no {CONFIG_FILE}")
         lock = WriterLock(path)
-        start = 2
-        while (path / f"provenance.{start}.json").exists():
-            start += 1
+        files = (path / f"provenance.{start}.json" for start in count(2))
         try:
-            write_json(path / f"provenance.{start}.json", provenance.model_dump(mode="json"))
+            write_json(next(file for file in files if not file.exists()), provenance.model_dump(mode="json"))
         except OSError as error:
             lock.release()
             raise RunError(f"run {path} cannot be written ({error.strerror})") from error
@@ -222,27 +208,27 @@ class RunDirectory:
 
     @property
     def events_path(self) -> Path:
+        """The file of the run's events."""
         return self.path / EVENTS_FILE
 
     @property
     def tensorboard_path(self) -> Path:
+        """The folder of TensorBoard's files."""
         return self.path / "tensorboard"
 
     def close(self) -> None:
-        """Let another process write. Harmless when repeated."""
+        """Release the run for other writers. May be called again."""
         self._lock.release()
 
-    def __enter__(self) -> "RunDirectory":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def read_config(run: Path) -> dict[str, JsonValue]:
-    """What a run was asked to do."""
+    """The configuration a run was started with."""
     content = _read_json(run / CONFIG_FILE)
     if not isinstance(content, dict):
         raise RunError(f"{run / CONFIG_FILE} is a {type(content).__name__}; expected an object")
@@ -250,7 +236,7 @@ def read_config(run: Path) -> dict[str, JsonValue]:
 
 
 def read_provenance(run: Path) -> Provenance:
-    """Of a run's first start."""
+    """The provenance of a run's first start."""
     try:
         return Provenance.model_validate(_read_json(run / PROVENANCE_FILE))
     except ValueError as error:

@@ -1,4 +1,7 @@
-"""Weights & Biases, for those who ask for it. The package is looked for only then."""
+"""Where the recorder writes: events.jsonl, TensorBoard and Weights & Biases.
+
+TensorBoard and wandb are imported only when a sink of theirs is opened.
+"""
 
 import importlib
 import os
@@ -6,176 +9,102 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from pydantic import JsonValue
-from tensorboard.compat.proto.event_pb2 import Event as ProtoEvent
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.record_writer import RecordWriter
 
 from esper.leyline import EvaluationFinished, RoundFinished
 from esper.nissa.run_directory import RunError
 from esper.nissa.wire import Record, encode
 
-# The numbers that charts show, by names that never change.
-
-
-@dataclass(frozen=True, slots=True)
-class Scalars:
-    step: int
-    """Environment steps over all envs."""
-    values: Mapping[str, float]
-    """What is known, by name."""
-
-
-def scalars(record: Record) -> Scalars | None:
-    """What a record adds to the charts; None if nothing."""
-    event = record.event
-    if isinstance(event, RoundFinished):
-        return _known(event.env_steps, _round(event))
-    if isinstance(event, EvaluationFinished):
-        return _known(event.env_steps, _evaluation(event))
-    return None
-
-
-def _round(event: RoundFinished) -> dict[str, float | None]:
-    executed = sum(event.operations.values())
-    return {
-        "charts/return": event.mean_return,
-        "charts/gain": event.mean_gain,
-        "charts/accuracy": event.mean_accuracy,
-        "charts/control_accuracy": event.mean_control_accuracy,
-        "charts/SPS": event.env_epochs_per_second,
-        "charts/episodes": event.episodes,
-        "charts/lost_episodes": event.lost_episodes,
-        "charts/learning_rate": event.learning_rate,
-        "charts/entropy_coef": event.entropy_coef,
-        "losses/policy_loss": event.policy_loss,
-        "losses/value_loss": event.value_loss,
-        "losses/entropy": event.entropy,
-        "losses/approx_kl": event.approx_kl,
-        "losses/clip_fraction": event.clip_fraction,
-        "losses/ratio_max": event.ratio_max,
-        "losses/ratio_min": event.ratio_min,
-        "losses/explained_variance": event.explained_variance,
-        "losses/grad_norm": event.grad_norm,
-        "losses/minibatches_skipped": event.minibatches_skipped,
-        **{f"entropy/{head}": entropy for head, entropy in event.entropy_by_head.items()},
-        **{f"operations/{name}": count / executed for name, count in event.operations.items() if executed},
-        **{f"reward/{name}": mean for name, mean in event.reward_components.items()},
-    }
-
-
-def _evaluation(event: EvaluationFinished) -> dict[str, float | None]:
-    family = f"evaluation/{event.suite}/{event.policy}"
-    return {
-        f"{family}/return": event.mean_return,
-        f"{family}/utility": event.mean_utility,
-        f"{family}/gain": event.mean_gain,
-        f"{family}/gain_low": event.gain_low,
-        f"{family}/gain_high": event.gain_high,
-        f"{family}/accuracy": event.mean_accuracy,
-    }
-
-
-def _known(step: int, values: Mapping[str, float | None]) -> Scalars:
-    return Scalars(step, {name: float(value) for name, value in values.items() if value is not None})
-
-
-# What the recorder needs of a place to write to.
+if TYPE_CHECKING:
+    from tensorboard.compat.proto.event_pb2 import Event as ProtoEvent
 
 
 class Sink(Protocol):
-    """May raise: the recorder says so once and goes on without it."""
+    """A place to write records to. May raise: the recorder then reports it once and goes on without the sink."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the sink, for messages."""
+        ...
 
-    def write(self, record: Record) -> None: ...
+    def write(self, record: Record) -> None:
+        """Write one record; it may be buffered."""
+        ...
 
     def flush(self) -> None:
         """Make what was written visible to readers."""
         ...
 
-    def close(self) -> None: ...
-
-
-# events.jsonl: every record, appended, one a line.
+    def close(self) -> None:
+        """Flush, and free the files or connections."""
+        ...
 
 
 class JsonlSink:
+    """events.jsonl: every record, appended, one a line."""
+
     name = "events.jsonl"
 
-    __slots__ = ("_file",)
+    __slots__ = ("_file", "close", "flush")
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("ab")
-        if not _ends_in_a_line(path):
-            # A process died in the middle of a line: end it, so that ours stand on their own.
-            self._file.write(b"\n")
+        self._file = path.open("a+b")
+        self.flush, self.close = self._file.flush, self._file.close
+        size = self._file.seek(0, os.SEEK_END)
+        if size:
+            self._file.seek(size - 1)
+            if self._file.read(1) != b"\n":  # a process died inside a line: end it before ours
+                self._file.write(b"\n")
 
     def write(self, record: Record) -> None:
+        """Append one line."""
         self._file.write(encode(record))
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _ends_in_a_line(path: Path) -> bool:
-    """Whether nothing, or a whole line, comes before what will be written."""
-    with path.open("rb") as written:
-        size = written.seek(0, 2)
-        if size == 0:
-            return True
-        written.seek(size - 1)
-        return written.read(1) == b"\n"
-
-
-# TensorBoard's own files, written in this thread: an error shows where it happens.
 
 
 class TensorBoardSink:
+    """TensorBoard's own files, written in this thread so that an error shows where it happens."""
+
     name = "tensorboard"
 
-    __slots__ = ("_writer",)
+    __slots__ = ("_writer", "close", "flush")
 
     def __init__(self, folder: Path) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event as ProtoEvent
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
         folder.mkdir(parents=True, exist_ok=True)
         # TensorBoard reads the files of a folder in the order of their names: time first.
         began = time.time_ns()
         path = folder / f"events.out.tfevents.{began // 10**9:010d}.{began % 10**9:09d}.{os.getpid()}.esper"
         self._writer = RecordWriter(path.open("xb"))
+        self.flush, self.close = self._writer.flush, self._writer.close
         self._write(ProtoEvent(wall_time=began / 1e9, file_version="brain.Event:2"))
 
     def write(self, record: Record) -> None:
+        """Write the scalars of a round or an evaluation."""
+        from tensorboard.compat.proto.event_pb2 import Event as ProtoEvent
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
         shown = scalars(record)
-        if shown is None:
-            return
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in shown.values.items()]
-        self._write(ProtoEvent(wall_time=record.time, step=shown.step, summary=Summary(value=values)))
+        if shown is not None:
+            values = [Summary.Value(tag=name, simple_value=value) for name, value in shown.values.items()]
+            self._write(ProtoEvent(wall_time=record.time, step=shown.step, summary=Summary(value=values)))
 
-    def flush(self) -> None:
-        self._writer.flush()
-
-    def close(self) -> None:
-        self._writer.close()
-
-    def _write(self, event: ProtoEvent) -> None:
+    def _write(self, event: "ProtoEvent") -> None:
         self._writer.write(event.SerializeToString())
 
 
 class _Run(Protocol):
-    """What we use of wandb's run."""
+    """What is used of wandb's run."""
 
     def log(self, data: dict[str, float], *, step: int) -> None: ...
     def finish(self) -> None: ...
 
 
 class _Module(Protocol):
-    """What we use of wandb."""
+    """What is used of wandb."""
 
     def init(
         self, *, project: str, name: str, id: str, resume: str, dir: str, config: dict[str, JsonValue]
@@ -183,9 +112,11 @@ class _Module(Protocol):
 
 
 class WandbSink:
+    """Weights & Biases, which sends on its own."""
+
     name = "wandb"
 
-    __slots__ = ("_run",)
+    __slots__ = ("_run", "close")
 
     def __init__(self, project: str, run_name: str, folder: Path, config: Mapping[str, JsonValue]) -> None:
         try:
@@ -197,14 +128,71 @@ class WandbSink:
         self._run = wandb.init(
             project=project, name=run_name, id=run_name, resume="allow", dir=str(folder), config=dict(config)
         )
+        self.close = self._run.finish
 
     def write(self, record: Record) -> None:
+        """Log the scalars of a round or an evaluation."""
         shown = scalars(record)
         if shown is not None:
             self._run.log(dict(shown.values), step=shown.step)
 
     def flush(self) -> None:
-        """It sends on its own."""
+        """Nothing to do."""
 
-    def close(self) -> None:
-        self._run.finish()
+
+@dataclass(frozen=True, slots=True)
+class Scalars:
+    """The numbers that charts show, by names that never change."""
+
+    step: int
+    """Environment steps over all envs."""
+    values: Mapping[str, float]
+    """Name of the chart -> value, of what is known."""
+
+
+_CHARTS: Mapping[str, str] = {
+    "return": "mean_return",
+    "gain": "mean_gain",
+    "accuracy": "mean_accuracy",
+    "control_accuracy": "mean_control_accuracy",
+    "SPS": "env_epochs_per_second",
+    "episodes": "episodes",
+    "lost_episodes": "lost_episodes",
+    "learning_rate": "learning_rate",
+    "entropy_coef": "entropy_coef",
+}
+"""Name under `charts/` -> field of RoundFinished."""
+_LOSSES = (
+    "policy_loss",
+    "value_loss",
+    "entropy",
+    "approx_kl",
+    "clip_fraction",
+    "ratio_max",
+    "ratio_min",
+    "explained_variance",
+    "grad_norm",
+    "minibatches_skipped",
+)
+"""Fields of RoundFinished under `losses/`."""
+
+
+def scalars(record: Record) -> Scalars | None:
+    """What a record adds to the charts; None if nothing."""
+    event, values = record.event, dict[str, float | None]()
+    if isinstance(event, RoundFinished):
+        executed = sum(event.operations.values())
+        values |= {f"charts/{name}": getattr(event, field) for name, field in _CHARTS.items()}
+        values |= {f"losses/{field}": getattr(event, field) for field in _LOSSES}
+        values |= {f"entropy/{head}": entropy for head, entropy in event.entropy_by_head.items()}
+        values |= {f"operations/{op}": times / executed for op, times in event.operations.items() if executed}
+        values |= {f"reward/{name}": mean for name, mean in event.reward_components.items()}
+    elif isinstance(event, EvaluationFinished):
+        family = f"evaluation/{event.suite}/{event.policy}"
+        for name in ("mean_return", "mean_utility", "mean_gain", "gain_low", "gain_high", "mean_accuracy"):
+            values[f"{family}/{name.removeprefix('mean_')}"] = getattr(event, name)
+    else:
+        return None
+    return Scalars(
+        event.env_steps, {name: float(value) for name, value in values.items() if value is not None}
+    )

@@ -9,7 +9,7 @@ was, by field (`loss`) or field and key (`entropy_by_head.op`). Fields that a re
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields
 from enum import Enum, IntEnum
 from types import MappingProxyType
 from typing import get_args, get_type_hints
@@ -17,38 +17,27 @@ from typing import get_args, get_type_hints
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, create_model
 from pydantic_core import from_json
 
-from esper.leyline import Event, Place
+from esper.leyline import NOWHERE, Event, Place
 
-# An event as it is recorded: what, when, and where in the run.
+KINDS: Mapping[str, type[Event]] = MappingProxyType({event.kind: event for event in get_args(Event)})
+"""kind -> the dataclass of such events."""
+PLACE_FIELDS = tuple(field.name for field in fields(Place))
+NON_FINITE = "non_finite"
+_FIELDS = {cls: tuple(field.name for field in fields(cls)) for cls in KINDS.values()}
+_OWN_PLACE = {cls: tuple(name for name in PLACE_FIELDS if name in own) for cls, own in _FIELDS.items()}
+"""Class of event -> the parts of its place that are fields of the event itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
+    """An event as it is recorded: what happened, when, and where in the run."""
+
     time: float
     """Seconds since the epoch."""
     place: Place
-    """Filled from the event where it knows its own."""
+    """Taken from the event where it contains its place."""
     event: Event
-
-
-KINDS: Mapping[str, type[Event]] = MappingProxyType({event.kind: event for event in get_args(Event)})
-"""kind -> the dataclass of such events. Leyline's union is the one list."""
-
-
-PLACE_FIELDS = tuple(field.name for field in fields(Place))
-_OWN_PLACE = {
-    event: tuple(field.name for field in fields(event) if field.name in PLACE_FIELDS)
-    for event in KINDS.values()
-}
-
-
-def place_of(event: Event, given: Place) -> Place:
-    """The given place, with what the event itself knows of it put in."""
-    own = {name: getattr(event, name) for name in _OWN_PLACE.get(type(event), ())}
-    return replace(given, **own) if own else given
-
-
-NON_FINITE = "non_finite"
+    """What happened."""
 
 
 class BrokenLine(ValueError):
@@ -63,8 +52,16 @@ class UnknownKind(ValueError):
         super().__init__(f"kind is {kind!r}; this version knows {', '.join(KINDS)}")
 
 
+def place_of(event: Event, given: Place) -> Place:
+    """The given place, with the parts of it that the event itself contains."""
+    own = _OWN_PLACE[type(event)]
+    if not own:
+        return given
+    return Place(*[getattr(event if name in own else given, name) for name in PLACE_FIELDS])
+
+
 def encode(record: Record) -> bytes:
-    """The line of a record, with its end. ASCII only, so that a cut never falls inside a character."""
+    """The line of a record, with its newline. ASCII only, so that a cut never falls inside a character."""
     event = record.event
     line: dict[str, JsonValue] = {"kind": event.kind, "time": record.time}
     for name in PLACE_FIELDS:
@@ -94,8 +91,10 @@ def decode(line: bytes) -> Record:
         raise BrokenLine(f"time is {time!r}; expected a number")
     try:
         event = _event(KINDS[kind], data)
-        place = _PLACE.model_validate({name: data[name] for name in PLACE_FIELDS if name in data})
-        return Record(float(time), place_of(event, Place(**place.__dict__)), event)
+        own = _OWN_PLACE[type(event)]
+        given = {name: data[name] for name in PLACE_FIELDS if name in data and name not in own}
+        place = Place(**_PLACE.model_validate(given).__dict__) if given else NOWHERE
+        return Record(float(time), place_of(event, place), event)
     except (ValidationError, OverflowError) as error:
         raise BrokenLine(f"not a {kind}: {error}") from error
 
@@ -133,7 +132,7 @@ def _plain(value: object, path: str, non_finite: dict[str, JsonValue]) -> JsonVa
 
 
 def whole_text(text: str) -> str:
-    """Half a character (a lone surrogate, as odd file names have) is no text anywhere else: ? stands for it."""
+    """The text with ? for lone surrogates (half characters, as odd file names have), which UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -150,7 +149,7 @@ def _put_back(values: dict[str, object], path: str, mark: JsonValue) -> None:
 
 
 def _enum_fields(cls: type[Event]) -> dict[str, dict[str, Enum]]:
-    """Field -> member by the text that is written for it, for fields that hold a member or None."""
+    """Field -> text written for a member -> the member, for fields that hold an enumeration or None."""
     return {
         name: {str(_plain(member, name, {})): member for member in option}
         for name, hint in get_type_hints(cls).items()
@@ -170,6 +169,5 @@ def _check(cls: type[Event] | type[Place]) -> type[BaseModel]:
 
 
 _PLACE = _check(Place)
-_FIELDS = {cls: tuple(field.name for field in fields(cls)) for cls in KINDS.values()}
 _ENUMS = {cls: _enum_fields(cls) for cls in KINDS.values()}
 _CHECKS = {cls: _check(cls) for cls in KINDS.values()}
