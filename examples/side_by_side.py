@@ -81,7 +81,7 @@ def train(problem: Problem, seed: int, width: int, epochs: int, *, grow: bool) -
 
     def validate(candidate: nn.Module) -> dict[str, float]:
         accuracy, loss = accuracy_and_loss(candidate, problem.splits(epoch).validation)
-        return {"val_accuracy": accuracy, "val_loss": loss}
+        return {"validation_accuracy": accuracy, "validation_loss": loss}
 
     grower = None
     if grow:

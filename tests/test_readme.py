@@ -81,5 +81,5 @@ def _grows_once(policy: object) -> None:
         loss = torch.nn.functional.cross_entropy(model(inputs), targets)
         loss.backward()
         optimizer.step()
-        grower.step(train_loss=loss, val_accuracy=0.5)
+        grower.step(train_loss=loss, validation_accuracy=0.5)
     assert grower.model.slots["1"].stage is esper.Stage.FOSSILIZED

@@ -57,4 +57,7 @@ class Loop:
         with torch.no_grad():
             logits = model(self.inputs)
         accuracy = (logits.argmax(1) == self.targets).float().mean()
-        return {"val_loss": F.cross_entropy(logits, self.targets).item(), "val_accuracy": accuracy.item()}
+        return {
+            "validation_loss": F.cross_entropy(logits, self.targets).item(),
+            "validation_accuracy": accuracy.item(),
+        }

@@ -155,11 +155,27 @@ def test_wrapping_a_model_that_is_wrapped(options: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("metrics", "kind", "message"),
     [
-        ({"val_accuracy": 87.0}, ValueError, "val_accuracy is 87; expected a share from 0 to 1: .*Pass 0.87"),
-        ({"train_accuracy": -0.2, "val_loss": 1.0}, ValueError, "train_accuracy is -0.2; expected a share"),
-        ({"val_accuracy": 870.0}, ValueError, "val_accuracy is 870; expected a share from 0 to 1$"),
-        ({"val_loss": torch.zeros(3)}, TypeError, "val_loss is a Tensor that is no single number"),
-        ({"val_loss": "low"}, TypeError, "val_loss is a str that is no single number"),
+        (
+            {"validation_accuracy": 87.0},
+            ValueError,
+            "validation_accuracy is 87; expected a share from 0 to 1: .*Pass 0.87",
+        ),
+        (
+            {"train_accuracy": -0.2, "validation_loss": 1.0},
+            ValueError,
+            "train_accuracy is -0.2; expected a share",
+        ),
+        (
+            {"validation_accuracy": 870.0},
+            ValueError,
+            "validation_accuracy is 870; expected a share from 0 to 1$",
+        ),
+        (
+            {"validation_loss": torch.zeros(3)},
+            TypeError,
+            "validation_loss is a Tensor that is no single number",
+        ),
+        ({"validation_loss": "low"}, TypeError, "validation_loss is a str that is no single number"),
     ],
 )
 def test_metrics_that_cannot_be_meant(metrics: dict[str, float], kind: type[Exception], message: str) -> None:
@@ -167,32 +183,34 @@ def test_metrics_that_cannot_be_meant(metrics: dict[str, float], kind: type[Exce
     loop.train(grower.model, optimizer)
     with pytest.raises(kind, match=message):
         grower.step(**metrics)
-    grower.step(val_loss=1.0)  # nothing was lost by it
+    grower.step(validation_loss=1.0)  # nothing was lost by it
     assert grower.epoch == 2
 
 
 def test_no_word_of_validation() -> None:
     grower, optimizer, loop = grown(0, validate=None)
     loop.train(grower.model, optimizer)
-    with pytest.raises(ValueError, match="step\\(\\) was told nothing of validation: pass val_loss or"):
+    with pytest.raises(
+        ValueError, match="step\\(\\) was told nothing of validation: pass validation_loss or"
+    ):
         grower.step(train_loss=1.0)
 
 
 def test_an_accuracy_that_is_nan_is_unknown() -> None:
     grower, optimizer, loop = grown(1)
     loop.train(grower.model, optimizer)
-    with pytest.warns(GrowthWarning, match="val_accuracy is NaN and counts as unknown"):
-        decision = grower.step(val_loss=1.0, val_accuracy=math.nan)
-    assert decision.metrics.val_accuracy is None
+    with pytest.warns(GrowthWarning, match="validation_accuracy is NaN and counts as unknown"):
+        decision = grower.step(validation_loss=1.0, validation_accuracy=math.nan)
+    assert decision.metrics.validation_accuracy is None
     assert decision.rolled_back is None
     loop.train(grower.model, optimizer)
-    grower.step(val_loss=1.0, val_accuracy=math.nan)  # said once
+    grower.step(validation_loss=1.0, validation_accuracy=math.nan)  # said once
 
 
 def test_an_accuracy_that_is_nan_when_measured_is_told_too() -> None:
-    grower, optimizer, loop = grown(0, validate=lambda _: {"val_accuracy": math.nan})
+    grower, optimizer, loop = grown(0, validate=lambda _: {"validation_accuracy": math.nan})
     loop.train(grower.model, optimizer)
-    with pytest.warns(GrowthWarning, match="val_accuracy is NaN and counts as unknown"):
+    with pytest.warns(GrowthWarning, match="validation_accuracy is NaN and counts as unknown"):
         decision = grower.step()
     assert decision.score is None
 
@@ -229,13 +247,21 @@ def test_a_validation_that_fails_costs_nothing(calls: int) -> None:
 def test_a_score_keeps_its_scale() -> None:
     grower, optimizer, loop = grown(0, validate=None, controller="wait")
     scores = []
-    for told in ({"val_accuracy": 0.5}, {"val_loss": 0.7}, {"val_accuracy": 0.6, "val_loss": 0.6}):
+    for told in (
+        {"validation_accuracy": 0.5},
+        {"validation_loss": 0.7},
+        {"validation_accuracy": 0.6, "validation_loss": 0.6},
+    ):
         loop.train(grower.model, optimizer)
         scores.append(grower.step(**told).score)
     assert scores == [0.5, None, 0.6]
     grower, optimizer, loop = grown(0, validate=None, controller="wait")
     scores = []
-    for told in ({"val_loss": 0.8}, {"val_accuracy": 0.5}, {"val_accuracy": 0.6, "val_loss": 0.4}):
+    for told in (
+        {"validation_loss": 0.8},
+        {"validation_accuracy": 0.5},
+        {"validation_accuracy": 0.6, "validation_loss": 0.4},
+    ):
         loop.train(grower.model, optimizer)
         scores.append(grower.step(**told).score)
     assert scores == [-1.0, None, -0.5]
@@ -244,7 +270,7 @@ def test_a_score_keeps_its_scale() -> None:
 def test_rounding_over_one_is_forgiven() -> None:
     grower, optimizer, loop = grown(1)
     loop.train(grower.model, optimizer)
-    assert grower.step(val_accuracy=1.0 + 1e-7).metrics.val_accuracy == 1.0
+    assert grower.step(validation_accuracy=1.0 + 1e-7).metrics.validation_accuracy == 1.0
 
 
 def test_twice_an_epoch_is_ignored() -> None:
@@ -311,7 +337,9 @@ def test_a_policy_that_asks_for_the_impossible() -> None:
 def test_a_validation_that_answers_otherwise(answer: object) -> None:
     grower, optimizer, loop = grown(0, validate=lambda _: answer)
     loop.train(grower.model, optimizer)
-    with pytest.raises(TypeError, match="expected a mapping with val_loss, val_accuracy or both"):
+    with pytest.raises(
+        TypeError, match="expected a mapping with validation_loss, validation_accuracy or both"
+    ):
         grower.step(train_loss=1.0)
 
 
@@ -362,7 +390,7 @@ def test_broken_weights_are_seen_without_a_training_loss() -> None:
     break_weights(grower.model.host)
     loop.train(grower.model, optimizer)
     with pytest.warns(GrowthWarning, match="not finite"):
-        assert grower.step(val_accuracy=0.3).rolled_back == "not_finite"
+        assert grower.step(validation_accuracy=0.3).rolled_back == "not_finite"
 
 
 def test_divergence_and_collapse_by_the_hosts_own_past() -> None:
@@ -376,10 +404,10 @@ def test_divergence_and_collapse_by_the_hosts_own_past() -> None:
         assert grower.step(train_loss=3.1 * first).rolled_back == "diverged"
     grower, optimizer, loop = grown(3)
     loop.train(grower.model, optimizer)
-    assert grower.step(val_accuracy=0.01).rolled_back is None  # one epoch can be a shift
+    assert grower.step(validation_accuracy=0.01).rolled_back is None  # one epoch can be a shift
     loop.train(grower.model, optimizer)
     with pytest.warns(GrowthWarning, match="collapsed"):
-        assert grower.step(val_accuracy=0.01).rolled_back == "collapsed"
+        assert grower.step(validation_accuracy=0.01).rolled_back == "collapsed"
 
 
 def test_noise_over_a_small_first_loss_is_no_divergence() -> None:
@@ -396,10 +424,10 @@ def test_an_epoch_at_chance_is_nothing_to_go_back_to() -> None:
     grower, optimizer, loop = grown(2)
     good = {name: tensor.clone() for name, tensor in grower.model.host.state_dict().items()}
     loop.train(grower.model, optimizer)
-    grower.step(val_accuracy=0.0)
+    grower.step(validation_accuracy=0.0)
     loop.train(grower.model, optimizer)
     with pytest.warns(GrowthWarning, match="collapsed"):
-        grower.step(val_accuracy=0.0)
+        grower.step(validation_accuracy=0.0)
     assert all(torch.equal(tensor, good[name]) for name, tensor in grower.model.host.state_dict().items())
 
 
@@ -419,7 +447,7 @@ def test_a_governor_that_cannot_help_gives_up_and_lets_training_be() -> None:
 def test_without_a_governor_nothing_is_copied_or_restored() -> None:
     grower, optimizer, loop = grown(3, governor=None)
     loop.train(grower.model, optimizer)
-    decision = grower.step(train_loss=math.nan, val_accuracy=0.5)
+    decision = grower.step(train_loss=math.nan, validation_accuracy=0.5)
     assert decision.rolled_back is None
     assert decision.score == 0.5  # what is known stays known
     assert grower._guard._memory is None

@@ -65,15 +65,15 @@ def test_what_is_measured_of_a_seed() -> None:
     assert training.probe is not None
     assert training.contribution is None
     with torch.no_grad(), grower.model.eval().override_alpha({"0": 1.0}):
-        with_it = loop.validate(grower.model)["val_accuracy"]
-    without = loop.validate(grower.model)["val_accuracy"]
+        with_it = loop.validate(grower.model)["validation_accuracy"]
+    without = loop.validate(grower.model)["validation_accuracy"]
     assert training.probe == pytest.approx(with_it - without)
     grower, _, loop = grown(7)
     holding = grower.history[-1].slots["0"]
     assert holding.stage is Stage.HOLDING
     with torch.no_grad(), grower.model.eval().override_alpha({"0": 0.0}):
-        without = loop.validate(grower.model)["val_accuracy"]
-    with_it = loop.validate(grower.model)["val_accuracy"]
+        without = loop.validate(grower.model)["validation_accuracy"]
+    with_it = loop.validate(grower.model)["validation_accuracy"]
     assert holding.contribution == pytest.approx(with_it - without)
 
 
@@ -105,18 +105,20 @@ def test_validation_may_be_told_or_measured() -> None:
         assert not torch.is_grad_enabled()
         calls.append(model)
         model.train()  # as a careless loop does
-        return {"val_accuracy": 0.5}
+        return {"validation_accuracy": 0.5}
 
     grower, optimizer, loop = grown(1, validate=validate)
-    assert grower.history[0].metrics.val_accuracy == 0.5
+    assert grower.history[0].metrics.validation_accuracy == 0.5
     assert len(calls) == 1
     assert grower.model.training
     loop.train(grower.model, optimizer)
-    grower.step(train_loss=1.0, val_loss=2.0, val_accuracy=0.75)  # told, and no seed to measure
+    grower.step(train_loss=1.0, validation_loss=2.0, validation_accuracy=0.75)  # told, and no seed to measure
     assert len(calls) == 1
-    assert grower.history[1].metrics.val_accuracy == 0.75
+    assert grower.history[1].metrics.validation_accuracy == 0.75
     loop.train(grower.model, optimizer)
-    grower.step(train_loss=1.0, val_loss=2.0, val_accuracy=0.75)  # one seed: as it is, and with it
+    grower.step(
+        train_loss=1.0, validation_loss=2.0, validation_accuracy=0.75
+    )  # one seed: as it is, and with it
     assert len(calls) == 3
     loop.train(grower.model.eval(), optimizer)
     grower.model.eval()
@@ -130,17 +132,19 @@ def test_a_loader_of_batches_will_do() -> None:
     batches = [(loop.inputs[:30], loop.targets[:30]), (loop.inputs[30:], loop.targets[30:])]
     by_loader, *_ = grown(6, validate=batches)
     for ours, theirs in zip(by_loader.history, by_call.history, strict=True):
-        assert ours.metrics.val_accuracy == pytest.approx(theirs.metrics.val_accuracy)
-        assert ours.metrics.val_loss == pytest.approx(theirs.metrics.val_loss, rel=1e-5)
+        assert ours.metrics.validation_accuracy == pytest.approx(theirs.metrics.validation_accuracy)
+        assert ours.metrics.validation_loss == pytest.approx(theirs.metrics.validation_loss, rel=1e-5)
 
 
 def test_losses_alone_are_enough() -> None:
-    grower, *_ = grown(8, validate=lambda model: {"val_loss": Loop().validate(model)["val_loss"]})
-    first = grower.history[0].metrics.val_loss
+    grower, *_ = grown(
+        8, validate=lambda model: {"validation_loss": Loop().validate(model)["validation_loss"]}
+    )
+    first = grower.history[0].metrics.validation_loss
     last = grower.history[-1]
     assert first is not None
-    assert last.metrics.val_loss is not None
-    assert last.score == pytest.approx(-last.metrics.val_loss / first)
+    assert last.metrics.validation_loss is not None
+    assert last.score == pytest.approx(-last.metrics.validation_loss / first)
     assert last.slots["0"].contribution is not None
 
 
@@ -156,12 +160,12 @@ def test_finish_takes_back_what_was_never_trained_with() -> None:
     grower, *_ = grown(8)
     before = copy.deepcopy(grower.model.slots["0"].life)
     assert before.stage is Stage.FOSSILIZED
-    accuracy = grower.history[-1].metrics.val_accuracy
+    accuracy = grower.history[-1].metrics.validation_accuracy
     plain = grower.finish()
     kept = grower.model.slots["0"].stage
     assert kept in (Stage.HOLDING, Stage.EMBARGOED)  # settled as it was trained, on its merits
     assert accuracy is not None
-    assert Loop().validate(plain)["val_accuracy"] >= accuracy
+    assert Loop().validate(plain)["validation_accuracy"] >= accuracy
 
 
 def test_finish_keeps_an_epoch_that_was_trained_without_a_step() -> None:
@@ -178,7 +182,7 @@ def test_finish_keeps_what_pays(worth: float) -> None:
         assert isinstance(model, esper.GrowingModel)
         slot = model.slots["0"]
         on = slot.seed is not None and slot.alpha_override != 0.0
-        return {"val_accuracy": worth if on else 0.5}
+        return {"validation_accuracy": worth if on else 0.5}
 
     grower, *_ = grown(7, validate=validate, epochs=7)
     grower.finish()
@@ -191,7 +195,7 @@ def test_a_model_that_cannot_be_scored_without_a_seed_needs_it(alone: float, kep
         assert isinstance(model, esper.GrowingModel)
         slot = model.slots["0"]
         on = slot.seed is None or slot.alpha_override != 0.0
-        return {"val_accuracy": 0.2 if on else alone}
+        return {"validation_accuracy": 0.2 if on else alone}
 
     grower, *_ = grown(7, validate=validate, epochs=7)
     grower.finish()
@@ -201,7 +205,7 @@ def test_a_model_that_cannot_be_scored_without_a_seed_needs_it(alone: float, kep
 def test_rent_can_make_a_seed_too_dear() -> None:
     def validate(model: nn.Module) -> dict[str, float]:
         assert isinstance(model, esper.GrowingModel)
-        return {"val_accuracy": 0.5 if model.slots["0"].alpha_override == 0.0 else 0.6}
+        return {"validation_accuracy": 0.5 if model.slots["0"].alpha_override == 0.0 else 0.6}
 
     for rent, kept in ((0.0, True), (100.0, False)):
         grower, *_ = grown(7, validate=validate, epochs=7, rent=rent)
@@ -219,7 +223,7 @@ def test_without_validation_what_holds_is_kept_and_that_is_told_once() -> None:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for _ in range(7):
-            grower.step(train_loss=loop.train(grower.model, optimizer), val_accuracy=0.5)
+            grower.step(train_loss=loop.train(grower.model, optimizer), validation_accuracy=0.5)
         grower.finish()
     assert [str(each.message) for each in told if each.category is GrowthWarning] == [
         "seeds grow, and without validate= nobody can tell what each contributes: the controller does not know, and "
@@ -230,9 +234,9 @@ def test_without_validation_what_holds_is_kept_and_that_is_told_once() -> None:
     assert grower.history[-1].slots["0"].contribution is None
 
 
-def test_committed_only() -> None:
+def test_settle_committed() -> None:
     grower, *_ = grown(7, epochs=7)
-    grower.finish(committed_only=True)
+    grower.finish(settle="committed")
     assert grower.model.added_parameters == 0
 
 

@@ -178,7 +178,9 @@ def test_compiled_models_grow_and_that_is_told(in_place: bool) -> None:
     assert told == [2, 4, 6, 8]
     assert "torch.compile compiles it anew" in grower.explain()
     assert [d.action for d in grower.history] == [d.action for d in eager.history]
-    assert grower.history[-1].metrics.val_loss == pytest.approx(eager.history[-1].metrics.val_loss, rel=1e-3)
+    assert grower.history[-1].metrics.validation_loss == pytest.approx(
+        eager.history[-1].metrics.validation_loss, rel=1e-3
+    )
     plain = grower.finish()
     torch.testing.assert_close(plain(loop.inputs), grower.model(loop.inputs))
     torch._dynamo.reset()
@@ -241,14 +243,16 @@ def test_it_goes_on_inside_the_users_checkpoint(controller: str, stop: int) -> N
 
 def test_scores_keep_their_scale_across_a_checkpoint() -> None:
     loop = Loop()
-    grower, *_ = grown(5, loop=loop, validate=lambda model: {"val_loss": loop.validate(model)["val_loss"]})
+    grower, *_ = grown(
+        5, loop=loop, validate=lambda model: {"validation_loss": loop.validate(model)["validation_loss"]}
+    )
     resumed, optimizer, _ = grown(0, loop=loop, validate=None)
     resumed.load_state_dict(grower.state_dict())
-    first = grower.history[0].metrics.val_loss
+    first = grower.history[0].metrics.validation_loss
     assert first is not None
     loop.train(resumed.model, optimizer)
     with pytest.warns(GrowthWarning, match="without validate="):
-        assert resumed.step(val_loss=first / 2).score == pytest.approx(-0.5)
+        assert resumed.step(validation_loss=first / 2).score == pytest.approx(-0.5)
 
 
 def test_states_that_do_not_fit() -> None:

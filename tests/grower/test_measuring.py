@@ -27,13 +27,13 @@ class Answers(nn.Module):
 def test_samples_weigh_the_same_in_batches_of_any_size() -> None:
     batches = [(torch.tensor([0]), torch.tensor([1])), (torch.tensor([0, 1, 2]), torch.tensor([0, 1, 2]))]
     found = loader_metrics(Answers(), batches)
-    assert found["val_accuracy"] == 0.75
-    assert found["val_loss"] == pytest.approx(SURE / 4, rel=1e-4)
+    assert found["validation_accuracy"] == 0.75
+    assert found["validation_loss"] == pytest.approx(SURE / 4, rel=1e-4)
 
 
 def test_targets_that_do_not_count() -> None:
     found = loader_metrics(Answers(), [(torch.tensor([[0, 1, 1]]), torch.tensor([[0, 2, -100]]))])
-    assert found["val_accuracy"] == 0.5
+    assert found["validation_accuracy"] == 0.5
 
 
 def test_a_models_own_loss_and_its_classes() -> None:
@@ -42,22 +42,22 @@ def test_a_models_own_loss_and_its_classes() -> None:
         {"inputs": torch.tensor([2]), "labels": torch.tensor([2])},
     ]
     found = loader_metrics(Answers(), batches)
-    assert found["val_accuracy"] == pytest.approx(2 / 3)
-    assert found["val_loss"] == pytest.approx((2 * 0.5 + 1 * 2.0) / 3)
+    assert found["validation_accuracy"] == pytest.approx(2 / 3)
+    assert found["validation_loss"] == pytest.approx((2 * 0.5 + 1 * 2.0) / 3)
 
 
 def test_a_language_models_accuracy_is_unknown() -> None:
     """It may answer for the next position: comparing position by position would be wrong."""
     tokens = torch.tensor([[0, 1, 2]])
-    assert loader_metrics(Answers(), [{"inputs": tokens, "labels": tokens}])["val_accuracy"] is None
+    assert loader_metrics(Answers(), [{"inputs": tokens, "labels": tokens}])["validation_accuracy"] is None
 
 
 def test_a_scale_is_chosen_once() -> None:
     scale = Scale()
-    assert scale.score(EpochMetrics(val_loss=math.nan)) is None
-    assert scale.score(EpochMetrics(val_loss=4.0)) == -1.0
-    assert scale.score(EpochMetrics(val_loss=2.0, val_accuracy=0.9)) == -0.5
-    assert scale.score(EpochMetrics(val_accuracy=0.9)) is None
+    assert scale.score(EpochMetrics(validation_loss=math.nan)) is None
+    assert scale.score(EpochMetrics(validation_loss=4.0)) == -1.0
+    assert scale.score(EpochMetrics(validation_loss=2.0, validation_accuracy=0.9)) == -0.5
+    assert scale.score(EpochMetrics(validation_accuracy=0.9)) is None
     scale = Scale()
-    assert scale.score(EpochMetrics(val_loss=4.0, val_accuracy=0.25)) == 0.25
-    assert scale.score(EpochMetrics(val_loss=4.0)) is None
+    assert scale.score(EpochMetrics(validation_loss=4.0, validation_accuracy=0.25)) == 0.25
+    assert scale.score(EpochMetrics(validation_loss=4.0)) is None

@@ -14,7 +14,6 @@ from esper.grower import Grower
 from esper.grower.history import described
 from esper.grower.wrapping import LoopHost
 from esper.kasmina import Site, forget
-from esper.kasmina.execution import execute
 from esper.kasmina.hosts import GPT, MLP, ConvNet
 from esper.leyline import EpochReport, LifecycleOp, Stage
 from esper.tamiyo.actions import GrowthSpace, decode
@@ -112,7 +111,7 @@ def test_it_runs_unchanged_anywhere(name: str, who: str, sampled: bool, strange:
         optimizer=optimizer,
         example_input=inputs[:2],
         controller=controller(who, tmp_path),
-        validate=lambda _: {"val_loss": float(loss())},
+        validate=lambda _: {"validation_loss": float(loss())},
         generator=torch.Generator().manual_seed(3) if sampled else None,
         epochs=EPOCHS,
         causal=case.causal,
@@ -237,7 +236,7 @@ def decisions(hosts: list[LoopHost], curves: list[Curve]) -> list[Decided]:
         state.hidden, state.previous_action = hidden, chosen
         for index, host in enumerate(hosts):
             action = decode(chosen[index].tolist(), observer.space, host.slot_config, host.cards)
-            execute(host.model, action)
+            host.model.execute(action)
             host.model.tick()
             decided[index].words.append(described(action))
             decided[index].probabilities.append(evaluation.log_prob[index].sum().exp().item())

@@ -92,9 +92,9 @@ def test_a_fit_grows(tmp_path: Path) -> None:
     assert [decision.epoch for decision in history] == list(range(1, 10))
     assert growth.grower.model.slots["0"].stage is Stage.FOSSILIZED
     assert all(decision.metrics.train_loss is not None for decision in history)
-    assert all(decision.metrics.val_accuracy is not None for decision in history)
+    assert all(decision.metrics.validation_accuracy is not None for decision in history)
     last = history[-1].metrics
-    assert last.val_accuracy == pytest.approx(float(fitting.callback_metrics["val_acc"]))
+    assert last.validation_accuracy == pytest.approx(float(fitting.callback_metrics["val_acc"]))
     rates = [group["lr"] for group in fitting.optimizers[0].param_groups]
     assert rates == pytest.approx([1e-3])
     plain = growth.finish()
@@ -128,10 +128,10 @@ def test_the_whole_module_and_its_own_example(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("measured", [False, True])
 def test_an_older_validation_is_not_told_again(measured: bool, tmp_path: Path) -> None:
-    validate = (lambda _: {"val_accuracy": 0.25}) if measured else None
+    validate = (lambda _: {"validation_accuracy": 0.25}) if measured else None
     growth = callback(controller="wait", validate=validate)
     trainer(growth, 6, tmp_path, check_val_every_n_epoch=3).fit(Classifier(), loader(), loader())
-    told = [decision.metrics.val_accuracy != 0.25 for decision in growth.grower.history]
+    told = [decision.metrics.validation_accuracy != 0.25 for decision in growth.grower.history]
     assert told == ([False, False, True] * 2 if measured else [True, True])
     assert growth.grower.epochs == len(told)
 
@@ -163,6 +163,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WrapError, match="has 2 optimizers; growing expects one"):
         trainer(callback(), 1, tmp_path).fit(Two(), loader(), loader())
     with pytest.raises(ValueError, match="told nothing of validation"):
-        trainer(callback(validate=None, val_loss="x", val_accuracy="y"), 1, tmp_path).fit(
+        trainer(callback(validate=None, validation_loss="x", validation_accuracy="y"), 1, tmp_path).fit(
             Classifier(), loader(), loader()
         )

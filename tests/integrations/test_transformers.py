@@ -104,7 +104,9 @@ def test_a_trainer_grows(tmp_path: Path) -> None:
     history = growth.grower.history
     assert len(history) == 7
     assert growth.grower.model.slots["resnet.encoder.stages.1"].stage is Stage.FOSSILIZED
-    assert all(d.metrics.train_loss is not None and d.metrics.val_accuracy is not None for d in history)
+    assert all(
+        d.metrics.train_loss is not None and d.metrics.validation_accuracy is not None for d in history
+    )
     holding = next(d for d in history if d.slots["resnet.encoder.stages.1"].stage is Stage.HOLDING)
     assert holding.slots["resnet.encoder.stages.1"].contribution is not None
     training.evaluate()  # afterwards, nothing is decided any more
@@ -116,10 +118,10 @@ def test_a_trainer_grows(tmp_path: Path) -> None:
 
 
 def test_losses_alone_and_no_measuring(tmp_path: Path) -> None:
-    growth = callback(controller="wait", validate=None, val_accuracy="eval_nothing")
+    growth = callback(controller="wait", validate=None, validation_accuracy="eval_nothing")
     make(growth, tmp_path, resnet(), num_train_epochs=1).train()
-    assert growth.grower.history[0].metrics.val_accuracy is None
-    assert growth.grower.history[0].metrics.val_loss is not None
+    assert growth.grower.history[0].metrics.validation_accuracy is None
+    assert growth.grower.history[0].metrics.validation_loss is not None
 
 
 def test_a_training_loss_that_was_not_logged_is_unknown(tmp_path: Path) -> None:

@@ -39,12 +39,11 @@ from esper.grower.wrapping import (
 )
 from esper.kasmina import GrowingModel, GrowthRules
 from esper.kasmina.coalitions import live_slots
-from esper.kasmina.execution import execute
 from esper.kasmina.governor import GovernorRules, Verdict
 from esper.kasmina.optimisers import Scheduler
 from esper.kasmina.probing import ExampleInput
 from esper.kasmina.settling import settle
-from esper.leyline import ActionSpec, EpochReport, EventSink, Layout, LifecycleOp, Stage
+from esper.leyline import ActionSpec, EpochReport, EventSink, Layout, LifecycleOp, Settle, Stage
 from esper.tamiyo.controller import Controller
 from esper.tamiyo.deciders import Choice, LearnedDecider, decider
 from esper.tamiyo.rules import RulePolicy
@@ -58,20 +57,20 @@ if TYPE_CHECKING:
 
 
 def settle_model(
-    model: GrowingModel, rent: float, validate: ValidateCall | None, scale: Scale, *, committed_only: bool
+    model: GrowingModel, rent: float, validate: ValidateCall | None, scale: Scale, *, keep: Settle
 ) -> None:
     """Remove unfinished seeds, then what does not pay; without `validate`, what is HOLDING stays."""
-    if validate is None and not committed_only:
+    if validate is None and keep == "worth":
         for name in live_slots(model):
             if model.slots[name].stage is not Stage.HOLDING:
                 model.remove(name)
         return
 
     def scores(_: Sequence[int]) -> list[dict[int, float]]:
-        assert validate is not None  # with committed_only nothing is left to be measured
+        assert validate is not None  # with "committed" nothing is left to be measured
         return [_coalition_scores(model, validate, scale)]
 
-    settle([model], rent, committed_only=committed_only, measure=scores)
+    settle([model], rent, settle=keep, measure=scores)
 
 
 def _coalition_scores(model: GrowingModel, validate: ValidateCall, scale: Scale) -> dict[int, float]:
@@ -110,8 +109,8 @@ class Grower:
     example_input     a tensor, a tuple of arguments or a dict of keyword arguments, batch first
     controller        a shipped controller's name, a rule's name (`probe_and_keep`, `plateau`, ...), a controller's
                       folder, a `Controller`, or a policy of your own with `reset()` and `act(situation)`
-    validate          a function of the model that returns {"val_loss": ..., "val_accuracy": ...} (either or both),
-                      or a loader of (inputs, classes) or dict batches. With it, seeds are measured one by one
+    validate          a function of the model that returns {"validation_loss": ..., "validation_accuracy": ...},
+                      either or both; or a loader of (inputs, classes) or dict batches. With it, each seed is measured
     epochs            how many there will be; controllers look at the time that is left
     scheduler         learning rate scheduler(s) of the optimiser, kept right across growth
     scaler            the GradScaler, if there is one
@@ -219,9 +218,9 @@ class Grower:
         self,
         *,
         train_loss: SupportsFloat | None = None,
-        val_loss: SupportsFloat | None = None,
+        validation_loss: SupportsFloat | None = None,
         train_accuracy: SupportsFloat | None = None,
-        val_accuracy: SupportsFloat | None = None,
+        validation_accuracy: SupportsFloat | None = None,
     ) -> Decision:
         """Take in the epoch that was just trained, decide, and prepare the next. Accuracies are 0 to 1.
 
@@ -231,14 +230,14 @@ class Grower:
             {
                 "train_loss": train_loss,
                 "train_accuracy": train_accuracy,
-                "val_loss": val_loss,
-                "val_accuracy": val_accuracy,
+                "validation_loss": validation_loss,
+                "validation_accuracy": validation_accuracy,
             }
         )
         if not given.validated and self._validate is None and not lost:
             raise ValueError(
-                "step() was told nothing of validation: pass val_loss or val_accuracy, or make the Grower with "
-                "validate=, a loader or a function of the model"
+                "step() was told nothing of validation: pass validation_loss or validation_accuracy, or make the "
+                "Grower with validate=, a loader or a function of the model"
             )
         if not self._watch.steps:
             return self._refuse_idle(given)
@@ -260,8 +259,8 @@ class Grower:
             epoch=epoch,
             train_loss=metrics.train_loss,
             train_accuracy=metrics.train_accuracy,
-            validation_loss=math.nan if metrics.val_loss is None else metrics.val_loss,
-            validation_accuracy=metrics.val_accuracy,
+            validation_loss=math.nan if metrics.validation_loss is None else metrics.validation_loss,
+            validation_accuracy=metrics.validation_accuracy,
             gradient_norm=norm,
             rolled_back=None,
         )
@@ -315,7 +314,7 @@ class Grower:
         if self.epoch == self.epochs:  # no epoch comes that could show it
             return
         before = self._compiled.topology()
-        execute(self.model, action)
+        self.model.execute(action)
         self.model.tick()
         self._last_operation, self._undecided = action.op, True
         if self._compiled.recompiles(before):
@@ -328,7 +327,9 @@ class Grower:
         if given.validated or self._validate is None:
             return given, ()
         found, lost = measure(self.model, self._validate)
-        return replace(given, val_loss=found.val_loss, val_accuracy=found.val_accuracy), lost
+        return replace(
+            given, validation_loss=found.validation_loss, validation_accuracy=found.validation_accuracy
+        ), lost
 
     def _worths(self, metrics: EpochMetrics, *, measured_here: bool) -> dict[str, SeedWorth]:
         if self._validate is None:
@@ -439,11 +440,11 @@ class Grower:
 
     # The end, and going on later
 
-    def finish(self, *, committed_only: bool = False) -> nn.Module:
+    def finish(self, *, settle: Settle = "worth") -> nn.Module:
         """Settle, and give back an ordinary module that needs no esper.
 
         Seeds that are not finished are removed, then each whose removal raises validation utility now. Without
-        `validate`, what is HOLDING or FOSSILIZED stays. With `committed_only` just fossilised seeds do.
+        `validate`, what is HOLDING or FOSSILIZED stays. With `settle="committed"` just fossilised seeds do.
         """
         if not self.epoch:
             self._notes.warn(
@@ -453,7 +454,7 @@ class Grower:
             self._guard.restore()  # the last decision was never trained with
             self._undecided = False
         before = {name: slot.seed.blueprint_name for name, slot in self.model.slots.items() if slot.seed}
-        settle_model(self.model, self.rent, self._validate, self._seed_scale, committed_only=committed_only)
+        settle_model(self.model, self.rent, self._validate, self._seed_scale, keep=settle)
         self._removed |= {name: kind for name, kind in before.items() if not self.model.slots[name].seed}
         return self.model.export()
 

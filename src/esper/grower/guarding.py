@@ -68,9 +68,11 @@ class Guard:
             Vitals(
                 train_loss=0.0 if loss is None else loss,
                 gradient_norm=0.0 if gradient_norm is None else gradient_norm,
-                validation_loss=0.0 if metrics.val_loss is None else metrics.val_loss,
+                validation_loss=0.0 if metrics.validation_loss is None else metrics.validation_loss,
                 validation_accuracy=(
-                    governor.best_accuracy if metrics.val_accuracy is None else metrics.val_accuracy
+                    governor.best_accuracy
+                    if metrics.validation_accuracy is None
+                    else metrics.validation_accuracy
                 ),
                 seeds_finite=True,  # seeds are kept away from the host, and judged by `broken_seeds`
             )

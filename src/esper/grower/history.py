@@ -210,7 +210,7 @@ def _draw_score(axes: "Axes", history: Sequence[Decision]) -> None:
             axes.axvline(
                 decision.epoch, color="#b30000", linewidth=1.2, label=f"restored: {decision.rolled_back}"
             )
-    accuracy = any(decision.metrics.val_accuracy is not None for decision in history)
+    accuracy = any(decision.metrics.validation_accuracy is not None for decision in history)
     axes.set_ylabel("validation accuracy" if accuracy else "- loss / first loss")
     if known:
         axes.legend(loc="best", frameon=False, fontsize=8)

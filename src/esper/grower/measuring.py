@@ -20,7 +20,7 @@ from esper.leyline import Stage
 # What a training loop says of an epoch, checked where it enters.
 
 
-ACCURACIES = ("train_accuracy", "val_accuracy")
+ACCURACIES = ("train_accuracy", "validation_accuracy")
 _ROUNDING = 1e-6
 
 
@@ -30,18 +30,18 @@ class EpochMetrics:
 
     train_loss: float | None = None
     train_accuracy: float | None = None
-    val_loss: float | None = None
-    val_accuracy: float | None = None
+    validation_loss: float | None = None
+    validation_accuracy: float | None = None
 
     @property
     def broken(self) -> tuple[str, ...]:
         """Losses that are no numbers."""
-        values = {"train_loss": self.train_loss, "val_loss": self.val_loss}
+        values = {"train_loss": self.train_loss, "validation_loss": self.validation_loss}
         return tuple(name for name, value in values.items() if value is not None and not math.isfinite(value))
 
     @property
     def validated(self) -> bool:
-        return self.val_loss is not None or self.val_accuracy is not None
+        return self.validation_loss is not None or self.validation_accuracy is not None
 
 
 def read_metrics(given: dict[str, SupportsFloat | None]) -> tuple[EpochMetrics, tuple[str, ...]]:
@@ -78,7 +78,8 @@ def _number(name: str, value: SupportsFloat | None) -> float | None:
 
 ValidateCall = Callable[[nn.Module], Mapping[str, SupportsFloat | None]]
 Validate = ValidateCall | Iterable[object]
-"""A function of the model that returns val_loss, val_accuracy or both; or batches of (inputs, targets) or dicts."""
+"""A function of the model that returns validation_loss, validation_accuracy or both; or batches, (inputs, targets)
+or dicts."""
 
 
 IGNORED = -100
@@ -96,13 +97,13 @@ class Scale:
     by_accuracy: bool | None = None
 
     def score(self, metrics: EpochMetrics) -> float | None:
-        loss = metrics.val_loss
+        loss = metrics.validation_loss
         if loss is not None and not math.isfinite(loss):
             loss = None
-        if self.by_accuracy is None and (metrics.val_accuracy is not None or loss is not None):
-            self.by_accuracy, self.first_loss = metrics.val_accuracy is not None, loss
+        if self.by_accuracy is None and (metrics.validation_accuracy is not None or loss is not None):
+            self.by_accuracy, self.first_loss = metrics.validation_accuracy is not None, loss
         if self.by_accuracy:
-            return metrics.val_accuracy
+            return metrics.validation_accuracy
         if loss is None or self.first_loss is None:
             return None
         return -loss / self.first_loss if self.first_loss > 0 else -loss
@@ -139,11 +140,11 @@ def measure(
     alphas = {} if members is None else coalition_alphas(model, [members], 1)
     with _looking(model), model.override_alpha(alphas):
         found: object = validate(model)
-    if not isinstance(found, Mapping) or not {"val_loss", "val_accuracy"} & set(found):
+    if not isinstance(found, Mapping) or not {"validation_loss", "validation_accuracy"} & set(found):
         raise TypeError(
-            f"validate returned {found!r}; expected a mapping with val_loss, val_accuracy or both"
+            f"validate returned {found!r}; expected a mapping with validation_loss, validation_accuracy or both"
         )
-    return read_metrics({name: found.get(name) for name in ("val_loss", "val_accuracy")})
+    return read_metrics({name: found.get(name) for name in ("validation_loss", "validation_accuracy")})
 
 
 def seed_worths(
@@ -196,8 +197,8 @@ def loader_metrics(model: nn.Module, loader: Iterable[object]) -> dict[str, floa
     if not samples:
         raise ValueError("validate has no batches: there is nothing to measure with")
     return {
-        "val_loss": float(loss) / samples,
-        "val_accuracy": float(correct) / labelled if labelled else None,
+        "validation_loss": float(loss) / samples,
+        "validation_accuracy": float(correct) / labelled if labelled else None,
     }
 
 

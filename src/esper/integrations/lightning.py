@@ -12,6 +12,7 @@ from esper.grower import Grower
 from esper.integrations.options import GrowerOptions
 from esper.kasmina import WrapError
 from esper.kasmina.probing import ExampleInput
+from esper.leyline import Settle
 
 
 class GrowthCallback(Callback):
@@ -27,7 +28,8 @@ class GrowthCallback(Callback):
     slots          names or patterns of submodules, within `module`
     module         the submodule that grows and is exported; "" is the whole LightningModule
     example_input  what goes through it; by default the module's `example_input_array`
-    train_loss, train_accuracy, val_loss, val_accuracy   the names they are logged by; what is not logged is unknown
+    train_loss, train_accuracy, validation_loss, validation_accuracy   the names they are logged by; what is not
+                   logged is unknown
     options        those of `esper.Grower`; optimizer, schedulers, scaler, accumulation and epochs are the trainer's
     """
 
@@ -39,8 +41,8 @@ class GrowthCallback(Callback):
         example_input: ExampleInput | None = None,
         train_loss: str = "train_loss",
         train_accuracy: str = "train_acc",
-        val_loss: str = "val_loss",
-        val_accuracy: str = "val_acc",
+        validation_loss: str = "val_loss",
+        validation_accuracy: str = "val_acc",
         **options: Unpack[GrowerOptions],
     ) -> None:
         super().__init__()
@@ -48,8 +50,8 @@ class GrowthCallback(Callback):
         self._names = {
             "train_loss": train_loss,
             "train_accuracy": train_accuracy,
-            "val_loss": val_loss,
-            "val_accuracy": val_accuracy,
+            "validation_loss": validation_loss,
+            "validation_accuracy": validation_accuracy,
         }
         self._options = options
         self._grower: Grower | None = None
@@ -64,9 +66,9 @@ class GrowthCallback(Callback):
             raise RuntimeError("nothing has been fitted yet: the Grower is made when fitting begins")
         return self._grower
 
-    def finish(self, *, committed_only: bool = False) -> nn.Module:
+    def finish(self, *, settle: Settle = "worth") -> nn.Module:
         """Settle, and give back an ordinary module."""
-        return self.grower.finish(committed_only=committed_only)
+        return self.grower.finish(settle=settle)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.world_size > 1:
@@ -105,7 +107,7 @@ class GrowthCallback(Callback):
         if not validated and self._waits_for_validation(trainer):
             return
         logged = trainer.callback_metrics
-        fresh = [name for name in self._names if validated or not name.startswith("val_")]
+        fresh = [name for name in self._names if validated or not name.startswith("validation_")]
         self.grower.step(**{name: logged.get(self._names[name]) for name in fresh})
 
     def _waits_for_validation(self, trainer: Trainer) -> bool:

@@ -16,6 +16,7 @@ from esper.grower.measuring import loader_metrics
 from esper.integrations.options import GrowerOptions
 from esper.kasmina import WrapError
 from esper.kasmina.probing import ExampleInput
+from esper.leyline import Settle
 
 
 class GrowthCallback(TrainerCallback):
@@ -32,7 +33,7 @@ class GrowthCallback(TrainerCallback):
 
     slots          names or patterns of the model's submodules
     example_input  keyword arguments, arguments or a tensor
-    val_accuracy   the evaluation's name for it, if `compute_metrics` gives one
+    validation_accuracy   the evaluation's name for it, if `compute_metrics` gives one
     options        those of `esper.Grower`; optimizer, scheduler, scaler, accumulation and epochs are the trainer's
     """
 
@@ -41,12 +42,12 @@ class GrowthCallback(TrainerCallback):
         slots: Sequence[str],
         example_input: ExampleInput,
         *,
-        val_loss: str = "eval_loss",
-        val_accuracy: str = "eval_accuracy",
+        validation_loss: str = "eval_loss",
+        validation_accuracy: str = "eval_accuracy",
         **options: Unpack[GrowerOptions],
     ) -> None:
         self._slots, self._example, self._options = list(slots), example_input, options
-        self._val_loss, self._val_accuracy = val_loss, val_accuracy
+        self._validation_loss, self._validation_accuracy = validation_loss, validation_accuracy
         self._grower: Grower | None = None
         self._training = False
         self._batches: Iterable[object] = ()
@@ -60,9 +61,9 @@ class GrowthCallback(TrainerCallback):
             raise RuntimeError("nothing has been trained yet: the Grower is made when training begins")
         return self._grower
 
-    def finish(self, *, committed_only: bool = False) -> nn.Module:
+    def finish(self, *, settle: Settle = "worth") -> nn.Module:
         """Settle, and give back an ordinary module."""
-        return self.grower.finish(committed_only=committed_only)
+        return self.grower.finish(settle=settle)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
@@ -122,8 +123,8 @@ class GrowthCallback(TrainerCallback):
         self._evaluated_at = state.global_step
         self.grower.step(
             train_loss=losses[-1] if losses else None,
-            val_loss=metrics.get(self._val_loss),
-            val_accuracy=metrics.get(self._val_accuracy),
+            validation_loss=metrics.get(self._validation_loss),
+            validation_accuracy=metrics.get(self._validation_accuracy),
         )
 
     def on_train_end(

@@ -19,9 +19,11 @@ from esper.leyline import (
     ALPHA_CURVES,
     ALPHA_SPEEDS,
     ALPHA_TARGETS,
+    CAUSAL_TABLE,
     LIVE_STAGES,
     STYLES,
     TEMPOS,
+    ActionSpec,
     Curve,
     Event,
     EventSink,
@@ -101,6 +103,21 @@ class GrowingModel(nn.Module):
 
     # The operations
 
+    def execute(self, action: ActionSpec) -> None:
+        """Do what one action asks for; WAIT does nothing, and what is not legal now is refused."""
+        op, slot = LifecycleOp(action.op), action.slot
+        if op is LifecycleOp.WAIT:
+            return
+        if slot is None:
+            raise ValueError(f"{op.name} needs a slot; the slots are {', '.join(self.slots)}")
+        self.slot_config.index(slot)  # raises where there is no such slot
+        given = {head: getattr(action, head) for head in CAUSAL_TABLE[op] if head not in ("op", "slot")}
+        if op is LifecycleOp.GERMINATE and action.blueprint is None:
+            raise ValueError(
+                f"GERMINATE needs a blueprint; offered: {', '.join(self.slots[slot].blueprints)}"
+            )
+        getattr(self, op.name.lower())(slot, **given)
+
     def germinate(
         self,
         slot: str,
@@ -148,7 +165,7 @@ class GrowingModel(nn.Module):
         alpha_target: float,
         *,
         style: Style | str | None = None,
-        alpha_speed: int = 3,
+        alpha_speed: int = 0,
         alpha_curve: Curve | str = Curve.LINEAR,
     ) -> None:
         """Send a holding seed to another alpha over `alpha_speed` epochs (0, 3, 5 or 8; 0 is the next tick).

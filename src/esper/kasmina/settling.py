@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from esper.kasmina import GrowingModel
 from esper.kasmina.slot import Slot
-from esper.leyline import Stage
+from esper.leyline import Settle, Stage
 from esper.leyline.utility import utility
 
 Accuracies = Mapping[int, float]
@@ -16,19 +16,24 @@ def settle(
     models: Sequence[GrowingModel],
     rent: float,
     *,
-    committed_only: bool,
+    settle: Settle,
     measure: Callable[[Sequence[int]], Sequence[Accuracies]],
 ) -> list[int]:
     """Remove TRAINING and fading seeds, then greedily any live seed without which utility is higher now.
 
-    No adaptation is left, so leave-one-out is the right question here. What stays, stays at its alpha. With
-    `committed_only` just the fossilised seeds stay. `measure` validates some of the models, by their place in
-    `models`, as they are and with each live seed off in turn. Returns the places of those that lost something.
+    No adaptation is left, so leave-one-out is the right question here. What stays, stays at its alpha.
+
+    rent     utility that it costs to add as many parameters as the host has
+    settle   "worth" as above; "committed" keeps just the fossilised seeds
+    measure  places in `models` -> for each, coalition -> validation score: the model as it is, and with each live
+             seed off in turn
+
+    Returns the places of the models that lost a seed.
     """
     if not 0.0 <= rent < math.inf:
         raise ValueError(f"rent must be a finite number >= 0, not {rent!r}")
     changed = {
-        row for row, model in enumerate(models) if _drop_unfinished(model, committed_only=committed_only)
+        row for row, model in enumerate(models) if _drop_unfinished(model, everything=settle == "committed")
     }
     unsettled = [row for row, model in enumerate(models) if _live(model)]
     while unsettled:
@@ -47,11 +52,11 @@ def _live(model: GrowingModel) -> list[int]:
     return [index for index, slot in enumerate(_slots(model)) if slot.stage.is_live]
 
 
-def _drop_unfinished(model: GrowingModel, *, committed_only: bool) -> bool:
+def _drop_unfinished(model: GrowingModel, *, everything: bool) -> bool:
     unfinished = [
         slot
         for slot in _slots(model)
-        if slot.stage.is_live and (committed_only or slot.stage is Stage.TRAINING or slot.life.fading)
+        if slot.stage.is_live and (everything or slot.stage is Stage.TRAINING or slot.life.fading)
     ]
     for slot in unfinished:
         model.remove(slot.name)

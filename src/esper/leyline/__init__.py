@@ -53,7 +53,7 @@ from esper.leyline.heads import (
     HeadLogProbs,
     Style,
 )
-from esper.leyline.lifecycle import LIVE_STAGES, LifecycleOp, Stage
+from esper.leyline.lifecycle import LIVE_STAGES, LifecycleOp, Settle, Stage
 from esper.leyline.slots import (
     BlueprintCard,
     BlueprintKind,
@@ -133,6 +133,7 @@ __all__ = [
     "SeedFading",
     "SeedGerminated",
     "SeedSlotProtocol",
+    "Settle",
     "Situation",
     "SlotConfig",
     "SlotReading",

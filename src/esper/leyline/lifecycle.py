@@ -1,6 +1,7 @@
 """The life of a seed: its stages and the operations that move it between them."""
 
 from enum import IntEnum
+from typing import Literal
 
 
 class Stage(IntEnum):
@@ -37,3 +38,7 @@ class LifecycleOp(IntEnum):
     PRUNE = 3
     FOSSILIZE = 4
     ADVANCE = 5
+
+
+Settle = Literal["worth", "committed"]
+"""What stays of a finished run: the seeds that are worth their rent now, or just the fossilised ones."""

@@ -177,7 +177,7 @@ def _table(values: dict[int, float]) -> Measure:
 def test_settling_removes_what_is_unfinished_and_keeps_what_pays() -> None:
     _, host = _three_kinds()
     alpha = host.slots[0].alpha
-    assert settle([host.model], 0.01, committed_only=False, measure=_table({0b001: 0.9, 0b000: 0.5})) == [0]
+    assert settle([host.model], 0.01, settle="worth", measure=_table({0b001: 0.9, 0b000: 0.5})) == [0]
     assert [slot.stage.is_live for slot in host.slots] == [True, False, False]
     assert host.slots[0].alpha == alpha
 
@@ -187,7 +187,7 @@ def test_settling_removes_a_seed_that_does_not_pay_its_rent(without: float, kept
     _, host = _three_kinds()
     with_it = 0.5 + 0.01 * host.slots[0].parameter_count / host.host_parameters - 1e-9
     assert utility(with_it, 0.01, host.slots[0].parameter_count, host.host_parameters) < 0.5
-    settle([host.model], 0.01, committed_only=False, measure=_table({0b001: with_it, 0b000: without}))
+    settle([host.model], 0.01, settle="worth", measure=_table({0b001: with_it, 0b000: without}))
     assert host.slots[0].stage.is_live is kept
 
 
@@ -207,7 +207,7 @@ def test_settling_is_greedy_and_measures_again() -> None:
         # together they are worse than either alone; alone each is worth having
         return [{0b101: 0.5, 0b100: 0.8, 0b001: 0.7, 0b000: 0.1}]
 
-    settle([host.model], 0.0, committed_only=False, measure=measure)
+    settle([host.model], 0.0, settle="worth", measure=measure)
     assert asked == [[True, False, True], [False, False, True]]
     assert [slot.stage.is_live for slot in host.slots] == [False, False, True]
 

@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from esper.kasmina import GrowingModel, Slot
-from esper.kasmina.execution import execute
 from esper.kasmina.persistence import laid_out_like
 from esper.leyline import (
     ActionSpec,
@@ -219,7 +218,7 @@ class TrainedHost:
 
     def apply(self, action: ActionSpec) -> None:
         """Execute one operation; an illegal one is refused by the model."""
-        execute(self.model, action)
+        self.model.execute(action)
         if action.op is LifecycleOp.GERMINATE:
             self.lay_out_seeds()
 

@@ -13,7 +13,7 @@ from esper.kasmina.governor import Governor, GovernorRules, Verdict, Vitals
 from esper.kasmina.persistence import ModelRecord, describe, reinstate
 from esper.kasmina.settling import settle
 from esper.kasmina.snapshots import ModelSnapshot
-from esper.leyline import ActionSpec, Beginning, EpochReport, HostRolledBack, HostSinks, HostsLost
+from esper.leyline import ActionSpec, Beginning, EpochReport, HostRolledBack, HostSinks, HostsLost, Settle
 from esper.tolaria.engine.host import TrainedHost
 from esper.tolaria.engine.population import CoalitionScores, EpochTally, Population
 
@@ -195,7 +195,8 @@ class EngineWorld:
             ]
 
         hosts = [self.host(index) for index in host_idxs]
-        changed = settle([host.model for host in hosts], rent, committed_only=committed_only, measure=measure)
+        keep: Settle = "committed" if committed_only else "worth"
+        changed = settle([host.model for host in hosts], rent, settle=keep, measure=measure)
         for row, numbers in zip(changed, self._validated([host_idxs[row] for row in changed]), strict=True):
             host = hosts[row]
             host.report = replace(
