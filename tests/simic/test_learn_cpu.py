@@ -25,12 +25,12 @@ def test_a_controller_learns_to_grow_trained_hosts(tmp_path: Path) -> None:
         if isinstance(news, RoundFinished) and news.mean_gain is not None:
             gains.append(news.mean_gain)
 
-    whole = esper.TrainingConfig.preset("cpu_mixers").to_ppo_kwargs()
+    whole = esper.TrainingConfig.preset("cpu_mixers").ppo()
     config = esper.TrainingConfig.preset(
         "cpu_mixers",
         rounds=ROUNDS,
-        lr_anneal_steps=whole["lr_anneal_steps"],
-        entropy_anneal_steps=whole["entropy_anneal_steps"],
+        lr_anneal_steps=whole.lr_anneal_steps,
+        entropy_anneal_steps=whole.entropy_anneal_steps,
         run_directory=tmp_path,
         run_tensorboard=False,
         run_telemetry="rounds",

@@ -109,7 +109,7 @@ def _episodes(world: MeteredWorld, setting: Setting, staging: Staging, hosts: Ho
     if staging.controller is not None:
         controller = open_controller(staging.controller, hosts.suite)
         space, config = controller.space, controller.config
-        reward = replace(RewardConfig(**config.to_reward_kwargs(task_rent=setting.rent)), rent=setting.rent)
+        reward = replace(config.reward(task_rent=setting.rent), rent=setting.rent)
         waited = hosts.known[WAIT, 0, hosts.instance]
         rows = {(row.instance, row.host_seed): row for row in waited}
         controls = KnownBaselines(rows, setting.horizon) if reward.control_variate else None

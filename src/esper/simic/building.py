@@ -6,9 +6,8 @@ from pathlib import Path
 
 import torch
 
-from esper.kasmina.governor import GovernorRules
 from esper.leyline import HostLog, HostSinks
-from esper.simic.agent import AnomalyDetector, PPOAgent, PPOConfig
+from esper.simic.agent import AnomalyDetector, PPOAgent
 from esper.simic.config.errors import ConfigError, nearest
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import GrowthVectorEnv, make_world
@@ -16,7 +15,6 @@ from esper.simic.env.cases import CasePool
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.making import Setting
 from esper.simic.reports import Preparing
-from esper.simic.reward import RewardConfig
 from esper.tamiyo import GrowthPolicy
 from esper.tamiyo.actions import GrowthSpace
 from esper.tolaria.worlds.baselines import BaselineCurves
@@ -58,7 +56,7 @@ def build(config: TrainingConfig, *, failure_checkpoint: Path | None = None) -> 
             pool,
             num_envs=config.num_envs,
             horizon=setting.horizon,
-            reward=_reward(config, setting),
+            reward=config.reward(task_rent=setting.rent),
             controls=setting.controls,
             host_seeds=pool.host_seeds,
             on_close=setting.close,
@@ -91,7 +89,7 @@ def build_agent(
     policy.exploration_floor = config.exploration_floor
     return PPOAgent(
         policy,
-        PPOConfig(**config.to_ppo_kwargs()),
+        config.ppo(),
         num_envs=config.num_envs,
         num_steps=config.rollout_steps or envs.episodes.horizon,
         seed=config.seed,
@@ -145,7 +143,7 @@ def evaluation_episodes(
         training.pool,
         num_envs=num_envs,
         horizon=setting.horizon,
-        reward=_reward(config, setting),
+        reward=config.reward(task_rent=setting.rent),
         controls=setting.controls,
         on_illegal="noop",
         **config.to_tracker_kwargs(),
@@ -167,11 +165,7 @@ def _setting(
         device=config.device,
         workers=workers,
         horizon=config.horizon,
-        governor=GovernorRules(**config.to_governor_kwargs()),
+        governor=config.governor(),
         events=events,
         worker_timeout=config.worker_timeout,
     )
-
-
-def _reward(config: TrainingConfig, setting: Setting) -> RewardConfig:
-    return RewardConfig(**config.to_reward_kwargs(task_rent=setting.rent))

@@ -5,51 +5,60 @@ import math
 import pytest
 import torch
 
-from esper.simic.agent.losses import EntropySchedule
+from esper.simic.agent import PPOConfig
+from esper.simic.agent.losses import entropy_coefficient, entropy_floor, legal_counts
 from esper.simic.agent.value_metrics import ValueDiagnostics, explained_variance, normalized_rmse
 
-ADAPTIVE = EntropySchedule(entropy_coef=0.05, entropy_coef_min=0.01, anneal_steps=10, adaptive_floor=True)
+ADAPTIVE = PPOConfig(
+    entropy_coef=0.05, entropy_coef_min=0.01, entropy_anneal_steps=10, adaptive_entropy_floor=True
+)
 
 
 def legal(count: int, total: int = 7) -> torch.Tensor:
     return torch.arange(total) < count
 
 
+def floor_of(config: PPOConfig, mask: torch.Tensor) -> list[float] | float:
+    floor: list[float] | float = entropy_floor(config, *legal_counts(mask)).tolist()
+    return floor
+
+
+def coefficient_of(config: PPOConfig, mask: torch.Tensor | None, updates: int) -> float:
+    return float(entropy_coefficient(config, *legal_counts(mask), updates, config.entropy_coef))
+
+
 def test_known_floor() -> None:
-    floor = ADAPTIVE.get_entropy_floor(legal(2))
-    assert isinstance(floor, float)
+    floor = floor_of(ADAPTIVE, legal(2))
     assert floor == pytest.approx(0.0281, abs=5e-5)
     assert floor == pytest.approx(0.01 * math.log(7) / math.log(2), rel=1e-5)
 
 
 @pytest.mark.parametrize("count", [0, 1, 7])
 def test_no_choice_or_every_choice_has_the_plain_floor(count: int) -> None:
-    assert ADAPTIVE.get_entropy_floor(legal(count)) == pytest.approx(0.01)
+    assert floor_of(ADAPTIVE, legal(count)) == pytest.approx(0.01)
 
 
 def test_the_floor_is_at_most_three_times_the_minimum() -> None:
-    assert ADAPTIVE.get_entropy_floor(legal(2, 1000)) == pytest.approx(0.03)
+    assert floor_of(ADAPTIVE, legal(2, 1000)) == pytest.approx(0.03)
 
 
 def test_off_by_default() -> None:
-    assert EntropySchedule().get_entropy_floor(legal(2)) == pytest.approx(0.01)
+    assert floor_of(PPOConfig(), legal(2)) == pytest.approx(0.01)
 
 
 def test_batched_masks_give_a_tensor() -> None:
-    floor = ADAPTIVE.get_entropy_floor(torch.stack((legal(2), legal(7))))
-    assert isinstance(floor, torch.Tensor)
-    assert floor.tolist() == pytest.approx([0.02807, 0.01], abs=1e-5)
+    assert floor_of(ADAPTIVE, torch.stack((legal(2), legal(7)))) == pytest.approx([0.02807, 0.01], abs=1e-5)
 
 
 @pytest.mark.parametrize(("updates", "expected"), [(0, 0.05), (5, 0.03), (10, 0.01), (99, 0.01)])
 def test_the_coefficient_falls_linearly_to_the_floor(updates: int, expected: float) -> None:
-    assert ADAPTIVE.get_entropy_coef(updates=updates) == pytest.approx(expected)
+    assert coefficient_of(ADAPTIVE, None, updates) == pytest.approx(expected)
 
 
 def test_the_coefficient_never_falls_below_the_floor() -> None:
-    low = EntropySchedule(entropy_coef=0.001, entropy_coef_min=0.01)
-    assert low.get_entropy_coef(updates=0) == pytest.approx(0.01)
-    assert ADAPTIVE.get_entropy_coef(legal(2), updates=10) == pytest.approx(0.02807, abs=1e-5)
+    low = PPOConfig(entropy_coef=0.001, entropy_coef_min=0.01)
+    assert coefficient_of(low, None, 0) == pytest.approx(0.01)
+    assert coefficient_of(ADAPTIVE, legal(2), 10) == pytest.approx(0.02807, abs=1e-5)
 
 
 def test_a_perfect_critic_explains_everything() -> None:

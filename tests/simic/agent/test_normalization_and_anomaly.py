@@ -141,12 +141,14 @@ def test_a_young_critic_is_left_in_peace() -> None:
 
 
 def test_thresholds_are_checked() -> None:
-    with pytest.raises(ValueError, match=r"max_ratio_threshold is 1\.0; expected > 1"):
+    with pytest.raises(ValueError, match=r"max_ratio_threshold is 1\.0; expected a number > 1"):
         AnomalyDetector(max_ratio_threshold=1.0)
     with pytest.raises(ValueError, match="min_ratio_threshold is"):
         AnomalyDetector(min_ratio_threshold=1.0)
     with pytest.raises(ValueError, match="min_explained_variance is"):
         AnomalyDetector(min_explained_variance=1.1)
+    with pytest.raises(ValueError, match="warmup_updates is -1; expected a whole number >= 0"):
+        AnomalyDetector(warmup_updates=-1)
     with pytest.raises(ValueError, match="expected"):
         AnomalyDetector().load_state_dict({"updates_seen": 1})
     assert not hasattr(AnomalyDetector(), "__dict__")
@@ -205,5 +207,5 @@ def test_the_learning_rate_falls_to_a_tenth() -> None:
     config = PPOConfig(lr=1.0, lr_anneal_steps=10)
     assert [config.lr_at(updates) for updates in (0, 5, 10, 99)] == pytest.approx([1.0, 0.55, 0.1, 0.1])
     assert PPOConfig(lr=1.0).lr_at(99) == 1.0
-    with pytest.raises(ValueError, match="lr_anneal_steps is -1; expected >= 0"):
+    with pytest.raises(ValueError, match="lr_anneal_steps is -1; expected a whole number >= 0"):
         PPOConfig(lr_anneal_steps=-1)

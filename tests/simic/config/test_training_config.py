@@ -3,7 +3,7 @@
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import MISSING, fields
 from enum import Enum
 from pathlib import Path
@@ -16,6 +16,7 @@ from esper.leyline import HEAD_NAMES, TEMPOS, ActionSpec, Curve, LifecycleOp, St
 from esper.simic import TrainingConfig
 from esper.simic.agent import AnomalyDetector, PPOConfig
 from esper.simic.config.errors import ConfigError, expected
+from esper.simic.config.ppo import PPOSettings
 from esper.simic.env import make_env
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.tracker import SignalTracker
@@ -188,31 +189,40 @@ def _fits(horizon: int, tempo: int) -> bool:
 def test_defaults_are_those_of_the_consumers() -> None:
     """But for annealing, which a run of known length has by default."""
     config = TrainingConfig(entropy_anneal_steps=0)
-    assert PPOConfig(**config.to_ppo_kwargs()) == PPOConfig()
-    assert RewardConfig(**config.to_reward_kwargs(task_rent=0.01)) == RewardConfig()
+    assert config.ppo() == PPOConfig()
+    assert config.reward(task_rent=0.01) == RewardConfig()
     assert AnomalyDetector(**config.to_anomaly_kwargs()) == AnomalyDetector()
-    assert GovernorRules(**config.to_governor_kwargs()) == GovernorRules()
+    assert config.governor() == GovernorRules()
     tracker = SignalTracker(20, **config.to_tracker_kwargs())
     assert tracker.plateau_threshold == SignalTracker(20).plateau_threshold
 
 
-def test_every_dial_of_a_consumer_is_given() -> None:
-    config = TrainingConfig()
-    given = {
-        PPOConfig: set(config.to_ppo_kwargs()) | {"head_names"},
-        RewardConfig: set(config.to_reward_kwargs(task_rent=0.01)),
-        AnomalyDetector: set(config.to_anomaly_kwargs()) | {"updates_seen", "counts"},
-        GovernorRules: set(config.to_governor_kwargs()),
-    }
-    for consumer, names in given.items():
-        assert {each.name for each in fields(consumer)} == names
+def test_every_dial_of_a_consumer_can_be_set() -> None:
+    """A dial is given if some setting changes it."""
+    config = TrainingConfig(num_envs=7)
+    changed = [TrainingConfig.of(config.to_dict() | {name: other_value(name)}) for name in config.to_dict()]
+    makers: tuple[Callable[[TrainingConfig], PPOConfig | RewardConfig | AnomalyDetector | GovernorRules], ...]
+    makers = (
+        lambda config: config.ppo(),
+        lambda config: config.reward(task_rent=0.01),
+        lambda config: AnomalyDetector(**config.to_anomaly_kwargs()),
+        lambda config: config.governor(),
+    )
+    for make in makers:
+        consumer = make(config)
+        unset = {
+            each.name
+            for each in fields(consumer)
+            if all(getattr(make(other), each.name) == getattr(consumer, each.name) for other in changed)
+        }
+        assert unset <= {"head_names", "updates_seen", "counts"}, type(consumer)
 
 
-CONSUMERS: dict[str, Callable[[TrainingConfig], Mapping[str, object]]] = {
-    "ppo": lambda config: config.to_ppo_kwargs(),
-    "reward": lambda config: config.to_reward_kwargs(task_rent=0.01),
+CONSUMERS: dict[str, Callable[[TrainingConfig], object]] = {
+    "ppo": lambda config: config.ppo(),
+    "reward": lambda config: config.reward(task_rent=0.01),
     "anomaly": lambda config: config.to_anomaly_kwargs(),
-    "governor": lambda config: config.to_governor_kwargs(),
+    "governor": lambda config: config.governor(),
     "tracker": lambda config: config.to_tracker_kwargs(),
     "env": lambda config: config.to_env_kwargs(),
 }
@@ -284,20 +294,20 @@ def other_value(name: str) -> object:
 
 def test_gamma_is_one_number() -> None:
     config = TrainingConfig(gamma=0.9)
-    assert PPOConfig(**config.to_ppo_kwargs()).gamma == 0.9
-    assert RewardConfig(**config.to_reward_kwargs(task_rent=0.01)).gamma == 0.9
+    assert config.ppo().gamma == 0.9
+    assert config.reward(task_rent=0.01).gamma == 0.9
 
 
 def test_rent_is_the_tasks_unless_it_is_given() -> None:
-    assert TrainingConfig().to_reward_kwargs(task_rent=0.03)["rent"] == 0.03
-    assert TrainingConfig(reward_rent=0.0).to_reward_kwargs(task_rent=0.03)["rent"] == 0.0
+    assert TrainingConfig().reward(task_rent=0.03).rent == 0.03
+    assert TrainingConfig(reward_rent=0.0).reward(task_rent=0.03).rent == 0.0
 
 
 def test_annealing_follows_the_length_of_the_run() -> None:
-    kwargs = TrainingConfig(rounds=40, lr_anneal_steps=None).to_ppo_kwargs()
-    assert (kwargs["lr_anneal_steps"], kwargs["entropy_anneal_steps"]) == (40, 30)
-    kwargs = TrainingConfig(rounds=40, entropy_anneal_steps=7).to_ppo_kwargs()
-    assert (kwargs["lr_anneal_steps"], kwargs["entropy_anneal_steps"]) == (0, 7)
+    ppo = TrainingConfig(rounds=40, lr_anneal_steps=None).ppo()
+    assert (ppo.lr_anneal_steps, ppo.entropy_anneal_steps) == (40, 30)
+    ppo = TrainingConfig(rounds=40, entropy_anneal_steps=7).ppo()
+    assert (ppo.lr_anneal_steps, ppo.entropy_anneal_steps) == (0, 7)
 
 
 def test_minibatches_follow_the_envs() -> None:
@@ -320,7 +330,8 @@ def test_texts_of_enums_are_taken() -> None:
 
 
 def test_every_setting_says_what_it_is_and_what_is_expected() -> None:
-    source = Path(sys.modules[TrainingConfig.__module__].__file__ or "").read_text("utf-8")
+    modules = [sys.modules[kind.__module__] for kind in (TrainingConfig, PPOSettings)]
+    source = "".join(Path(module.__file__ or "").read_text("utf-8") for module in modules)
     for each in fields(TrainingConfig):
         assert expected(TrainingConfig.__pydantic_fields__[each.name])  # type: ignore[attr-defined]
         after = source.split(f"\n    {each.name}: ", 1)[1].split("\n")[1]

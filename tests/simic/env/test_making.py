@@ -11,7 +11,6 @@ from esper.leyline import HEAD_NAMES
 from esper.simic import TrainingConfig
 from esper.simic.env import GrowthVectorEnv, make_env
 from esper.simic.env.making import make_world
-from esper.simic.reward import RewardConfig
 from esper.tolaria.worlds.engine import EngineWorld
 from esper.tolaria.worlds.worker import Plain, load_named
 
@@ -79,8 +78,8 @@ def test_a_configuration_is_enough_to_make_an_environment() -> None:
         device=config.device,
         workers=config.workers,
         horizon=config.horizon,
-        governor=GovernorRules(**config.to_governor_kwargs()),
-        reward=RewardConfig(**config.to_reward_kwargs(task_rent=0.01)),
+        governor=config.governor(),
+        reward=config.reward(task_rent=0.01),
         **config.to_env_kwargs(),
         **config.to_tracker_kwargs(),
     )

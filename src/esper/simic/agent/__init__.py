@@ -3,12 +3,11 @@
 from esper.simic.agent.advantages import compute_causal_masks, compute_gae, compute_per_head_advantages
 from esper.simic.agent.anomaly import Anomaly, AnomalyDetector, AnomalyKind
 from esper.simic.agent.checkpoint import CheckpointError
-from esper.simic.agent.config import PPOConfig
-from esper.simic.agent.losses import EntropySchedule
 from esper.simic.agent.normalization import RewardNormalizer, RunningMeanStd
 from esper.simic.agent.ppo import NonFiniteUpdateError, PPOAgent
 from esper.simic.agent.rollout_buffer import TamiyoRolloutBuffer
 from esper.simic.agent.types import GradientStats, PPOUpdateMetrics
+from esper.simic.config.ppo import PPOConfig
 from esper.tamiyo import MaskedCategorical
 
 __all__ = [
@@ -16,7 +15,6 @@ __all__ = [
     "AnomalyDetector",
     "AnomalyKind",
     "CheckpointError",
-    "EntropySchedule",
     "GradientStats",
     "MaskedCategorical",
     "NonFiniteUpdateError",

@@ -1,4 +1,4 @@
-"""Advantages: estimated over time, and handed to the heads that had a say."""
+"""Advantages: estimated over time, and assigned to the heads that were relevant."""
 
 from collections.abc import Sequence
 
@@ -84,12 +84,6 @@ def compute_per_head_advantages(advantages: Tensor, relevant: Tensor) -> Tensor:
             f"expected bool (*{tuple(advantages.shape)}, head)"
         )
     return torch.where(relevant, advantages.unsqueeze(-1), 0.0)
-
-
-def normalize_advantages(advantages: Tensor, trained: Tensor, eps: float = 1e-8) -> Tensor:
-    """(A - mean) / (std + eps), with statistics over the steps that train the actor. Shapes (step,)."""
-    mean, std = masked_mean_std(advantages, trained)
-    return (advantages - mean) / (std + eps)
 
 
 def masked_mean_std(x: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:

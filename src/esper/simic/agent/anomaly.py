@@ -5,10 +5,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-STATE_KEYS = ("updates_seen", "counts")
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from esper.simic.config import ranges
+from esper.simic.config.errors import CHECKED, explained
 
 
 class AnomalyKind(StrEnum):
+    """The ways PPO goes wrong that are looked for."""
+
     RATIO_EXPLOSION = "ratio_explosion"
     RATIO_COLLAPSE = "ratio_collapse"
     VALUE_COLLAPSE = "value_collapse"
@@ -28,7 +33,10 @@ ADVICE: Mapping[AnomalyKind, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
+    """One finding on one update."""
+
     kind: AnomalyKind
+    """What went wrong."""
     detail: str
     """The value, the threshold and what it means."""
     value: float | None = None
@@ -38,31 +46,27 @@ class Anomaly:
 
     @property
     def advice(self) -> str:
+        """What to try, the likeliest first."""
         return ADVICE[self.kind]
 
 
-@dataclass(slots=True)
+@explained
+@checked_dataclass(slots=True, config=CHECKED)
 class AnomalyDetector:
-    """Thresholds on what one update reports. It only tells; the caller decides."""
+    """Thresholds on what one update measures. It only reports; the caller decides."""
 
-    max_ratio_threshold: float = 5.0
-    min_ratio_threshold: float = 0.1
-    min_explained_variance: float = 0.1
-    warmup_updates: int = 10
-    """Updates before a poor critic is worth a word."""
+    max_ratio_threshold: ranges.OverOne = 5.0
+    """A larger probability ratio is an anomaly."""
+    min_ratio_threshold: ranges.UnderOne = 0.1
+    """A smaller probability ratio is an anomaly."""
+    min_explained_variance: ranges.AtMostOne = 0.1
+    """A smaller explained variance is an anomaly."""
+    warmup_updates: ranges.CountOrZero = 10
+    """Updates before a poor critic is reported."""
     updates_seen: int = 0
+    """Updates checked."""
     counts: dict[str, int] = field(default_factory=lambda: {kind.value: 0 for kind in AnomalyKind})
     """kind -> how often it was raised."""
-
-    def __post_init__(self) -> None:
-        if not self.max_ratio_threshold > 1.0:
-            raise ValueError(f"max_ratio_threshold is {self.max_ratio_threshold}; expected > 1")
-        if not 0.0 <= self.min_ratio_threshold < 1.0:
-            raise ValueError(f"min_ratio_threshold is {self.min_ratio_threshold}; expected 0 <= value < 1")
-        if not self.min_explained_variance <= 1.0:
-            raise ValueError(f"min_explained_variance is {self.min_explained_variance}; expected <= 1")
-        if self.warmup_updates < 0:
-            raise ValueError(f"warmup_updates is {self.warmup_updates}; expected >= 0")
 
     def check(
         self,
@@ -74,55 +78,35 @@ class AnomalyDetector:
     ) -> tuple[Anomaly, ...]:
         """Every check there is, on one update; None is unknown and raises nothing."""
         self.updates_seen += 1
-        found = (
-            self._ratio_explosion(ratio_max),
-            self._ratio_collapse(ratio_min),
-            self._value_collapse(explained_variance),
-            self._numerical_instability(has_numerical_issue),
-        )
-        anomalies = tuple(anomaly for anomaly in found if anomaly is not None)
-        for anomaly in anomalies:
+        found = []
+        if ratio_max is not None and ratio_max > (threshold := self.max_ratio_threshold):
+            detail = f"largest ratio {ratio_max:.3g} > {threshold:g}: the policy moved too far"
+            found.append(Anomaly(AnomalyKind.RATIO_EXPLOSION, detail, ratio_max, threshold))
+        if ratio_min is not None and ratio_min < (threshold := self.min_ratio_threshold):
+            detail = f"smallest ratio {ratio_min:.3g} < {threshold:g}: choices are being abandoned"
+            found.append(Anomaly(AnomalyKind.RATIO_COLLAPSE, detail, ratio_min, threshold))
+        variance = explained_variance if self.updates_seen > self.warmup_updates else None
+        if variance is not None and variance < (threshold := self.min_explained_variance):
+            detail = f"explained variance {variance:.3g} < {threshold:g}: the critic does not predict returns"
+            found.append(Anomaly(AnomalyKind.VALUE_COLLAPSE, detail, variance, threshold))
+        if has_numerical_issue:
+            detail = "NaN or Inf in ratios, loss or gradient norm: skipped"
+            found.append(Anomaly(AnomalyKind.NUMERICAL_INSTABILITY, detail))
+        for anomaly in found:
             self.counts[anomaly.kind.value] += 1
-        return anomalies
-
-    def _ratio_explosion(self, ratio_max: float | None) -> Anomaly | None:
-        if ratio_max is None or ratio_max <= self.max_ratio_threshold:
-            return None
-        detail = f"largest ratio {ratio_max:.3g} > {self.max_ratio_threshold:g}: the policy moved too far"
-        return Anomaly(AnomalyKind.RATIO_EXPLOSION, detail, ratio_max, self.max_ratio_threshold)
-
-    def _ratio_collapse(self, ratio_min: float | None) -> Anomaly | None:
-        if ratio_min is None or ratio_min >= self.min_ratio_threshold:
-            return None
-        detail = f"smallest ratio {ratio_min:.3g} < {self.min_ratio_threshold:g}: choices are being abandoned"
-        return Anomaly(AnomalyKind.RATIO_COLLAPSE, detail, ratio_min, self.min_ratio_threshold)
-
-    def _value_collapse(self, explained_variance: float | None) -> Anomaly | None:
-        if explained_variance is None or self.updates_seen <= self.warmup_updates:
-            return None
-        if explained_variance >= self.min_explained_variance:
-            return None
-        detail = (
-            f"explained variance {explained_variance:.3g} < {self.min_explained_variance:g}: "
-            "the critic does not predict returns"
-        )
-        return Anomaly(AnomalyKind.VALUE_COLLAPSE, detail, explained_variance, self.min_explained_variance)
-
-    def _numerical_instability(self, has_issue: bool) -> Anomaly | None:
-        if not has_issue:
-            return None
-        return Anomaly(
-            AnomalyKind.NUMERICAL_INSTABILITY, "NaN or Inf in ratios, loss or gradient norm: skipped"
-        )
+        return tuple(found)
 
     def state_dict(self) -> dict[str, int | dict[str, int]]:
+        """What was seen so far; the thresholds are configuration."""
         return {"updates_seen": self.updates_seen, "counts": dict(self.counts)}
 
     def load_state_dict(self, state: dict[str, int | dict[str, int]]) -> None:
-        if set(state) != set(STATE_KEYS):
-            raise ValueError(f"AnomalyDetector state has keys {sorted(state)}; expected {sorted(STATE_KEYS)}")
+        """Go on from `state_dict`; ValueError if it is none."""
+        if set(state) != {"updates_seen", "counts"}:
+            raise ValueError(
+                f"AnomalyDetector state has keys {sorted(state)}; expected 'counts' and 'updates_seen'"
+            )
         updates_seen, counts = state["updates_seen"], state["counts"]
         if not isinstance(updates_seen, int) or not isinstance(counts, dict):
             raise ValueError("AnomalyDetector state: updates_seen must be an int, counts a dict")
-        self.updates_seen = updates_seen
-        self.counts = dict(counts)
+        self.updates_seen, self.counts = updates_seen, dict(counts)

@@ -25,11 +25,12 @@ from esper.simic.agent.checkpoint import (
     require_same_keys,
     require_same_values,
 )
-from esper.simic.agent.config import PPOConfig
+from esper.simic.agent.losses import entropy_coefficient, entropy_floor, legal_counts
 from esper.simic.agent.normalization import RewardNormalizer, RunningMeanStd
 from esper.simic.agent.rollout_buffer import Decision, Outcome, Rollout, TamiyoRolloutBuffer
 from esper.simic.agent.types import PPOUpdateMetrics
 from esper.simic.agent.update import autocast, run_update
+from esper.simic.config.ppo import PPOConfig
 from esper.tamiyo import Actor, ActorState, Policy, PolicyInputs, unwrap
 
 # The optimiser: plain Adam, or AdamW whose decay reaches the critic only.
@@ -282,11 +283,14 @@ class PPOAgent:
 
     def get_entropy_floor(self, mask: Tensor | None = None) -> float | Tensor:
         """The floor of the entropy coefficient under a head's mask; a single mask gives a float."""
-        return self.config.entropy_schedule.get_entropy_floor(mask)
+        floor = entropy_floor(self.config, *legal_counts(mask))
+        return floor if floor.dim() else float(floor)
 
     def get_entropy_coef(self, mask: Tensor | None = None) -> float | Tensor:
         """The entropy coefficient now, under a head's mask; a single mask gives a float."""
-        return self.config.entropy_schedule.get_entropy_coef(mask, updates=self.updates)
+        start = self.config.entropy_coef
+        coefficient = entropy_coefficient(self.config, *legal_counts(mask), self.updates, start)
+        return coefficient if coefficient.dim() else float(coefficient)
 
     def save(self, path: Path, *, extra: Mapping[str, Plain] | None = None) -> None:
         """Write everything, atomically. `extra` is for what the agent does not own: every env's state."""
@@ -340,10 +344,7 @@ class PPOAgent:
         return {
             "version": CHECKPOINT_VERSION,
             "layout": self._layout_record(),
-            "config": {
-                **asdict(self.config),
-                "entropy_coef_per_head": dict(self.config.entropy_coef_per_head),
-            },
+            "config": asdict(self.config),
             "policy": unwrap(self.policy).state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "reward_normalizer": self.reward_normalizer.state_dict(),

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from esper.simic.agent.advantages import compute_per_head_advantages, masked_mean_std
-from esper.simic.agent.config import PPOConfig
 from esper.simic.agent.losses import (
     clipped_surrogate,
     clipped_value_loss,
+    entropy_coefficient,
     joint_log_ratio,
     k3,
     mean_over,
@@ -19,6 +19,7 @@ from esper.simic.agent.losses import (
 from esper.simic.agent.rollout_buffer import Minibatch, Rollout, minibatches
 from esper.simic.agent.types import PPOUpdateMetrics
 from esper.simic.agent.update_metrics import GradientMeter, MinibatchReport, UpdateMeter
+from esper.simic.config.ppo import PPOConfig
 from esper.tamiyo import HeadEvaluation, Policy, unwrap
 
 KL_STOP_FACTOR = 1.5
@@ -77,8 +78,8 @@ def compute_loss(
     log_ratio = evaluation.log_prob - batch.log_prob  # (step, head); 0 where irrelevant
     advantages = compute_per_head_advantages(batch.advantage, evaluation.relevant)
     surrogate = clipped_surrogate(log_ratio, advantages, config.clip_ratio).sum(-1)
-    coefficient = config.entropy_schedule.coefficient(
-        evaluation.legal_choices, constants.head_sizes, updates, constants.entropy_coef
+    coefficient = entropy_coefficient(
+        config, evaluation.legal_choices, constants.head_sizes, updates, constants.entropy_coef
     )
     bonus = (coefficient * evaluation.entropy).sum(-1)
     if config.clip_value:
@@ -178,9 +179,7 @@ def run_update(
         if epoch + 1 < n_epochs and bool(gate.stopped):
             break
     optimizer.zero_grad(set_to_none=True)
-    return meter.summarize(
-        config.entropy_schedule, updates, clip_ratio=config.clip_ratio, kl_stopped=gate.stopped
-    )
+    return meter.summarize(config, updates, kl_stopped=gate.stopped)
 
 
 def require_on_policy(

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from esper.leyline import HEAD_NAMES, HeadEntropies
-from esper.simic.agent.losses import EntropySchedule
+from esper.simic.agent.losses import entropy_coefficient, legal_counts
 from esper.simic.agent.rollout_buffer import Rollout
 from esper.simic.agent.types import GradientStats, PPOUpdateMetrics, RatioBreakdown
 from esper.simic.agent.value_metrics import ValueDiagnostics
+from esper.simic.config.ppo import PPOConfig
 from esper.tamiyo import ActionLayout, Policy
 
 
@@ -138,12 +139,10 @@ class UpdateMeter:
         assert by_head.shape[-1] == 2 * heads
         return torch.cat((scalars, totals, torch.stack(extremes, dim=-1), by_head, norms), dim=-1)
 
-    def summarize(
-        self, schedule: EntropySchedule, updates: int, *, clip_ratio: float, kl_stopped: Tensor
-    ) -> PPOUpdateMetrics:
+    def summarize(self, config: PPOConfig, updates: int, *, kl_stopped: Tensor) -> PPOUpdateMetrics:
         """The one transfer of an update."""
         extra = torch.stack((*self.normalized, kl_stopped.float(), self.rollout.forced.sum().float()))
-        records = self._records(clip_ratio)
+        records = self._records(config.clip_ratio)
         packed = torch.cat((records.flatten(), self.value_record, extra)).tolist()
         advantage_mean, advantage_std, stopped, forced_steps = packed[-4:]
         value = ValueDiagnostics.unpack(packed[-4 - ValueDiagnostics.SIZE : -4])
@@ -179,7 +178,9 @@ class UpdateMeter:
             head_grad_norms=self._head_norms(heads[applied[-1]] if applied else None),
             gradient=_gradient_stats(table[applied[-1]]) if applied else None,
             value=value,
-            entropy_coef=float(schedule.get_entropy_coef(updates=updates)),
+            entropy_coef=float(
+                entropy_coefficient(config, *legal_counts(None), updates, config.entropy_coef)
+            ),
             epochs=self.epochs,
             minibatches_applied=len(applied),
             minibatches_skipped=len(table) - len(finite),

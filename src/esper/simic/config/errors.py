@@ -5,13 +5,16 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Literal, TypeVar, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from esper.leyline.errors import EsperError
 from esper.simic.config.ranges import Expected
 
 T = TypeVar("T")
+
+CHECKED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+"""How pydantic checks a dataclass of settings: no conversions, no unknown names."""
 
 
 class ConfigError(EsperError, ValueError):
@@ -25,11 +28,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def unknown_setting(name: str, known: Iterable[str]) -> str:
+    """The message for a setting that does not exist."""
     return f"there is no setting {name!r}{nearest(name, known) or '; `esper train --help` lists them'}"
 
 
 def explained(cls: type[T]) -> type[T]:
-    """Let a pydantic dataclass raise `ConfigError` in our words, where pydantic would speak in several lines."""
+    """Make a pydantic dataclass raise `ConfigError` with one line, where pydantic's own error has several."""
     validate: Callable[..., None] = cls.__init__
 
     @wraps(validate)
@@ -38,13 +42,16 @@ def explained(cls: type[T]) -> type[T]:
             validate(self, *args, **settings)
         except ValidationError as error:
             fields: Mapping[str, FieldInfo] = cls.__pydantic_fields__  # type: ignore[attr-defined]
-            raise ConfigError(explain(error, fields)) from None
+            raise ConfigError(_explain(error, fields)) from None
 
     cls.__init__ = initialise  # type: ignore[method-assign, assignment]
+    # A class's own settings are listed before those it inherits, in files and in `esper train --help`.
+    listed: dict[str, object] = cls.__dataclass_fields__  # type: ignore[attr-defined]
+    cls.__dataclass_fields__ = {name: listed[name] for name in {**cls.__annotations__, **listed}}  # type: ignore[attr-defined]
     return cls
 
 
-def explain(error: ValidationError, fields: Mapping[str, FieldInfo]) -> str:
+def _explain(error: ValidationError, fields: Mapping[str, FieldInfo]) -> str:
     """Every finding, separated by semicolons."""
     findings = []
     for finding in error.errors(include_url=False):
@@ -66,4 +73,4 @@ def expected(field: FieldInfo) -> str:
             return note.text
     if get_origin(field.annotation) is Literal:
         return f"one of {', '.join(repr(choice) for choice in get_args(field.annotation))}"
-    raise TypeError(f"a field of type {field.annotation} does not say what is expected of it")
+    return f"a value of type {field.annotation}"

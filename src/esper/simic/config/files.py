@@ -3,9 +3,9 @@
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
@@ -14,17 +14,16 @@ from esper.simic.config.errors import ConfigError
 if TYPE_CHECKING:
     from yaml import Node
 
-T = TypeVar("T")
-
+_EXTENSIONS = (".json", ".toml", ".yaml", ".yml")
 _NONE = "none"  # TOML has no null
 _DEEPEST = 4  # settings are flat but for a table or two; an alias to itself has no bottom
 
 
 def read_settings(path: Path) -> dict[str, object]:
     """What a file says, checked for its own grammar only; a key given twice is refused."""
-    parse = _for_extension(path, _PARSERS)
+    _require_known_extension(path)
     try:
-        settings = parse(path.read_text("utf-8"))
+        settings = _parse(path.read_text("utf-8"), path.suffix)
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
@@ -35,13 +34,49 @@ def read_settings(path: Path) -> dict[str, object]:
 
 
 def write_settings(path: Path, settings: Mapping[str, JsonValue]) -> None:
-    path.write_text(_for_extension(path, _WRITERS)(settings), "utf-8")
+    """Write settings in the format of the path's extension; `read_settings` reads them back equal."""
+    _require_known_extension(path)
+    if path.suffix == ".json":
+        text = json.dumps(dict(settings), indent=2, allow_nan=False) + "\n"
+    elif path.suffix == ".toml":
+        text = f'# "{_NONE}" stands for None\n' + _lines(settings, " = ", none=f'"{_NONE}"')
+    else:
+        text = _lines(settings, ": ", none="null")
+    path.write_text(text, "utf-8")
 
 
-def _for_extension(path: Path, grammars: Mapping[str, T]) -> T:
-    if path.suffix not in grammars:
-        raise ConfigError(f"{path} ends in {path.suffix!r}; expected one of {', '.join(grammars)}")
-    return grammars[path.suffix]
+def _require_known_extension(path: Path) -> None:
+    if path.suffix not in _EXTENSIONS:
+        raise ConfigError(f"{path} ends in {path.suffix!r}; expected one of {', '.join(_EXTENSIONS)}")
+
+
+def _lines(settings: Mapping[str, JsonValue], equals: str, *, none: str) -> str:
+    """One line a setting, as TOML or YAML reads it: `equals` is between name and value."""
+
+    def text(value: JsonValue) -> str:
+        if value is None:
+            return none
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{text(name)}{equals}{text(each)}" for name, each in value.items()) + "}"
+        written = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        # Both formats read a quoted text as JSON does, but for characters that cannot be seen.
+        return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in written)
+
+    return "".join(f"{name}{equals}{text(value)}\n" for name, value in settings.items())
+
+
+def _parse(text: str, extension: str) -> object:
+    if extension == ".json":
+        return json.loads(text, object_pairs_hook=_unique)
+    if extension == ".toml":
+        return {name: None if value == _NONE else value for name, value in tomllib.loads(text).items()}
+    import yaml
+
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+    return {} if root is None else _yaml_value(root, 0)
 
 
 def _unique(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
@@ -53,57 +88,8 @@ def _unique(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
     return settings
 
 
-def _text(value: str) -> str:
-    """In double quotes, as TOML and YAML both read it: what cannot be seen is escaped."""
-    quoted = json.dumps(value, ensure_ascii=False)
-    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)
-
-
-# JSON
-
-
-def _parse_json(text: str) -> object:
-    return json.loads(text, object_pairs_hook=_unique)
-
-
-def _write_json(settings: Mapping[str, JsonValue]) -> str:
-    return json.dumps(dict(settings), indent=2, allow_nan=False) + "\n"
-
-
-# TOML
-
-
-def _parse_toml(text: str) -> dict[str, object]:
-    return {name: None if value == _NONE else value for name, value in tomllib.loads(text).items()}
-
-
-def _write_toml(settings: Mapping[str, JsonValue]) -> str:
-    lines = (f"{name} = {_toml_value(value)}\n" for name, value in settings.items())
-    return f'# "{_NONE}" stands for None\n' + "".join(lines)
-
-
-def _toml_value(value: JsonValue) -> str:
-    if value is None:
-        return _text(_NONE)
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_text(name)} = {_toml_value(each)}" for name, each in value.items()) + "}"
-    return _text(value) if isinstance(value, str) else json.dumps(value, allow_nan=False)
-
-
-# YAML, by the rules of 1.2: `off` is a text and 3e-4 a number, which PyYAML's own reading turns around
-
-
-def _parse_yaml(text: str) -> object:
-    import yaml
-
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
-    return {} if root is None else _yaml_value(root, 0)
-
-
 def _yaml_value(node: "Node", depth: int) -> object:
+    """By the rules of YAML 1.2: `off` is a text and 3e-4 a number, which PyYAML's own reading turns around."""
     import yaml
 
     if depth > _DEEPEST:
@@ -114,10 +100,9 @@ def _yaml_value(node: "Node", depth: int) -> object:
         return _unique((str(key.value), _yaml_value(value, depth + 1)) for key, value in node.value)
     if isinstance(node, yaml.SequenceNode):
         return [_yaml_value(each, depth + 1) for each in node.value]
-    return _yaml_scalar(node.value) if node.style is None else node.value
-
-
-def _yaml_scalar(text: str) -> bool | int | float | str | None:
+    text: str = node.value
+    if node.style is not None:  # quoted
+        return text
     if text in ("", "~", "null", "Null", "NULL"):
         return None
     if text.lower() in ("true", "false"):
@@ -127,25 +112,3 @@ def _yaml_scalar(text: str) -> bool | int | float | str | None:
     if re.fullmatch(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", text):
         return float(text)
     return text
-
-
-def _write_yaml(settings: Mapping[str, JsonValue]) -> str:
-    # Every JSON value is a YAML one, and quoted texts cannot be taken for anything else.
-    return "".join(
-        f"{name}: {_text(value) if isinstance(value, str) else json.dumps(value, allow_nan=False)}\n"
-        for name, value in settings.items()
-    )
-
-
-_PARSERS: Mapping[str, Callable[[str], object]] = {
-    ".json": _parse_json,
-    ".toml": _parse_toml,
-    ".yaml": _parse_yaml,
-    ".yml": _parse_yaml,
-}
-_WRITERS: Mapping[str, Callable[[Mapping[str, JsonValue]], str]] = {
-    ".json": _write_json,
-    ".toml": _write_toml,
-    ".yaml": _write_yaml,
-    ".yml": _write_yaml,
-}

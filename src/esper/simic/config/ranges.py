@@ -1,13 +1,16 @@
 """The ranges a setting may have, each with the words an error says it in."""
 
 import re
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field
 
 from esper.leyline import ALPHA_SPEEDS, ALPHA_TARGETS, HEAD_NAMES, TEMPOS, Curve, LifecycleOp, Style
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +18,36 @@ class Expected:
     """What an error says was expected."""
 
     text: str
+
+
+def _holds(test: Callable[[T], bool]) -> AfterValidator:
+    """Refuse a value that fails the test; None always passes."""
+
+    def check(value: T | None) -> T | None:
+        if value is not None and not test(value):
+            raise ValueError(value)
+        return value
+
+    return AfterValidator(check)
+
+
+def _matches(pattern: str) -> AfterValidator:
+    def matches(text: str) -> bool:
+        # "none" is how TOML, which has no null, writes None.
+        return text != "none" and re.fullmatch(pattern, text) is not None
+
+    return _holds(matches)
+
+
+def _names_among(known: Collection[str]) -> AfterValidator:
+    def are_known(table: dict[str, float]) -> bool:
+        return set(table) <= set(known)
+
+    return _holds(are_known)
+
+
+def _one_of(choices: tuple[object, ...]) -> Expected:
+    return Expected(f"one of {', '.join(str(choice) for choice in choices)}, or None")
 
 
 Count = Annotated[int, Field(ge=1), Expected("a whole number >= 1")]
@@ -38,92 +71,36 @@ CaseText = Annotated[
     Field(pattern=r"^\w+(:.+)?$"),
     Expected("a suite or a task instance, such as 'cpu' or 'mnist1d:noise=0.2'"),
 ]
-
-
-def _run_name(name: str | None) -> str | None:
-    # "none" is how TOML, which has no null, writes None.
-    if name is not None and (name == "none" or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name)):
-        raise ValueError(name)
-    return name
-
-
 RunName = Annotated[
     str | None,
-    AfterValidator(_run_name),
+    _matches(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"),
     Expected("up to 100 letters, digits, '.', '_' and '-' that begin with a letter or digit, or None"),
 ]
-
-
-def _warm_start(text: str | None) -> str | None:
-    if text is not None and (text == "none" or not re.fullmatch(r"[\w-]+|.*/.*|.+\.safetensors", text)):
-        raise ValueError(text)
-    return text
-
-
 WarmStart = Annotated[
     str | None,
-    AfterValidator(_warm_start),
+    _matches(r"[\w-]+|.*/.*|.+\.safetensors"),
     Expected("the name of a rule or controller, a controller's folder, a .safetensors file, or None"),
+]
+Menu = Annotated[
+    str | None,
+    _matches(r"[\w-]+(,[\w-]+)*"),
+    Expected("names of blueprints with commas between them, such as 'mixer,depthwise', or None"),
 ]
 Directory = Annotated[Path, Field(strict=False), Expected("a path")]  # files and flags give a text
 
-
-def _menu(text: str | None) -> str | None:
-    if text is not None and (text == "none" or not re.fullmatch(r"[\w-]+(,[\w-]+)*", text)):
-        raise ValueError(text)
-    return text
-
-
-Menu = Annotated[
-    str | None,
-    AfterValidator(_menu),
-    Expected("names of blueprints with commas between them, such as 'mixer,depthwise', or None"),
-]
-
-
-def _known_heads(coefficients: dict[str, float]) -> dict[str, float]:
-    unknown = [head for head in coefficients if head not in HEAD_NAMES]
-    if unknown:
-        raise ValueError(unknown)
-    return coefficients
-
-
+Coefficients = Annotated[dict[str, NotNegative], Expected("name -> a number >= 0")]
 HeadCoefficients = Annotated[
     dict[str, NotNegative],
-    AfterValidator(_known_heads),
+    _names_among(HEAD_NAMES),
     Expected(f"head -> a number >= 0, with heads among {', '.join(HEAD_NAMES)}"),
 ]
-
-
-def _known_ops(logits: dict[str, float]) -> dict[str, float]:
-    unknown = [op for op in logits if op not in LifecycleOp.__members__]
-    if unknown:
-        raise ValueError(unknown)
-    return logits
-
-
 OpLogits = Annotated[
-    dict[str, Annotated[float, Expected("a number")]],
-    AfterValidator(_known_ops),
+    dict[str, float],
+    _names_among(LifecycleOp.__members__),
     Expected(f"operation -> a number, with operations among {', '.join(LifecycleOp.__members__)}"),
 ]
-
-
-def _among(choices: tuple[float, ...]) -> AfterValidator:
-    def check(value: float | None) -> float | None:
-        if value is not None and value not in choices:
-            raise ValueError(value)
-        return value
-
-    return AfterValidator(check)
-
-
-def _one_of(choices: tuple[object, ...]) -> Expected:
-    return Expected(f"one of {', '.join(str(choice) for choice in choices)}, or None")
-
-
 StyleOrNone = Annotated[Style | None, Field(strict=False), _one_of(tuple(Style))]
 CurveOrNone = Annotated[Curve | None, Field(strict=False), _one_of(tuple(Curve))]
-TempoOrNone = Annotated[int | None, _among(TEMPOS), _one_of(TEMPOS)]
-AlphaTargetOrNone = Annotated[float | None, _among(ALPHA_TARGETS), _one_of(ALPHA_TARGETS)]
-AlphaSpeedOrNone = Annotated[int | None, _among(ALPHA_SPEEDS), _one_of(ALPHA_SPEEDS)]
+TempoOrNone = Annotated[int | None, _holds(TEMPOS.__contains__), _one_of(TEMPOS)]
+AlphaTargetOrNone = Annotated[float | None, _holds(ALPHA_TARGETS.__contains__), _one_of(ALPHA_TARGETS)]
+AlphaSpeedOrNone = Annotated[int | None, _holds(ALPHA_SPEEDS.__contains__), _one_of(ALPHA_SPEEDS)]

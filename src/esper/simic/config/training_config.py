@@ -3,32 +3,22 @@
 from collections.abc import Mapping
 from dataclasses import field, fields
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import ConfigDict, JsonValue, model_validator
+from pydantic import JsonValue, model_validator
 from pydantic.dataclasses import dataclass
 
 from esper.leyline import ALPHA_CURVES, ALPHA_SPEEDS, ALPHA_TARGETS, STYLES, TEMPOS
 from esper.simic.config import ranges
-from esper.simic.config.errors import ConfigError, explained, unknown_setting
+from esper.simic.config.errors import CHECKED, ConfigError, explained, unknown_setting
 from esper.simic.config.files import read_settings, write_settings
-from esper.simic.config.kwargs import (
-    AnomalyKwargs,
-    EnvKwargs,
-    GovernorKwargs,
-    PPOKwargs,
-    RewardKwargs,
-    TrackerKwargs,
-)
+from esper.simic.config.kwargs import AnomalyKwargs, EnvKwargs, TrackerKwargs
+from esper.simic.config.ppo import PPOConfig, PPOSettings
 from esper.simic.config.presets import preset_settings
 
-# Over how many rounds something is annealed.
-
-
-def annealing_steps(given: int | None, rounds: int, *, share: float = 1.0) -> int:
-    """What was given; None is a share of all rounds, at least one. 0 is never."""
-    return max(1, round(share * rounds)) if given is None else given
-
+if TYPE_CHECKING:  # what needs torch or numpy is imported where it is made, so that settings need neither
+    from esper.kasmina.governor import GovernorRules
+    from esper.simic.reward import RewardConfig
 
 DEFAULT_MINIBATCHES = 4
 ENTROPY_ANNEAL_SHARE = 0.75
@@ -38,11 +28,12 @@ LEAST_TRAINING_EPOCHS, LEAST_HOLDING_EPOCHS = 1, 1
 
 
 @explained
-@dataclass(
-    slots=True, frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-)
-class TrainingConfig:
-    """One training run of a controller. `TrainingConfig.preset("demo", lr=1e-3)` starts from a known one."""
+@dataclass(slots=True, frozen=True, kw_only=True, config=CHECKED)
+class TrainingConfig(PPOSettings):
+    """One training run of a controller. `TrainingConfig.preset("demo", lr=1e-3)` starts from a known one.
+
+    The learner's own settings (`gamma`, `lr`, ...) are inherited; all are set flat.
+    """
 
     # What is trained on
 
@@ -61,17 +52,15 @@ class TrainingConfig:
     workers: ranges.CountOrZero = 0
     """Processes to spread the hosts over; 0 runs them in this one. The numbers are the same."""
     worker_timeout: ranges.PositiveOrNone = 1800.0
-    """Seconds one of them may take for an answer; then the run ends with an error that names it. None is for ever."""
+    """Seconds a worker may take for an answer; then the run ends with an error that names it. None waits for ever."""
     device: ranges.Device = "cpu"
     """Where hosts and policy compute: cpu, cuda or cuda:<number>."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Of the policy's networks, in rollout and update alike; a task says its hosts' own."""
     seed: ranges.CountOrZero = 0
-    """Of everything random in the run."""
+    """Rng seed of everything random in the run."""
     pool_cases: ranges.Count = 64
-    """Task instances drawn once to train on: few enough that each one's wait-only control is trained only once."""
+    """Task instances drawn once to train on: few enough that each one's baseline is trained only once."""
     pool_host_seeds: ranges.Count = 4
-    """Host seeds that each of them is trained with."""
+    """Rng seeds of hosts that each of them is trained with."""
 
     # The learner
 
@@ -79,52 +68,16 @@ class TrainingConfig:
     """Rounds of collecting a rollout and learning from it."""
     rollout_steps: ranges.CountOrNone = None
     """Steps per env in a round; None is the horizon, one whole episode."""
-    gamma: ranges.UpToOne = 0.995
-    """Discount per step, of PPO and of the reward's shaping: one number."""
-    gae_lambda: ranges.UpToOne = 0.98
-    """How far advantages look ahead before they trust the critic."""
-    lr: ranges.Positive = 3e-4
-    """Adam's learning rate."""
     lr_anneal_steps: ranges.CountOrZeroOrNone = 0
     """Rounds over which lr falls linearly to a tenth; None is all rounds, 0 keeps it."""
-    adam_eps: ranges.Positive = 1e-5
-    """Adam's epsilon."""
-    clip_ratio: ranges.UpToOne = 0.2
-    """How far a probability ratio may leave 1 before it stops paying."""
-    value_coef: ranges.NotNegative = 0.5
-    """Weight of the value loss."""
-    clip_value: ranges.Flag = False
-    """Use the pessimistic clipped value loss."""
-    value_clip: ranges.Positive = 10.0
-    """How far a value may move from the rollout's, with clip_value."""
-    entropy_coef: ranges.NotNegative = 0.05
-    """Weight of the entropy bonus at the start."""
-    entropy_coef_min: ranges.NotNegative = 0.01
-    """Where its annealing ends; it is never below."""
     entropy_anneal_steps: ranges.CountOrZeroOrNone = None
     """Rounds over which entropy_coef goes to its floor; None is three quarters of all rounds, 0 keeps it."""
     entropy_coef_per_head: ranges.HeadCoefficients = field(default_factory=dict)
     """head -> its own starting weight, instead of entropy_coef."""
-    adaptive_entropy_floor: ranges.Flag = False
-    """Raise the floor of a head where few of its choices are legal."""
     exploration_floor: ranges.UnderOne = 0.0
     """Share of uniformly random legal choices mixed into the policy."""
-    target_kl: ranges.PositiveOrNone = 0.015
-    """No more steps in a round once the joint KL exceeds 1.5 times this; None never stops."""
-    max_grad_norm: ranges.Positive = 0.5
-    """Gradients of the policy are clipped to this norm."""
-    n_epochs: ranges.Count = 2
-    """Passes over a rollout; over 2 warns and over 4 is capped at 4, for the memory's sake."""
     num_minibatches: ranges.CountOrNone = None
     """Groups of envs in a pass; None is 4, or num_envs if there are fewer."""
-    normalize_advantages: ranges.Flag = True
-    """Advantages of a rollout get mean 0 and standard deviation 1."""
-    normalize_rewards: ranges.Flag = False
-    """Divide rewards by their running standard deviation."""
-    normalize_observations: ranges.Flag = False
-    """Bring observations to mean 0 and standard deviation 1; they are bounded without."""
-    weight_decay: ranges.NotNegative = 0.0
-    """Of the critic only; above 0 the optimiser is AdamW."""
     hidden_size: ranges.Count = 128
     """Width of the policy's memory."""
     initial_op_logits: ranges.OpLogits = field(default_factory=dict)
@@ -161,13 +114,13 @@ class TrainingConfig:
     # Watching the learner
 
     anomaly_max_ratio_threshold: ranges.OverOne = 5.0
-    """A larger probability ratio is told: the policy moved too far."""
+    """A larger probability ratio is reported: the policy moved too far."""
     anomaly_min_ratio_threshold: ranges.UnderOne = 0.1
-    """A smaller probability ratio is told: choices are being abandoned."""
+    """A smaller probability ratio is reported: choices are being abandoned."""
     anomaly_min_explained_variance: ranges.AtMostOne = 0.1
-    """Less is told: the critic does not predict returns."""
+    """A smaller explained variance is reported: the critic does not predict returns."""
     anomaly_warmup_updates: ranges.CountOrZero = 10
-    """Rounds before a poor critic is worth a word."""
+    """Rounds before a poor critic is reported."""
 
     # Watching the hosts
 
@@ -193,7 +146,7 @@ class TrainingConfig:
     run_checkpoint_every: ranges.Count = 25
     """Rounds between checkpoints; the best and the last are always kept."""
     run_keep_checkpoints: ranges.Count = 3
-    """How many of them are kept; older ones go."""
+    """Checkpoints kept; older ones are deleted."""
     run_telemetry: Literal["off", "rounds", "full", "debug"] = "full"
     """off; rounds, episodes and anomalies; also every decision and what happens to hosts; also assertions."""
     run_tensorboard: ranges.Flag = True
@@ -256,9 +209,7 @@ class TrainingConfig:
     @property
     def minibatches(self) -> int:
         """Groups of envs in a pass over a rollout."""
-        return (
-            min(DEFAULT_MINIBATCHES, self.num_envs) if self.num_minibatches is None else self.num_minibatches
-        )
+        return self.num_minibatches or min(DEFAULT_MINIBATCHES, self.num_envs)
 
     @property
     def tells_everything(self) -> bool:
@@ -282,46 +233,43 @@ class TrainingConfig:
         """The menu, kind by kind."""
         return None if self.menu is None else tuple(self.menu.split(","))
 
-    def to_ppo_kwargs(self) -> PPOKwargs:
-        """For `PPOConfig`."""
-        return PPOKwargs(
-            lr=self.lr,
+    def ppo(self) -> PPOConfig:
+        """What the agent learns by. Annealing and minibatches follow the length and width of the run."""
+        shared = {each.name: getattr(self, each.name) for each in fields(PPOSettings)}
+        return PPOConfig(
+            **shared,
             lr_anneal_steps=annealing_steps(self.lr_anneal_steps, self.rounds),
-            adam_eps=self.adam_eps,
-            gamma=self.gamma,
-            gae_lambda=self.gae_lambda,
-            clip_ratio=self.clip_ratio,
-            value_coef=self.value_coef,
-            clip_value=self.clip_value,
-            value_clip=self.value_clip,
-            entropy_coef=self.entropy_coef,
-            entropy_coef_min=self.entropy_coef_min,
             entropy_anneal_steps=annealing_steps(
                 self.entropy_anneal_steps, self.rounds, share=ENTROPY_ANNEAL_SHARE
             ),
-            adaptive_entropy_floor=self.adaptive_entropy_floor,
-            entropy_coef_per_head=dict(self.entropy_coef_per_head),
-            target_kl=self.target_kl,
-            max_grad_norm=self.max_grad_norm,
-            n_epochs=self.n_epochs,
+            entropy_coef_per_head=self.entropy_coef_per_head,
             num_minibatches=self.minibatches,
-            normalize_advantages=self.normalize_advantages,
-            normalize_rewards=self.normalize_rewards,
-            normalize_observations=self.normalize_observations,
-            weight_decay=self.weight_decay,
-            precision=self.precision,
             debug=self.run_telemetry == "debug",
         )
 
-    def to_reward_kwargs(self, *, task_rent: float) -> RewardKwargs:
-        """For `RewardConfig`; `task_rent` is what `reward_rent=None` stands for."""
-        return RewardKwargs(
+    def reward(self, *, task_rent: float) -> "RewardConfig":
+        """What an episode is worth; `task_rent` is what `reward_rent=None` stands for."""
+        from esper.simic.reward import RewardConfig
+
+        return RewardConfig(
             family=self.reward_family,
             mode=self.reward_mode,
             rent=task_rent if self.reward_rent is None else self.reward_rent,
             gamma=self.gamma,
             control_variate=self.reward_control_variate,
             rollback_penalty=self.reward_rollback_penalty,
+        )
+
+    def governor(self) -> "GovernorRules":
+        """When a host counts as broken."""
+        from esper.kasmina.governor import GovernorRules
+
+        return GovernorRules(
+            divergence_factor=self.governor_divergence_factor,
+            learned_margin=self.governor_learned_margin,
+            collapse_share=self.governor_collapse_share,
+            collapse_patience=self.governor_collapse_patience,
+            max_consecutive=self.governor_max_consecutive,
         )
 
     def to_anomaly_kwargs(self) -> AnomalyKwargs:
@@ -331,16 +279,6 @@ class TrainingConfig:
             min_ratio_threshold=self.anomaly_min_ratio_threshold,
             min_explained_variance=self.anomaly_min_explained_variance,
             warmup_updates=self.anomaly_warmup_updates,
-        )
-
-    def to_governor_kwargs(self) -> GovernorKwargs:
-        """For `GovernorRules`."""
-        return GovernorKwargs(
-            divergence_factor=self.governor_divergence_factor,
-            learned_margin=self.governor_learned_margin,
-            collapse_share=self.governor_collapse_share,
-            collapse_patience=self.governor_collapse_patience,
-            max_consecutive=self.governor_max_consecutive,
         )
 
     def to_tracker_kwargs(self) -> TrackerKwargs:
@@ -357,13 +295,16 @@ class TrainingConfig:
         )
 
 
+def annealing_steps(given: int | None, rounds: int, *, share: float = 1.0) -> int:
+    """Rounds that annealing takes: what was given; None is a share of all rounds, at least one. 0 is never."""
+    return max(1, round(share * rounds)) if given is None else given
+
+
 def _plain(value: object) -> JsonValue:
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, str):  # an enum's member becomes its text
-        return str(value)
     if value is None or isinstance(value, bool | int | float):
         return value
+    if isinstance(value, str | Path):  # an enum's member becomes its text
+        return str(value)
     raise TypeError(f"{value!r} of a setting has no plain form")

@@ -1,0 +1,90 @@
+"""The settings of PPO: those a training run shares (`PPOSettings`), and all that the agent takes (`PPOConfig`)."""
+
+from dataclasses import field
+from typing import Literal, Self
+
+from pydantic import model_validator
+from pydantic.dataclasses import dataclass
+
+from esper.leyline import HEAD_NAMES
+from esper.simic.config import ranges
+from esper.simic.config.errors import CHECKED, explained
+
+
+@explained
+@dataclass(slots=True, frozen=True, kw_only=True, config=CHECKED)
+class PPOSettings:
+    """What `PPOConfig` and `TrainingConfig` have in common, declared once."""
+
+    gamma: ranges.UpToOne = 0.995
+    """Discount per step, of PPO and of the reward's shaping: one number."""
+    gae_lambda: ranges.UpToOne = 0.98
+    """How far advantages look ahead before they trust the critic."""
+    lr: ranges.Positive = 3e-4
+    """Adam's learning rate."""
+    adam_eps: ranges.Positive = 1e-5
+    """Adam's epsilon."""
+    clip_ratio: ranges.UpToOne = 0.2
+    """How far a probability ratio may leave 1 before it stops paying."""
+    value_coef: ranges.NotNegative = 0.5
+    """Weight of the value loss."""
+    clip_value: ranges.Flag = False
+    """Use the pessimistic clipped value loss."""
+    value_clip: ranges.Positive = 10.0
+    """How far a value may move from the rollout's, with clip_value."""
+    entropy_coef: ranges.NotNegative = 0.05
+    """Weight of the entropy bonus at the start."""
+    entropy_coef_min: ranges.NotNegative = 0.01
+    """Where its annealing ends; it is never below. `adaptive_entropy_floor` scales it."""
+    adaptive_entropy_floor: ranges.Flag = False
+    """Raise the floor of a head where few of its choices are legal."""
+    target_kl: ranges.PositiveOrNone = 0.015
+    """No more steps in an update once the joint KL exceeds 1.5 times this; None never stops."""
+    max_grad_norm: ranges.Positive = 0.5
+    """Gradients of the policy are clipped to this norm."""
+    n_epochs: ranges.Count = 2
+    """Passes over a rollout; with memory, over 2 warns and over 4 is capped at 4."""
+    normalize_advantages: ranges.Flag = True
+    """Advantages of a rollout get mean 0 and standard deviation 1."""
+    normalize_rewards: ranges.Flag = False
+    """Divide rewards by their running standard deviation, before advantages."""
+    normalize_observations: ranges.Flag = False
+    """Bring observations to mean 0 and standard deviation 1; a growth env's are bounded without."""
+    weight_decay: ranges.NotNegative = 0.0
+    """Of the critic only; above 0 the optimiser is AdamW."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Of the policy's networks, in rollout and update alike; log-softmax and LSTM stay fp32."""
+
+
+@explained
+@dataclass(slots=True, frozen=True, kw_only=True, config=CHECKED)
+class PPOConfig(PPOSettings):
+    """The settings of a `PPOAgent`, checked when they are set."""
+
+    lr_anneal_steps: ranges.CountOrZero = 0
+    """Updates over which lr falls linearly to a tenth; 0 keeps it."""
+    entropy_anneal_steps: ranges.CountOrZero = 0
+    """Updates over which entropy_coef goes to its floor; 0 keeps it."""
+    entropy_coef_per_head: ranges.Coefficients = field(default_factory=dict)
+    """head -> its own starting coefficient, instead of entropy_coef."""
+    head_names: tuple[str, ...] = HEAD_NAMES
+    """The heads `entropy_coef_per_head` may name: the layout's, where it is not the growth layout."""
+    num_minibatches: ranges.Count = 4
+    """Per epoch: groups of envs with memory, of shuffled steps without."""
+    debug: ranges.Flag = False
+    """Assert that ratios start at 1, and break down NaN and Inf."""
+
+    @model_validator(mode="after")
+    def _heads_are_known(self) -> Self:
+        for head in self.entropy_coef_per_head:
+            if head not in self.head_names:
+                raise ValueError(
+                    f"entropy_coef_per_head names unknown head {head!r}; "
+                    f"expected among {', '.join(self.head_names)}"
+                )
+        return self
+
+    def lr_at(self, updates: int) -> float:
+        """lr (1 - 0.9 progress), progress linear over `lr_anneal_steps` updates."""
+        progress = min(updates / self.lr_anneal_steps, 1.0) if self.lr_anneal_steps else 0.0
+        return self.lr * (1.0 - 0.9 * progress)
