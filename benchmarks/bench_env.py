@@ -12,7 +12,7 @@ import numpy as np
 
 from esper.leyline import ActionSpec, World
 from esper.simic.env import GrowthVectorEnv, make_env, make_world
-from esper.simic.reward import RewardBatch, RewardConfig, Standings, compute_rewards
+from esper.simic.reward import RewardConfig, RewardInputs, Standings, compute_rewards
 from harness import Row, arguments, interleaved_seconds, median_milliseconds, ratio, report
 
 ENVS = 64
@@ -40,7 +40,7 @@ class TimedWorld:
 
 def reward_microseconds(rounds: int) -> float:
     rng = np.random.default_rng(0)
-    batch = RewardBatch(
+    batch = RewardInputs(
         Standings(*rng.random((5, ENVS))),
         Standings(*rng.random((5, ENVS))),
         np.full(ENVS, 1426.0),

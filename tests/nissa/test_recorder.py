@@ -295,7 +295,7 @@ def trained(sink: RunSink) -> dict[str, torch.Tensor]:
                 seconds=1.0,
                 learning_rate=3e-4,
                 operations=[0] * 6,
-                reward_components=None,
+                reward_components={},
             )
         )
 

@@ -18,7 +18,6 @@ from esper.simic.reports import (
     mean_of_known,
     round_finished,
 )
-from esper.simic.reward import RewardComponents
 
 SUMMARY = EpisodeSummary(
     case="digits",
@@ -83,7 +82,7 @@ def test_a_round() -> None:
         seconds=4.0,
         learning_rate=1e-3,
         operations=[9, 1, 0, 0, 0, 2],
-        reward_components={"reward/final_score": 0.5, "reward/total": 0.25},
+        reward_components={"final_score": 0.5, "total": 0.25},
     )
     assert (event.round, event.env_steps, event.env_epochs_per_second) == (7, 640, 15.0)
     assert (event.episodes, event.lost_episodes) == (2, 1)
@@ -110,7 +109,7 @@ def test_a_round_without_episodes_and_with_trouble(broken: PPOUpdateMetrics) -> 
         seconds=0.0,
         learning_rate=1e-3,
         operations=[0] * 6,
-        reward_components=None,
+        reward_components={},
     )
     assert event.had_non_finite is True
     unknown = (event.mean_return, event.mean_gain, event.mean_accuracy, event.grad_norm)
@@ -144,7 +143,8 @@ def test_a_decision_has_only_the_choices_that_matter(op: LifecycleOp, used: set[
     action = ActionSpec(op, "a", "norm", Style.GATE, 5, 0.7, 3, Curve.COSINE)
     event = decision_taken(
         ActionOutcome(action, action),
-        RewardComponents(final_score=0.5, rollback=-1.0),
+        -0.5,
+        {"final_score": 0.5, "rollback": -1.0},
         place=Place(1, 2, 3, 4),
         contribution=0.1,
         value=None,
@@ -164,7 +164,8 @@ def test_an_illegal_decision_says_why() -> None:
     outcome = ActionOutcome(asked, ActionSpec(), IllegalChoice("op", "PRUNE", ("WAIT", "ADVANCE")))
     event = decision_taken(
         outcome,
-        RewardComponents(),
+        0.0,
+        {},
         place=Place(1, 2, 3, 4),
         contribution=None,
         value=None,

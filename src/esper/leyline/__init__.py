@@ -5,9 +5,7 @@ from esper.leyline.decisions import (
     ActionSpec,
     HostSignals,
     IllegalChoice,
-    RewardInputs,
     Situation,
-    Standing,
 )
 from esper.leyline.events import (
     NOWHERE,
@@ -123,7 +121,6 @@ __all__ = [
     "NonFiniteSeedOutput",
     "Place",
     "PlacedSink",
-    "RewardInputs",
     "RoundFinished",
     "RunEvent",
     "RunFinished",
@@ -140,7 +137,6 @@ __all__ = [
     "SlotSnapshot",
     "Stage",
     "StageChanged",
-    "Standing",
     "Style",
     "World",
 ]

@@ -148,7 +148,7 @@ class _Step:
 
     outcomes: tuple[ActionOutcome, ...]
     seen: tuple[_Seen, ...]
-    components: tuple[RewardComponents, ...]
+    components: RewardComponents
     accuracies: tuple[float | None, ...]
     places: tuple[Place, ...]
     lost: NDArray[np.bool_]
@@ -177,7 +177,7 @@ class DecisionLog:
             _Step(
                 outcomes=result.outcomes,
                 seen=self._seen,
-                components=tuple(result.components.row(row) for row in range(self._envs.num_envs)),
+                components=result.components,
                 accuracies=tuple(accuracies),
                 places=tuple(places),
                 lost=result.lost.copy(),
@@ -199,7 +199,8 @@ class DecisionLog:
                 slot = None if outcome.executed.op is LifecycleOp.WAIT else outcome.executed.slot
                 decision = decision_taken(
                     outcome,
-                    step.components[env_idx],
+                    float(step.components.total[env_idx]),
+                    step.components.of(env_idx),
                     place=step.places[env_idx],
                     contribution=None if slot is None else known.get(slot),
                     value=values[env_idx][number],

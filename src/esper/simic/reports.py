@@ -20,7 +20,6 @@ from esper.leyline import (
 )
 from esper.simic.agent import Anomaly, PPOUpdateMetrics
 from esper.simic.env import EpisodeSummary
-from esper.simic.reward import COMPONENT_NAMES, RewardComponents
 
 # What a training run shows while it works; beside what it records, how far its preparation is.
 
@@ -67,7 +66,7 @@ def round_finished(
     seconds: float,
     learning_rate: float,
     operations: Sequence[int],
-    reward_components: Mapping[str, float] | None,
+    reward_components: Mapping[str, float],
     host_seconds: float | None = None,
     seconds_by_part: Mapping[str, float] | None = None,
     peak_memory_bytes: int | None = None,
@@ -109,9 +108,7 @@ def round_finished(
         had_non_finite=metrics.ratio_has_numerical_issue or metrics.minibatches_skipped > 0,
         kl_stopped=metrics.kl_stopped,
         operations=by_operation(operations),
-        reward_components={
-            name.removeprefix("reward/"): mean for name, mean in (reward_components or {}).items()
-        },
+        reward_components=reward_components,
         seconds_by_part=seconds_by_part,
         peak_memory_bytes=peak_memory_bytes,
     )
@@ -141,7 +138,8 @@ def episode_finished(summary: EpisodeSummary, place: Place) -> EpisodeFinished:
 
 def decision_taken(
     outcome: ActionOutcome,
-    reward: RewardComponents,
+    reward: float,
+    reward_components: Mapping[str, float],
     *,
     place: Place,
     contribution: float | None,
@@ -171,8 +169,8 @@ def decision_taken(
         contribution=contribution,
         value=value,
         log_prob=log_prob,
-        reward=reward.total,
-        reward_components={name: getattr(reward, name) for name in COMPONENT_NAMES},
+        reward=reward,
+        reward_components=reward_components,
         validation_accuracy=validation_accuracy,
     )
 

@@ -12,17 +12,16 @@ from esper.leyline import (
     BaselineCurve,
     HostsLost,
     LifecycleOp,
-    RewardInputs,
     SlotConfig,
     Stage,
-    Standing,
 )
 from esper.simic.env import GrowthVectorEnv, IllegalActionError, make_env
-from esper.simic.reward import RewardConfig, compute_reward
+from esper.simic.reward import RewardConfig
 from esper.tamiyo import growth_layout
 from esper.tamiyo.rules import rule_policy
 from esper.tolaria.worlds.toy import BLUEPRINTS, ToyBaselines, ToyWorld, best_plan, toy_case, toy_instance
 from growth_envs import encoded, summaries, toy_envs, toy_space
+from reward_strategies import Standing, Step, reward
 
 G, P, F, A, S = (
     LifecycleOp.GERMINATE,
@@ -84,10 +83,8 @@ def test_rewards_are_those_of_the_pure_function(family: Any, mode: Any, control_
         _, rewards, _, _, _ = envs.step(envs.sample_legal(rng))
         for env_idx in range(2):
             after = standing(envs, env_idx, controls[env_idx], epoch)
-            inputs = RewardInputs(
-                LifecycleOp.WAIT, standings[env_idx], after, 1426, untrained[env_idx], False, False, False
-            )
-            assert rewards[env_idx] == compute_reward(config, inputs).total
+            step = Step(standings[env_idx], after, host_parameters=1426, untrained_loss=untrained[env_idx])
+            assert rewards[env_idx] == reward(config, step)
             standings[env_idx] = after
 
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.leyline import LifecycleOp, RewardInputs, Standing
-from esper.simic.reward import RewardConfig, compute_reward, utility
+from esper.leyline import LifecycleOp
+from esper.simic.reward import RewardConfig, utility_parts
+from reward_strategies import Standing, Step, batch, reward
 
 HOST = 1426
 OPS = (
@@ -36,8 +37,8 @@ def scripted() -> list[Standing]:
             accuracy,
             loss=2.3 * (1 - accuracy),
             added_parameters=parameters,
-            control_accuracy=control,
-            control_loss=2.3 * (1 - control),
+            baseline_accuracy=control,
+            baseline_loss=2.3 * (1 - control),
         )
         for accuracy, control, parameters in zip(ACCURACIES, CONTROL, added, strict=True)
     ]
@@ -49,19 +50,17 @@ def rewards(
     """Per step; the last one ends the episode."""
     last = len(standings) - 2
     return [
-        compute_reward(
+        reward(
             config,
-            RewardInputs(
-                operation=OPS[step % len(OPS)][0],
+            Step(
                 before=standings[step],
                 after=standings[step + 1],
+                terminated=step == last and not truncated,
+                rolled_back=step == last and crashed,
                 host_parameters=HOST,
                 untrained_loss=2.3,
-                terminated=step == last and not truncated,
-                truncated=step == last and truncated,
-                rolled_back=step == last and crashed,
             ),
-        ).total
+        )
         for step in range(last + 1)
     ]
 
@@ -71,8 +70,9 @@ def discounted(gamma: float, values: list[float]) -> float:
 
 
 def worth(config: RewardConfig, standing: Standing) -> float:
-    inputs = RewardInputs(LifecycleOp.WAIT, standing, standing, HOST, 2.3, False, False, False)
-    return utility(config, standing, inputs).value
+    inputs = batch(Step(standing, standing, host_parameters=HOST, untrained_loss=2.3))
+    parts = utility_parts(config, inputs.after, inputs.host_parameters, inputs.untrained_loss)
+    return float(sum(part[0] for part in parts))
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.995])
@@ -101,8 +101,8 @@ lives = st.lists(
             accuracy,
             loss=2.3 * (1 - accuracy),
             added_parameters=added,
-            control_accuracy=control,
-            control_loss=2.3 * (1 - control),
+            baseline_accuracy=control,
+            baseline_loss=2.3 * (1 - control),
         ),
         accuracies,
         accuracies,

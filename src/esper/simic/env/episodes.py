@@ -28,16 +28,16 @@ from esper.leyline import (
     Situation,
     World,
 )
-from esper.leyline.utility import rent_due
 from esper.simic.env.cases import CaseSource
 from esper.simic.env.spaces import Actions, LegalChoices
 from esper.simic.reward import (
-    ComponentBatch,
-    RewardBatch,
+    RewardComponents,
     RewardConfig,
+    RewardInputs,
     RewardTelemetry,
     Standings,
     compute_rewards,
+    utility_parts,
 )
 from esper.simic.timing import Stopwatch
 from esper.tamiyo.actions import CHOICES, GrowthSpace, decode, encode, illegal_choice
@@ -158,7 +158,7 @@ ANY_HOST_SEED = 2**31
 class StepResult:
     """What came of one step in every env, before any reset."""
 
-    components: ComponentBatch
+    components: RewardComponents
     terminated: Flags
     lost: Flags
     """The worker died; the step is not to be learned from, and the episode is over."""
@@ -355,7 +355,7 @@ class Episodes:
             self._observer.record(env_idx, host, outcomes[env_idx].executed.op)
         components = compute_rewards(
             self.reward,
-            RewardBatch(before, after, self._host_parameters, self._untrained_loss, terminated, rolled_back),
+            RewardInputs(before, after, self._host_parameters, self._untrained_loss, terminated, rolled_back),
         )
         components.values[:, lost] = 0.0
         self.telemetry.add(components, ~lost)
@@ -371,12 +371,11 @@ class Episodes:
         kept = not lost and report.rolled_back is None
         utility = gain = control_accuracy = None
         if kept:
-            utility = self._score(report.validation_accuracy, report.validation_loss, env_idx)
-            utility -= rent_due(self.reward.rent, host.added_parameters, host.host_parameters)
-        if utility is not None and episode.control is not None:
-            epoch = episode.epoch
-            control = self._score(episode.control.accuracies[epoch], episode.control.losses[epoch], env_idx)
-            gain, control_accuracy = utility - control, episode.control.accuracies[epoch]
+            parts = utility_parts(self.reward, self._now, self._host_parameters, self._untrained_loss)
+            score, rent, baseline = (float(part[env_idx]) for part in parts)
+            utility = score + rent
+            if episode.control is not None:
+                gain, control_accuracy = utility + baseline, episode.control.accuracies[episode.epoch]
         return EpisodeSummary(
             case=episode.case,
             host_seed=episode.host_seed,
@@ -521,11 +520,5 @@ class Episodes:
         control = episode.control
         if control is not None:
             accuracy = control.accuracies[episode.epoch]
-            standings.control_accuracy[env_idx] = math.nan if accuracy is None else accuracy
-            standings.control_loss[env_idx] = control.losses[episode.epoch]
-
-    def _score(self, accuracy: float | None, loss: float, env_idx: int) -> float:
-        if self.reward.family == "loss":
-            return -loss / float(self._untrained_loss[env_idx])
-        assert accuracy is not None  # the reward has been computed from it
-        return accuracy
+            standings.baseline_accuracy[env_idx] = math.nan if accuracy is None else accuracy
+            standings.baseline_loss[env_idx] = control.losses[episode.epoch]

@@ -1,7 +1,6 @@
 """One growth episode as a Gymnasium environment."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import gymnasium as gym
@@ -85,7 +84,7 @@ class GrowthEnv(gym.Env[Observation, Actions]):
             raise RuntimeError("the episode is over: call reset() before the next step()")
         result = self.episodes.step(np.asarray(action, dtype=np.int64)[np.newaxis])
         lost = bool(result.lost[0])
-        info = self._info() | {"reward": asdict(result.components.row(0)), "lost": lost}
+        info = self._info() | {"reward": result.components.of(0), "lost": lost}
         illegal = result.outcomes[0].illegal
         if illegal is not None:
             info["illegal"] = illegal
