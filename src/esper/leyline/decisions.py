@@ -7,6 +7,7 @@ from esper.leyline.heads import Curve, Style
 from esper.leyline.lifecycle import LifecycleOp
 from esper.leyline.slots import BlueprintCard, LegalOperations, SlotSnapshot
 
+
 @dataclass(frozen=True, slots=True)
 class HostSignals:
     """A host after one epoch of training. Accuracies are 0..1; what has not been measured is None."""

@@ -1,8 +1,9 @@
 """The reward of one step in every environment: a pure function from `RewardInputs` to named components.
 
 Utility is what a host is worth: score minus rent, minus the score of its baseline where that is subtracted.
-The score is validation accuracy (family "contribution") or minus the validation loss over that of the untrained host
-(family "loss"). The last step pays the utility of the product. Shaping (Ng, Harada and Russell 1999) adds on every step
+The score is validation accuracy (family "contribution"), or minus the validation loss over that of the untrained
+host (family "loss"). The last step pays the utility of the product. Shaping (Ng, Harada and Russell 1999) adds to
+every step
 
     F(s, s') = gamma phi(s') - phi(s),  phi = U,  phi(terminal) = 0
 
@@ -10,8 +11,8 @@ It telescopes, so it changes no optimum: over an episode of T steps with the uti
 
     sum over t of gamma^t r_t = gamma^(T-1) U_T - phi(s_0).
 
-A truncated state is not terminal: its potential stays, as the value that bootstraps from it does. What was done is never
-rewarded as such: operations are no part of the inputs.
+A truncated state is not terminal: its potential stays, as the value that bootstraps from it does. Operations are no
+part of the inputs: what was done is never rewarded as such.
 """
 
 import math
@@ -181,13 +182,19 @@ def _require_finite(config: RewardConfig, which: str, standings: Standings, wort
         return
     env_idx = int(np.flatnonzero(~np.isfinite(worth))[0])
     if config.family == "contribution":
-        measure, score, baseline = "accuracy", standings.accuracy[env_idx], standings.baseline_accuracy[env_idx]
+        measure, score, baseline = (
+            "accuracy",
+            standings.accuracy[env_idx],
+            standings.baseline_accuracy[env_idx],
+        )
     else:
         measure, score, baseline = "loss", standings.loss[env_idx], standings.baseline_loss[env_idx]
     if config.family == "contribution" and math.isnan(score):
         reason = "accuracy is unknown: family 'contribution' needs it, family 'loss' does not"
     elif config.control_variate and math.isnan(baseline):
-        reason = f"baseline_{measure} is unknown: give the environment baselines, or set control_variate=False"
+        reason = (
+            f"baseline_{measure} is unknown: give the environment baselines, or set control_variate=False"
+        )
     else:
         reason = f"validation {measure} is {score}, and only a rollback may end in such numbers"
     raise ValueError(f"the utility {which} the step is {worth[env_idx]} in env {env_idx}: {reason}")
