@@ -16,12 +16,12 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from esper.kasmina import GrowthRules
+from esper.kasmina.coalitions import plan_coalitions
 from esper.kasmina.hosts import ConvNet
 from esper.leyline import ActionSpec, LifecycleOp
 from esper.tolaria.data import TaskData
 from esper.tolaria.engine.population import Population
 from esper.tolaria.engine.step import TrainingStep
-from esper.tolaria.engine.validation import plan_coalitions
 from esper.tolaria.tasks import Task, all_tasks, register, task
 from harness import Row, arguments, report
 
@@ -153,7 +153,7 @@ def validation_rows() -> list[Row]:
             if slot.stage.name == "TRAINING":
                 host.apply(ActionSpec(LifecycleOp.ADVANCE, slot.name))
         host.model.tick()
-    assert all(len(plan_coalitions(host).masks) == 4 for host in hosts)
+    assert all(len(plan_coalitions(host.model).coalitions) == 4 for host in hosts)
 
     def plain() -> None:
         for host in hosts:

@@ -9,7 +9,7 @@ import torch
 import esper
 from esper.kasmina import GrowingModel, GrowthRules, IllegalOperation
 from esper.kasmina.hosts import MLP
-from esper.kasmina.stage_machine import curve_value
+from esper.kasmina.stage_machine import Facts, curve_value, legal_bits, refusal
 from esper.leyline import Curve, LifecycleOp, SeedFading, SeedGerminated, Stage, StageChanged, Style
 from tiny import Recorder, grow_until
 
@@ -370,3 +370,40 @@ def test_a_seed_born_in_inference_mode_can_be_trained() -> None:
         model.tick()
     model(torch.randn(2, 3)).square().sum().backward()
     assert model.slots["blocks.0"].gradients_finite() is True
+
+
+WAIT, GERMINATE, RETARGET, PRUNE, FOSSILIZE, ADVANCE = LifecycleOp
+READY: dict[Stage, set[LifecycleOp]] = {
+    Stage.DORMANT: {WAIT, GERMINATE},
+    Stage.TRAINING: {WAIT, ADVANCE, PRUNE},
+    Stage.BLENDING: {WAIT, PRUNE},
+    Stage.HOLDING: {WAIT, RETARGET, PRUNE, FOSSILIZE},
+    Stage.FOSSILIZED: {WAIT},
+    Stage.EMBARGOED: {WAIT},
+}
+
+
+@pytest.mark.parametrize("stage", Stage)
+def test_the_table_says_what_is_legal_in_each_stage(stage: Stage) -> None:
+    ready = Facts(stage, fading=False, place_free=True, prunable=True, trained=True, held=True)
+    assert {op for op in LifecycleOp if refusal(op, ready) is None} == READY[stage]
+
+
+@pytest.mark.parametrize(
+    ("stage", "missing", "lost"),
+    [
+        (Stage.DORMANT, {"place_free": False}, {GERMINATE}),
+        (Stage.TRAINING, {"prunable": False}, {PRUNE}),
+        (Stage.TRAINING, {"trained": False}, {ADVANCE}),
+        (Stage.TRAINING, {"gradients_finite": None}, {ADVANCE}),
+        (Stage.TRAINING, {"gradients_finite": False}, {ADVANCE}),
+        (Stage.BLENDING, {"fading": True}, {PRUNE}),
+        (Stage.HOLDING, {"held": False}, {FOSSILIZE}),
+        (Stage.HOLDING, {"finite": False}, {FOSSILIZE}),
+    ],
+)
+def test_each_condition_of_the_table(stage: Stage, missing: dict[str, bool], lost: set[LifecycleOp]) -> None:
+    ready = Facts(stage, fading=False, place_free=True, prunable=True, trained=True, held=True)
+    left = legal_bits(ready._replace(**missing))  # type: ignore[arg-type]
+    assert left == sum(1 << op for op in READY[stage] - lost)
+    assert all(refusal(op, ready._replace(**missing)) for op in lost)  # type: ignore[arg-type]

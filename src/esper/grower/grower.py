@@ -18,14 +18,12 @@ from esper.grower.history import Decision, standings
 from esper.grower.measuring import (
     EpochMetrics,
     Scale,
-    SeedWorth,
     Validate,
     ValidateCall,
     as_call,
-    blended_slots,
+    coalition_scores,
     measure,
     read_metrics,
-    seed_worths,
 )
 from esper.grower.wrapping import (
     LoopHost,
@@ -38,7 +36,7 @@ from esper.grower.wrapping import (
     untrained_part,
 )
 from esper.kasmina import GrowingModel, GrowthRules
-from esper.kasmina.coalitions import live_slots
+from esper.kasmina.coalitions import Coalition, SeedWorth, live_slots
 from esper.kasmina.governor import GovernorRules, Verdict
 from esper.kasmina.optimisers import Scheduler
 from esper.kasmina.probing import ExampleInput
@@ -66,23 +64,14 @@ def settle_model(
                 model.remove(name)
         return
 
-    def scores(_: Sequence[int]) -> list[dict[int, float]]:
+    def scores(_: Sequence[int]) -> list[dict[Coalition, float]]:
         assert validate is not None  # with "committed" nothing is left to be measured
-        return [_coalition_scores(model, validate, scale)]
+        plan, found = coalition_scores(model, validate, scale)
+        # A coalition that cannot be scored is worth nothing: a seed it lacks is needed.
+        known = [-math.inf if score is None else score for score in found]
+        return [dict(zip(plan.coalitions, known, strict=True))]
 
     settle([model], rent, settle=keep, measure=scores)
-
-
-def _coalition_scores(model: GrowingModel, validate: ValidateCall, scale: Scale) -> dict[int, float]:
-    """Bitmask -> score: everything on, and each seed off in turn."""
-    index = {name: position for position, name in enumerate(model.slots)}
-    everything = blended_slots(model)
-    scores = {}
-    for members in (everything, *(everything - {name} for name in everything)):
-        score = scale.score(measure(model, validate, members)[0])
-        # A coalition that cannot be scored is worth nothing: a seed it lacks is needed.
-        scores[sum(1 << index[name] for name in members)] = -math.inf if score is None else score
-    return scores
 
 
 USUAL_EPOCHS = 20
@@ -340,10 +329,12 @@ class Grower:
                     once="validate",
                 )
             return {}
-        if metrics.broken:
+        if metrics.broken or not live_slots(self.model):
             return {}
         # Numbers of the loop's own need not be comparable with ours.
-        return seed_worths(self.model, self._validate, self._seed_scale, metrics if measured_here else None)
+        base = metrics if measured_here else None
+        plan, scores = coalition_scores(self.model, self._validate, self._seed_scale, base)
+        return plan.worths(scores)
 
     def _report_seeds(self, gradients: Mapping[str, SeedGradients], worths: Mapping[str, SeedWorth]) -> None:
         for name in live_slots(self.model):

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from esper.kasmina import GrowingModel
-from esper.kasmina.coalitions import coalition_alphas, live_slots
+from esper.kasmina.coalitions import CoalitionPlan, coalition_alphas, plan_coalitions
 from esper.kasmina.probing import main_tensor
-from esper.leyline import Stage
 
 # What a training loop says of an epoch, checked where it enters.
 
@@ -109,14 +108,6 @@ class Scale:
         return -loss / self.first_loss if self.first_loss > 0 else -loss
 
 
-@dataclass(frozen=True, slots=True)
-class SeedWorth:
-    """What validation says of one live seed; exactly one of them is known, or none."""
-
-    contribution: float | None
-    probe: float | None
-
-
 def as_call(validate: Validate) -> ValidateCall:
     """The one form that measuring uses."""
     if callable(validate):
@@ -147,30 +138,14 @@ def measure(
     return read_metrics({name: found.get(name) for name in ("validation_loss", "validation_accuracy")})
 
 
-def seed_worths(
+def coalition_scores(
     model: GrowingModel, validate: ValidateCall, scale: Scale, base: EpochMetrics | None = None
-) -> dict[str, SeedWorth]:
-    """Each live seed switched the other way, one after another, against the model as it is."""
-    live = live_slots(model)
-    if not live:
-        return {}
-    blended = blended_slots(model)
-    here = scale.score(measure(model, validate, blended)[0] if base is None else base)
-    worths = {}
-    for name in live:
-        other = scale.score(measure(model, validate, blended ^ {name})[0])
-        if here is None or other is None:
-            worths[name] = SeedWorth(None, None)
-        elif model.slots[name].stage is Stage.TRAINING:
-            worths[name] = SeedWorth(contribution=None, probe=other - here)
-        else:
-            worths[name] = SeedWorth(contribution=here - other, probe=None)
-    return worths
-
-
-def blended_slots(model: GrowingModel) -> frozenset[str]:
-    """Live seeds that the output shows."""
-    return frozenset(name for name in live_slots(model) if model.slots[name].stage is not Stage.TRAINING)
+) -> tuple[CoalitionPlan, list[float | None]]:
+    """The model's coalitions and the score of each, one validation after another; `base` is of the model as it is."""
+    plan = plan_coalitions(model, bare=False)
+    first = measure(model, validate, plan.coalitions[0])[0] if base is None else base
+    rest = (measure(model, validate, members)[0] for members in plan.coalitions[1:])
+    return plan, [scale.score(metrics) for metrics in (first, *rest)]
 
 
 def loader_metrics(model: nn.Module, loader: Iterable[object]) -> dict[str, float | None]:

@@ -1,6 +1,8 @@
-"""Evaluating several coalitions of seeds in one forward: what leave-one-out and probes are made of."""
+"""Coalitions of seeds: which ones are scored, at which alphas, and what their scores say of each seed."""
 
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,15 +17,73 @@ Coalition = frozenset[str]
 
 
 def live_slots(model: GrowingModel) -> tuple[str, ...]:
+    """The names of the slots with live seeds, in order."""
     return tuple(name for name, slot in model.slots.items() if slot.stage.is_live)
+
+
+@dataclass(frozen=True, slots=True)
+class SeedWorth:
+    """What validation says of one live seed, as a difference of scores. At most one is known."""
+
+    contribution: float | None
+    """Of a blended seed: the score with it minus the score without it."""
+    probe: float | None
+    """Of a TRAINING seed: the score with it switched on minus the score as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoalitionPlan:
+    """The coalitions of one model whose scores show what each live seed is worth; none is there twice."""
+
+    coalitions: tuple[Coalition, ...]
+    """First the model as it is."""
+    live: tuple[str, ...]
+    """The slots with live seeds."""
+    places: tuple[int, ...]
+    """The index of each of those slots in the model."""
+    alphas: tuple[tuple[float, ...], ...]
+    """(coalition, live seed)"""
+    toggled: tuple[int, ...]
+    """For each live seed, the coalition in which it alone is switched the other way."""
+    training: tuple[bool, ...]
+    """For each live seed, whether it is in TRAINING: switched on there, off everywhere else."""
+
+    def worths(self, scores: Sequence[float | None]) -> dict[str, SeedWorth]:
+        """Slot -> what leaving its seed out, or switching it on, does to the score; unknown ones are None or NaN."""
+        as_it_is, worths = scores[0], {}
+        for name, toggled, training in zip(self.live, self.toggled, self.training, strict=True):
+            other = scores[toggled]
+            if as_it_is is None or other is None or not math.isfinite(as_it_is - other):
+                worths[name] = SeedWorth(None, None)
+            elif training:
+                worths[name] = SeedWorth(contribution=None, probe=other - as_it_is)
+            else:
+                worths[name] = SeedWorth(contribution=as_it_is - other, probe=None)
+        return worths
+
+
+def plan_coalitions(model: GrowingModel, *, bare: bool = True) -> CoalitionPlan:
+    """The model as it is, each blended seed off, each TRAINING seed on; with `bare`, also every seed off."""
+    live = live_slots(model)
+    training = tuple(model.slots[name].stage is Stage.TRAINING for name in live)
+    as_it_is = frozenset(name for name, isolated in zip(live, training, strict=True) if not isolated)
+    toggles = [as_it_is ^ {name} for name in live]
+    nothing = [frozenset[str]()] if bare else []
+    coalitions = tuple(dict.fromkeys((as_it_is, *toggles, *nothing)))
+    on = {name: switched_on_alpha(model, name) for name in live}
+    return CoalitionPlan(
+        coalitions=coalitions,
+        live=live,
+        places=tuple(map(model.slot_config.index, live)),
+        alphas=tuple(tuple(on[name] if name in members else 0.0 for name in live) for members in coalitions),
+        toggled=tuple(coalitions.index(toggle) for toggle in toggles),
+        training=training,
+    )
 
 
 def standard_coalitions(model: GrowingModel) -> list[Coalition]:
     """The model as it is, each blended seed off, each TRAINING seed on, and none; no coalition twice."""
-    live = live_slots(model)
-    blended = frozenset(name for name in live if model.slots[name].stage is not Stage.TRAINING)
-    wanted = [blended, *(blended ^ {name} for name in live), frozenset[str]()]
-    return list(dict.fromkeys(wanted))
+    return list(plan_coalitions(model).coalitions)
 
 
 def switched_on_alpha(model: GrowingModel, name: str) -> float:

@@ -14,7 +14,7 @@ from esper.kasmina.errors import BlueprintError, IllegalOperation
 from esper.kasmina.optimisers import OptimiserCare, Scheduler
 from esper.kasmina.seed import bear_seed, birth_randomness
 from esper.kasmina.slot import IsolationPenalty, Slot
-from esper.kasmina.stage_machine import GrowthRules
+from esper.kasmina.stage_machine import GrowthRules, refusal
 from esper.leyline import (
     ALPHA_CURVES,
     ALPHA_SPEEDS,
@@ -391,7 +391,7 @@ class GrowingModel(nn.Module):
 
     def _require(self, name: str, operation: LifecycleOp) -> Slot:
         slot, free = self._slot(name), self._free_places()
-        reason = slot.refusal(operation, free_places=free)
+        reason = refusal(operation, slot.facts(free_places=free))
         if reason is not None:
             legal = slot.legal(free_places=free).operations
             raise IllegalOperation(name, slot.stage, operation, reason, legal)

@@ -1,15 +1,15 @@
-"""The end of a run: what is not part of the product goes, and so does every seed whose removal pays now."""
+"""The end of a run: remove what is not part of the product, then every seed whose removal pays now."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from esper.kasmina import GrowingModel
-from esper.kasmina.slot import Slot
+from esper.kasmina.coalitions import Coalition, live_slots
+from esper.kasmina.model import GrowingModel
 from esper.leyline import Settle, Stage
 from esper.leyline.utility import utility
 
-Accuracies = Mapping[int, float]
-"""Coalition bitmask -> validation accuracy."""
+Scores = Mapping[Coalition, float]
+"""Validation accuracy, or another score, by the slots whose seeds are switched on."""
 
 
 def settle(
@@ -17,7 +17,7 @@ def settle(
     rent: float,
     *,
     settle: Settle,
-    measure: Callable[[Sequence[int]], Sequence[Accuracies]],
+    measure: Callable[[Sequence[int]], Sequence[Scores]],
 ) -> list[int]:
     """Remove TRAINING and fading seeds, then greedily any live seed without which utility is higher now.
 
@@ -32,51 +32,38 @@ def settle(
     """
     if not 0.0 <= rent < math.inf:
         raise ValueError(f"rent must be a finite number >= 0, not {rent!r}")
-    changed = {
-        row for row, model in enumerate(models) if _drop_unfinished(model, everything=settle == "committed")
-    }
-    unsettled = [row for row, model in enumerate(models) if _live(model)]
+    changed = {row for row, model in enumerate(models) if _drop_unfinished(model, settle)}
+    unsettled = [row for row, model in enumerate(models) if live_slots(model)]
     while unsettled:
         measured = zip(unsettled, measure(unsettled), strict=True)
-        dropped = [row for row, accuracies in measured if _drop_worst(models[row], rent, accuracies)]
+        dropped = [row for row, scores in measured if _drop_worst(models[row], rent, scores)]
         changed |= set(dropped)
-        unsettled = [row for row in dropped if _live(models[row])]
+        unsettled = [row for row in dropped if live_slots(models[row])]
     return sorted(changed)
 
 
-def _slots(model: GrowingModel) -> tuple[Slot, ...]:
-    return tuple(model.slots.values())
-
-
-def _live(model: GrowingModel) -> list[int]:
-    return [index for index, slot in enumerate(_slots(model)) if slot.stage.is_live]
-
-
-def _drop_unfinished(model: GrowingModel, *, everything: bool) -> bool:
+def _drop_unfinished(model: GrowingModel, settle: Settle) -> bool:
     unfinished = [
-        slot
-        for slot in _slots(model)
-        if slot.stage.is_live and (everything or slot.stage is Stage.TRAINING or slot.life.fading)
+        name
+        for name in live_slots(model)
+        if settle == "committed" or model.slots[name].stage is Stage.TRAINING or model.slots[name].life.fading
     ]
-    for slot in unfinished:
-        model.remove(slot.name)
+    for name in unfinished:
+        model.remove(name)
     return bool(unfinished)
 
 
-def _drop_worst(model: GrowingModel, rent: float, accuracies: Accuracies) -> bool:
+def _drop_worst(model: GrowingModel, rent: float, scores: Scores) -> bool:
     """Remove the live seed without which utility rises most, if there is one."""
-    live, slots = _live(model), _slots(model)
-    everything = sum(1 << index for index in live)
-    added, bare = model.added_parameters, model.host_parameters
-    gains = {
-        index: utility(
-            accuracies[everything ^ (1 << index)], rent, added - slots[index].parameter_count, bare
-        )
-        - utility(accuracies[everything], rent, added, bare)
-        for index in live
-    }
+    everything, host = frozenset(live_slots(model)), model.host_parameters
+    added = model.added_parameters
+    now = utility(scores[everything], rent, added, host)
+    gains = {}
+    for name in live_slots(model):
+        left = added - model.slots[name].parameter_count
+        gains[name] = utility(scores[everything - {name}], rent, left, host) - now
     worst = max(gains, key=gains.__getitem__)
     if not gains[worst] > 0.0:
         return False
-    model.remove(slots[worst].name)
+    model.remove(worst)
     return True

@@ -14,12 +14,11 @@ from torch.utils._pytree import tree_map_only
 from esper.kasmina.blueprints import Blueprint, Site
 from esper.kasmina.probing import main_tensor, output_form, with_main_tensor
 from esper.kasmina.seed import Seed, drop_non_finite_gradient, isolate, per_sample
-from esper.kasmina.stage_machine import GrowthRules, Life
+from esper.kasmina.stage_machine import Facts, GrowthRules, Life, legal_bits
 from esper.leyline import (
     BlueprintCard,
     Layout,
     LegalOperations,
-    LifecycleOp,
     SlotReading,
     SlotSnapshot,
     Stage,
@@ -27,7 +26,6 @@ from esper.leyline import (
 from esper.leyline.heads import STYLES
 
 _Tree = TypeVar("_Tree")
-_FOSSILIZE, _ADVANCE = 1 << LifecycleOp.FOSSILIZE, 1 << LifecycleOp.ADVANCE
 _STYLE_INDEX = {style: index for index, style in enumerate(STYLES)}
 
 
@@ -175,7 +173,7 @@ class Slot(nn.Module):
             self._card_index[seed.blueprint_name],
             -1 if life.style is None else _STYLE_INDEX[life.style],
             seed.parameter_count,
-            self.legal_bits(free_places=free_places),
+            legal_bits(self.facts(free_places=free_places)),
             # of a fossil it is not measured any more: what the slot remembers is the last word on the seed
             math.nan if life.stage is Stage.FOSSILIZED else _number(self.contribution),
             _number(self.probe),
@@ -185,35 +183,18 @@ class Slot(nn.Module):
 
     # What may be done
 
-    def legal_bits(self, *, free_places: int) -> int:
-        """Bit `op` set where `refusal` is None."""
-        bits = self.life.legal_bits(free_places=free_places)
-        if bits & _FOSSILIZE and self.broken():
-            bits &= ~_FOSSILIZE
-        if bits & _ADVANCE and not self.gradients_finite():
-            bits &= ~_ADVANCE
-        return bits
-
-    def refusal(self, operation: LifecycleOp, *, free_places: int) -> str | None:
-        """Why `operation` is not legal here now, or None if it is."""
-        reason = self.life.refusal(operation, free_places=free_places)
-        if reason is not None:
-            return reason
-        if operation is LifecycleOp.FOSSILIZE and self.broken():
-            return "the seed was not finite in this epoch, and the host would not be guarded from it any more"
-        if operation is LifecycleOp.ADVANCE:
-            finite = self.gradients_finite()
-            if finite is None:
-                return (
-                    "no gradient of the seed has been seen; train an epoch first and ask before zero_grad(), or "
-                    "call report(slot, gradients_finite=True)"
-                )
-            return None if finite else "the seed's gradients are not finite"
-        return None
+    def facts(self, *, free_places: int) -> Facts:
+        """What legality depends on. Flags on the device are read only where an operation depends on them."""
+        facts = self.life.facts(free_places=free_places)
+        if facts.stage is Stage.HOLDING:
+            return facts._replace(finite=not self.broken())
+        if facts.stage is Stage.TRAINING and facts.trained:
+            return facts._replace(gradients_finite=self.gradients_finite())
+        return facts
 
     def legal(self, *, free_places: int) -> LegalOperations:
-        operations = frozenset(op for op in LifecycleOp if self.refusal(op, free_places=free_places) is None)
-        return self.life.legal(operations, tuple(self.blueprints))
+        """What may be executed here now."""
+        return self.life.legal(self.facts(free_places=free_places), tuple(self.blueprints))
 
     def gradients_finite(self) -> bool | None:
         """As reported for this epoch; else what `.grad` shows; None if neither says anything."""
@@ -375,7 +356,7 @@ class Slot(nn.Module):
 @lru_cache(maxsize=64)
 def _empty(stage: int, epochs_in_stage: int, free: bool) -> SlotReading:
     """A slot without a seed: most slots are, most of the time."""
-    legal = Life(GrowthRules(), Stage(stage)).legal_bits(free_places=int(free))
+    legal = legal_bits(Life(GrowthRules(), Stage(stage)).facts(free_places=int(free)))
     nan = math.nan
     return SlotReading(stage, False, 0.0, nan, 0, 0, epochs_in_stage, -1, -1, 0, legal, nan, nan, nan, nan)
 

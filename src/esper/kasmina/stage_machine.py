@@ -5,7 +5,10 @@ counter says how many epochs have been trained in that state.
 """
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import cache
+from typing import NamedTuple
 
 from esper.leyline import ALPHA_TARGETS, STYLES, Curve, LegalOperations, LifecycleOp, Stage, Style
 
@@ -87,7 +90,82 @@ class Ramp:
         return self.start + (self.target - self.start) * curve_value(self.curve, self.elapsed / self.epochs)
 
 
-_WAIT, _GERMINATE, _SET_ALPHA_TARGET, _PRUNE, _FOSSILIZE, _ADVANCE = (1 << op for op in LifecycleOp)
+class Facts(NamedTuple):
+    """Everything that legality depends on, at one slot at one time."""
+
+    stage: Stage
+    fading: bool
+    place_free: bool
+    """Fewer than `max_live_seeds` seeds are live."""
+    prunable: bool
+    """The seed has lived for `min_prune_age` epochs."""
+    trained: bool
+    """The slot has been in its stage for `min_training_epochs` epochs."""
+    held: bool
+    """The slot has been in its stage for `min_holding_epochs` epochs."""
+    finite: bool = True
+    """No output or gradient of the seed was NaN or Inf in this epoch."""
+    gradients_finite: bool | None = True
+    """None where no gradient of the seed has been seen."""
+
+
+Condition = tuple[Callable[[Facts], bool], str]
+"""What must hold, and the reason that is given where it does not."""
+
+_LIVE: tuple[Condition, ...] = (
+    (lambda facts: not facts.fading, "the seed is fading out"),
+    (lambda facts: facts.stage.is_live, "the slot has no live seed"),
+)
+_HOLDING: tuple[Condition, ...] = (
+    *_LIVE,
+    (lambda facts: facts.stage is Stage.HOLDING, "the seed is not HOLDING at its alpha target"),
+)
+LEGALITY: Mapping[LifecycleOp, tuple[Condition, ...]] = {
+    LifecycleOp.WAIT: (),
+    LifecycleOp.GERMINATE: (
+        (lambda facts: facts.stage is Stage.DORMANT, "a seed can only be germinated in a DORMANT slot"),
+        (lambda facts: facts.place_free, "max_live_seeds seeds are live already"),
+    ),
+    LifecycleOp.SET_ALPHA_TARGET: _HOLDING,
+    LifecycleOp.PRUNE: (
+        *_LIVE,
+        (lambda facts: facts.prunable, "the seed is younger than min_prune_age"),
+    ),
+    LifecycleOp.FOSSILIZE: (
+        *_HOLDING,
+        (lambda facts: facts.held, "the seed has not held for min_holding_epochs (epochs begin with tick())"),
+        (
+            lambda facts: facts.finite,
+            "the seed was not finite in this epoch, and the host would not be guarded from it any more",
+        ),
+    ),
+    LifecycleOp.ADVANCE: (
+        *_LIVE,
+        (lambda facts: facts.stage is Stage.TRAINING, "only a seed in TRAINING can be advanced"),
+        (
+            lambda facts: facts.trained,
+            "the seed has not trained for min_training_epochs (epochs begin with tick())",
+        ),
+        (
+            lambda facts: facts.gradients_finite is not None,
+            "no gradient of the seed has been seen; train an epoch first and ask before zero_grad(), or call "
+            "report(slot, gradients_finite=True)",
+        ),
+        (lambda facts: bool(facts.gradients_finite), "the seed's gradients are not finite"),
+    ),
+}
+"""operation -> what must hold, in order. Legal operations, masks, refusals and their text all come from here."""
+
+
+def refusal(operation: LifecycleOp, facts: Facts) -> str | None:
+    """Why `operation` is not legal, or None if it is."""
+    return next((reason for holds, reason in LEGALITY[operation] if not holds(facts)), None)
+
+
+@cache  # there are a few hundred facts
+def legal_bits(facts: Facts) -> int:
+    """Bit `op` set where that operation is legal: the table in one number, for tensors."""
+    return sum(1 << op for op in LifecycleOp if refusal(op, facts) is None)
 
 
 @dataclass(slots=True)
@@ -107,70 +185,30 @@ class Life:
     tempo: int = 0
     ramp: Ramp | None = None
 
-    def refusal(self, operation: LifecycleOp, *, free_places: int) -> str | None:
-        """Why `operation` is not legal now, or None if it is. Gradients are judged by the slot."""
-        stage, rules = self.stage, self.rules
-        if operation is LifecycleOp.WAIT:
-            return None
-        if operation is LifecycleOp.GERMINATE:
-            if stage is not Stage.DORMANT:
-                return "a seed can only be germinated in a DORMANT slot"
-            return None if free_places > 0 else "max_live_seeds seeds are live already"
-        if self.fading:
-            return "the seed is fading out"
-        if not stage.is_live:
-            return "the slot has no live seed"
-        if operation is LifecycleOp.PRUNE:
-            return None if self.age >= rules.min_prune_age else "the seed is younger than min_prune_age"
-        if operation is LifecycleOp.ADVANCE:
-            if stage is not Stage.TRAINING:
-                return "only a seed in TRAINING can be advanced"
-            young = self.epochs_in_stage < rules.min_training_epochs
-            return (
-                "the seed has not trained for min_training_epochs (epochs begin with tick())"
-                if young
-                else None
-            )
-        if stage is not Stage.HOLDING:
-            return "the seed is not HOLDING at its alpha target"
-        if operation is LifecycleOp.FOSSILIZE:
-            young = self.epochs_in_stage < rules.min_holding_epochs
-            return (
-                "the seed has not held for min_holding_epochs (epochs begin with tick())" if young else None
-            )
-        return None
+    def facts(self, *, free_places: int) -> Facts:
+        """What legality depends on; a slot adds what is known of its seed's outputs and gradients."""
+        rules = self.rules
+        return Facts(
+            self.stage,
+            self.fading,
+            free_places > 0,
+            self.age >= rules.min_prune_age,
+            self.epochs_in_stage >= rules.min_training_epochs,
+            self.epochs_in_stage >= rules.min_holding_epochs,
+        )
 
-    def legal_bits(self, *, free_places: int) -> int:
-        """Bit `op` set where `refusal` is None: the same truth in one number, for tensors."""
-        stage, rules = self.stage, self.rules
-        if stage is Stage.DORMANT:
-            return _WAIT | _GERMINATE if free_places > 0 else _WAIT
-        if self.fading or not stage.is_live:
-            return _WAIT
-        bits = _WAIT
-        if self.age >= rules.min_prune_age:
-            bits |= _PRUNE
-        if stage is Stage.TRAINING:
-            return bits | _ADVANCE if self.epochs_in_stage >= rules.min_training_epochs else bits
-        if stage is Stage.HOLDING:
-            bits |= _SET_ALPHA_TARGET
-            if self.epochs_in_stage >= rules.min_holding_epochs:
-                bits |= _FOSSILIZE
-        return bits
-
-    def legal(self, operations: frozenset[LifecycleOp], blueprints: tuple[str, ...]) -> LegalOperations:
-        """What these legal operations may be done with, where `blueprints` are offered."""
-        retarget = LifecycleOp.SET_ALPHA_TARGET in operations
+    def legal(self, facts: Facts, blueprints: tuple[str, ...]) -> LegalOperations:
+        """The legal operations and what they may be done with, where `blueprints` are offered."""
+        bits = legal_bits(facts)
+        operations = frozenset(op for op in LifecycleOp if bits >> op & 1)
         germinate = LifecycleOp.GERMINATE in operations
-        styles = STYLES
-        if retarget and self.style is not None:
-            styles = tuple(style for style in STYLES if style.composition is self.style.composition)
-        choosing = germinate or retarget
+        if not germinate and LifecycleOp.SET_ALPHA_TARGET not in operations:
+            return LegalOperations(operations, (), (), ())
         return LegalOperations(
             operations=operations,
             blueprints=blueprints if germinate else (),
-            styles=styles if choosing else (),
-            alpha_targets=tuple(t for t in ALPHA_TARGETS if t != self.alpha_target) if choosing else (),
+            styles=STYLES if germinate or self.style is None else self.style.compatible,
+            alpha_targets=tuple(target for target in ALPHA_TARGETS if target != self.alpha_target),
         )
 
     def germinate(self, style: Style, tempo: int, alpha_target: float) -> None:

@@ -48,6 +48,11 @@ class Style(StrEnum):
         return _STYLE_PARTS[self][0]
 
     @property
+    def compatible(self) -> "tuple[Style, ...]":
+        """The styles with the same composition: a seed keeps its composition for life."""
+        return tuple(style for style in Style if style.composition is self.composition)
+
+    @property
     def first_curve(self) -> Curve:
         return _STYLE_PARTS[self][1]
 

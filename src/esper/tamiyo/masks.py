@@ -60,7 +60,7 @@ _EVERY, _NONE = len(STYLES), len(STYLES) + 1
 # Legal styles by the style of the seed that may be retargeted; then all of them; then the placeholder.
 _STYLE_ROWS = np.array(
     [
-        *([one.composition is other.composition for other in STYLES] for one in STYLES),
+        *([other in one.compatible for other in STYLES] for one in STYLES),
         [True] * len(STYLES),
         [style is STYLES[0] for style in STYLES],
     ]

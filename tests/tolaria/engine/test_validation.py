@@ -4,12 +4,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from esper.kasmina.coalitions import forward_coalitions
+from esper.kasmina.coalitions import forward_coalitions, plan_coalitions
 from esper.tolaria.engine.host import TrainedHost
 from esper.tolaria.engine.population import Population
-from esper.tolaria.engine.validation import plan_coalitions
 from esper.tolaria.worlds.engine import read
 from tiny_tasks import advance, germinate
+
+NONE, FIRST, LAST = frozenset[str](), frozenset({"blocks.0"}), frozenset({"blocks.2"})
 
 
 def _grown(*, blended: int | None = 0, isolated: int | None = 2) -> tuple[Population, TrainedHost]:
@@ -30,14 +31,13 @@ def _grown(*, blended: int | None = 0, isolated: int | None = 2) -> tuple[Popula
     return population, host
 
 
-def test_coalitions_are_bitmasks_without_repeats() -> None:
+def test_coalitions_come_without_repeats() -> None:
     _, host = _grown()
-    plan = plan_coalitions(host)
-    assert plan.masks == (
-        0b001,
-        0b000,
-        0b101,
-    )  # as it is; the blended one off, which is none; the isolated one on
+    plan = plan_coalitions(host.model)
+    # as it is; the blended one off, which is none; the isolated one on
+    assert plan.coalitions == (FIRST, NONE, FIRST | LAST)
+    assert plan.live == ("blocks.0", "blocks.2")
+    assert plan.places == (0, 2)
     assert plan.toggled == (1, 2)
     assert plan.training == (False, True)
     blended = host.slots[0].alpha
@@ -47,7 +47,7 @@ def test_coalitions_are_bitmasks_without_repeats() -> None:
 
 def test_without_live_seeds_there_is_one_coalition() -> None:
     _, host = _grown(blended=None, isolated=None)
-    assert plan_coalitions(host).masks == (0,)
+    assert plan_coalitions(host.model).coalitions == (NONE,)
 
 
 def test_scores_equal_separate_passes() -> None:
@@ -55,8 +55,7 @@ def test_scores_equal_separate_passes() -> None:
     scores = population.validate()
     plan, validation = scores.plans[0], host.validation
     host.model.eval()
-    for place, mask in enumerate(plan.masks):
-        names = {slot.name for index, slot in enumerate(host.slots) if mask >> index & 1}
+    for place, names in enumerate(plan.coalitions):
         with torch.no_grad():
             logits = forward_coalitions(host.model, validation.inputs, [names])[0]
         loss = F.cross_entropy(logits, validation.targets)
@@ -70,9 +69,9 @@ def test_stacked_coalitions_equal_separate_ones(monkeypatch: pytest.MonkeyPatch)
     from esper.tolaria.engine import validation
 
     population, host = _grown()
-    plan, scores = plan_coalitions(host), population.validate()
+    plan, scores = plan_coalitions(host.model), population.validate()
     monkeypatch.setattr(validation, "ROWS_AT_ONCE", 40)
-    out = torch.empty(len(plan.masks), 2)
+    out = torch.empty(len(plan.coalitions), 2)
     validation.validate_host(host, plan, torch.tensor(plan.alphas), out)
     assert torch.allclose(out[:, 0], scores.loss[0], atol=1e-6)
     assert torch.allclose(out[:, 1], scores.accuracy[0], atol=1e-6)
@@ -102,13 +101,13 @@ def test_measuring_changes_nothing() -> None:
 def test_contribution_and_probe_are_differences_of_accuracy() -> None:
     population, _ = _grown()
     numbers = read(None, population.validate())[0]
-    accuracy = {mask: pair[1] for mask, pair in numbers.coalitions.items()}
+    accuracy = {members: pair[1] for members, pair in numbers.coalitions.items()}
     blended, isolated = numbers.seeds
-    assert blended.contribution == pytest.approx(accuracy[0b001] - accuracy[0b000])
+    assert blended.contribution == pytest.approx(accuracy[FIRST] - accuracy[NONE])
     assert blended.probe is None
-    assert isolated.probe == pytest.approx(accuracy[0b101] - accuracy[0b001])
+    assert isolated.probe == pytest.approx(accuracy[FIRST | LAST] - accuracy[FIRST])
     assert isolated.contribution is None
-    assert numbers.validation_accuracy == accuracy[0b001]
+    assert numbers.validation_accuracy == accuracy[FIRST]
 
 
 def test_hosts_with_fewer_coalitions_leave_the_rest_unknown() -> None:

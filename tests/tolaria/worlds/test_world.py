@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
+from esper.kasmina.coalitions import Coalition
 from esper.kasmina.settling import settle
 from esper.leyline import ActionSpec, LifecycleOp, Stage, World
 from esper.leyline.utility import utility
@@ -167,17 +168,18 @@ def _three_kinds() -> tuple[EngineWorld, TrainedHost]:
     return world, world.host(0)
 
 
-Measure = Callable[[Sequence[int]], list[dict[int, float]]]
+NONE, FIRST, LAST = frozenset[str](), frozenset({"blocks.0"}), frozenset({"blocks.2"})
+Measure = Callable[[Sequence[int]], list[dict[Coalition, float]]]
 
 
-def _table(values: dict[int, float]) -> Measure:
+def _table(values: dict[Coalition, float]) -> Measure:
     return lambda rows: [values for _ in rows]
 
 
 def test_settling_removes_what_is_unfinished_and_keeps_what_pays() -> None:
     _, host = _three_kinds()
     alpha = host.slots[0].alpha
-    assert settle([host.model], 0.01, settle="worth", measure=_table({0b001: 0.9, 0b000: 0.5})) == [0]
+    assert settle([host.model], 0.01, settle="worth", measure=_table({FIRST: 0.9, NONE: 0.5})) == [0]
     assert [slot.stage.is_live for slot in host.slots] == [True, False, False]
     assert host.slots[0].alpha == alpha
 
@@ -187,7 +189,7 @@ def test_settling_removes_a_seed_that_does_not_pay_its_rent(without: float, kept
     _, host = _three_kinds()
     with_it = 0.5 + 0.01 * host.slots[0].parameter_count / host.host_parameters - 1e-9
     assert utility(with_it, 0.01, host.slots[0].parameter_count, host.host_parameters) < 0.5
-    settle([host.model], 0.01, settle="worth", measure=_table({0b001: with_it, 0b000: without}))
+    settle([host.model], 0.01, settle="worth", measure=_table({FIRST: with_it, NONE: without}))
     assert host.slots[0].stage.is_live is kept
 
 
@@ -201,11 +203,11 @@ def test_settling_is_greedy_and_measures_again() -> None:
         world.epoch([0])
     host, asked = world.host(0), []
 
-    def measure(rows: Sequence[int]) -> list[dict[int, float]]:
+    def measure(rows: Sequence[int]) -> list[dict[Coalition, float]]:
         assert rows == [0]
         asked.append([slot.stage.is_live for slot in host.slots])
         # together they are worse than either alone; alone each is worth having
-        return [{0b101: 0.5, 0b100: 0.8, 0b001: 0.7, 0b000: 0.1}]
+        return [{FIRST | LAST: 0.5, LAST: 0.8, FIRST: 0.7, NONE: 0.1}]
 
     settle([host.model], 0.0, settle="worth", measure=measure)
     assert asked == [[True, False, True], [False, False, True]]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from esper.kasmina.coalitions import CoalitionPlan, plan_coalitions
 from esper.leyline import EventSink
 from esper.leyline.errors import EsperError
 from esper.tolaria.engine.host import ResidentData, TrainedHost
@@ -24,7 +25,7 @@ from esper.tolaria.engine.step import (
     tally_width,
     upload,
 )
-from esper.tolaria.engine.validation import CoalitionPlan, plan_coalitions, validate_host
+from esper.tolaria.engine.validation import validate_host
 from esper.tolaria.tasks import Instance, task
 
 # Saying how many hosts fit on a device that is full.
@@ -219,12 +220,12 @@ class Population:
     def validate(self, host_idxs: Sequence[int] | None = None) -> CoalitionScores:
         """Loss and accuracy of these hosts (all by default) on their whole validation sets, under each coalition."""
         chosen = self.chosen(host_idxs)
-        plans = tuple(plan_coalitions(self.host(index)) for index in chosen)
-        widest = max(len(plan.masks) for plan in plans)
+        plans = tuple(plan_coalitions(self.host(index).model) for index in chosen)
+        widest = max(len(plan.coalitions) for plan in plans)
         scores = torch.full((len(chosen), widest, 2), torch.nan, device=self.device)
         if self._pool is None:
             for row, (index, plan) in enumerate(zip(chosen, plans, strict=True)):
-                validate_host(self.host(index), plan, None, scores[row, : len(plan.masks)])
+                validate_host(self.host(index), plan, None, scores[row, : len(plan.coalitions)])
         else:
             alphas = upload([torch.tensor(plan.alphas) for plan in plans], self.device)
             with self._pool.fork():
@@ -233,7 +234,9 @@ class Population:
                         room_for(len(self), placed=self._begun() - 1, device=self.device),
                         torch.cuda.stream(self._pool.streams[self._pool.index_of(index)]),
                     ):
-                        validate_host(self.host(index), plan, alphas[row], scores[row, : len(plan.masks)])
+                        validate_host(
+                            self.host(index), plan, alphas[row], scores[row, : len(plan.coalitions)]
+                        )
         return CoalitionScores(chosen, plans, loss=scores[..., 0], accuracy=scores[..., 1])
 
     def chosen(self, host_idxs: Sequence[int] | None) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from esper.kasmina import GrowingModel
+from esper.kasmina.coalitions import Coalition
 from esper.kasmina.governor import Governor, GovernorRules, Verdict, Vitals
 from esper.kasmina.persistence import ModelRecord, describe, reinstate
 from esper.kasmina.settling import settle
@@ -43,8 +44,8 @@ class HostNumbers:
     gradient_norm: float | None
     validation_loss: float
     validation_accuracy: float
-    coalitions: dict[int, tuple[float, float]]
-    """bitmask -> (loss, accuracy)"""
+    coalitions: dict[Coalition, tuple[float, float]]
+    """Coalition -> (loss, accuracy)"""
     seeds: tuple[SeedNumbers, ...]
 
     @property
@@ -94,14 +95,13 @@ def _host_numbers(
 ) -> HostNumbers:
     plan, loss, accuracy = scores.plans[row], losses[row], accuracies[row]
     seeds = []
-    for slot, toggled, isolated in zip(plan.live, plan.toggled, plan.training, strict=True):
-        difference = _known(accuracy[0] - accuracy[toggled])
+    for slot, worth in zip(plan.places, plan.worths(accuracy).values(), strict=True):
         norm, health, finite = (None, None, None) if trained is None else (t[row][slot] for t in trained[3:])
         seeds.append(
             SeedNumbers(
                 slot=slot,
-                contribution=None if isolated else difference,
-                probe=-difference if isolated and difference is not None else None,
+                contribution=worth.contribution,
+                probe=worth.probe,
                 gradient_norm=_known(norm),
                 gradient_health=_known(health),
                 finite=None if finite is None else bool(finite),
@@ -113,7 +113,7 @@ def _host_numbers(
         gradient_norm=None if trained is None else trained[2][row][0],
         validation_loss=loss[0],
         validation_accuracy=accuracy[0],
-        coalitions={mask: (loss[place], accuracy[place]) for place, mask in enumerate(plan.masks)},
+        coalitions=dict(zip(plan.coalitions, zip(loss, accuracy, strict=True), strict=False)),
         seeds=tuple(seeds),
     )
 
@@ -187,10 +187,10 @@ class EngineWorld:
         self.settle_many([host_idx], rent, committed_only=committed_only)
 
     def settle_many(self, host_idxs: Sequence[int], rent: float, *, committed_only: bool) -> None:
-        def measure(rows: Sequence[int]) -> list[dict[int, float]]:
+        def measure(rows: Sequence[int]) -> list[dict[Coalition, float]]:
             validated = self._validated([host_idxs[row] for row in rows])
             return [
-                {mask: accuracy for mask, (_, accuracy) in numbers.coalitions.items()}
+                {members: accuracy for members, (_, accuracy) in numbers.coalitions.items()}
                 for numbers in validated
             ]
 

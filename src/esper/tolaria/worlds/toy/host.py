@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from esper.kasmina.errors import IllegalOperation
-from esper.kasmina.stage_machine import GrowthRules, Life, Ramp
+from esper.kasmina.stage_machine import GrowthRules, Life, Ramp, legal_bits, refusal
 from esper.leyline import (
     ALPHA_SPEEDS,
     STYLES,
@@ -181,7 +181,7 @@ class ToyHost:
                 slot.blueprint,
                 -1 if life.style is None else _STYLE_INDEX[life.style],
                 slot.parameters,
-                life.legal_bits(free_places=free),
+                legal_bits(life.facts(free_places=free)),
                 math.nan if life.stage is Stage.FOSSILIZED else slot.contribution,
                 slot.probe,
                 slot.gradient_norm,
@@ -223,9 +223,8 @@ class ToyHost:
         }
 
     def _legal(self, slot: ToySlot, name: str) -> LegalOperations:
-        bits = slot.life.legal_bits(free_places=self._free_places)
-        operations = frozenset(op for op in LifecycleOp if bits & (1 << op))
-        return slot.life.legal(operations, tuple(card.name for card in self.cards[name]))
+        facts = slot.life.facts(free_places=self._free_places)
+        return slot.life.legal(facts, tuple(card.name for card in self.cards[name]))
 
     # What is done to it
 
@@ -281,7 +280,7 @@ class ToyHost:
                 f"{action.op.name} names no slot; the slots are {', '.join(self.slot_config.slot_ids)}"
             )
         slot = self.slots[self.slot_config.index(action.slot)]
-        reason = slot.life.refusal(action.op, free_places=self._free_places)
+        reason = refusal(action.op, slot.life.facts(free_places=self._free_places))
         legal = self._legal(slot, action.slot)
         if reason is not None:
             raise IllegalOperation(action.slot, slot.life.stage, action.op, reason, legal.operations)
