@@ -15,6 +15,7 @@ from statistics import fmean
 
 import torch
 
+from esper.leyline import DecisionSettings
 from esper.simic.agent import PPOAgent, PPOConfig, PPOUpdateMetrics
 from esper.simic.env import EpisodeSummary, FlatVectorEnv, GrowthVectorEnv, make_env
 from esper.simic.gymnasium_loop import learn
@@ -23,12 +24,14 @@ from esper.tamiyo import GrowthPolicy
 from esper.tolaria.worlds.toy import TOY_SUITES, best_plan, toy_instance
 
 HORIZON, ENVS = 20, 64
-HOW = {"style": 0, "tempo": 0, "alpha_target": 2, "alpha_speed": 0, "alpha_curve": 0}
+HOW = DecisionSettings(
+    {"style": "linear_add", "tempo": 3, "alpha_target": 1.0, "alpha_speed": 0, "alpha_curve": "linear"}
+)
 """How a seed is blended in does not matter in the toy: only what, where and when are learned."""
 
 
 def toy_envs(num_envs: int) -> GrowthVectorEnv:
-    return make_env("toy", num_envs, reward=RewardConfig(gamma=1.0), frozen_heads=HOW)
+    return make_env("toy", num_envs, reward=RewardConfig(gamma=1.0), decisions=HOW)
 
 
 def make_agent(envs: GrowthVectorEnv, updates: int, seed: int) -> PPOAgent:

@@ -1,6 +1,7 @@
 """A real run becomes a controller, which is judged, listed and used like one that comes with Esper."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_a_run_becomes_a_controller(trained: Path, capsys: pytest.CaptureFixture
     card = Controller.load("given").card
     assert (card.name, card.summary, card.licence) == ("given", "a try", "MIT")
     assert card.network.hidden_size == 13
-    assert card.frozen_heads == {
+    assert card.decisions.frozen_heads == {
         "style": "linear_add", "tempo": 3, "alpha_target": 1.0, "alpha_speed": 0, "alpha_curve": "linear"
     }  # fmt: skip
     assert (card.training.suite, card.training.rounds) == ("toy", 1)
@@ -60,9 +61,10 @@ def test_a_menu_goes_with_the_controller(
     assert main([*TRAIN, "--menu", "norm"]) == 0
     assert main(["controllers", "export", "mine", "--to", "given"]) == 0
     given = Controller.load("given")
-    assert given.card.menu == ("norm",)
+    assert given.card.decisions.menu == ("norm",)
     # Nothing on the menu of such a card is offered in the toy: whoever plays by it has to wait.
-    none = Controller(given.card.model_copy(update={"menu": ("no such kind",)}), given.weights)
+    elsewhere = replace(given.card.decisions, menu=("no such kind",))
+    none = Controller(given.card.model_copy(update={"decisions": elsewhere}), given.weights)
     (_, idle, random) = evaluate_controller(none, episodes=3, policies=("random",))
     assert idle.added_parameters == random.added_parameters == 0.0
     capsys.readouterr()

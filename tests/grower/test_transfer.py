@@ -213,13 +213,7 @@ class Decided:
 def decisions(hosts: list[LoopHost], curves: list[Curve]) -> list[Decided]:
     """What the shipped controller decides for these hosts, side by side in one batch."""
     shipped = Controller.load(SHIPPED)
-    observer = Observer(
-        GrowthSpace.covering(hosts),
-        len(hosts),
-        frozen_heads=shipped.card.frozen_choices,
-        first_growth=shipped.card.first_growth,
-        plateau_threshold=shipped.card.plateau_threshold,
-    )
+    observer = Observer(GrowthSpace.covering(hosts), len(hosts), decisions=shipped.card.decisions)
     policy = shipped.policy(observer.space)
     state = ActorState.initial(policy, len(hosts), policy.device)
     for index, host in enumerate(hosts):

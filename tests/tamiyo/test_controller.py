@@ -50,7 +50,7 @@ def test_the_same_weights_serve_any_space() -> None:
         ({"layout": "0" * 12}, f"knows layout 000000000000, this Esper has {layout_fingerprint()}"),
         ({"licence": ""}, "licence: String should have at least 1 character"),
         ({"extra": 1}, "extra: Extra inputs are not permitted"),
-        ({"frozen_heads": {"tempo": 4}}, "frozen_heads has tempo=4"),
+        ({"frozen_heads": {"tempo": 4}}, "frozen_heads has tempo=4; expected one of 3, 5, 8"),
         ({"weights_sha256": "no"}, "is not what card.json was written for"),
         ({"network": {"hidden_size": 13, "width": 7, "key_size": 5}}, r"joint_encoder.*expected"),
     ],
@@ -116,6 +116,7 @@ def test_every_shipped_one_loads_and_has_evidence(name: str) -> None:
 
 def test_the_card_knows_choices_as_words() -> None:
     card = tiny_card()
-    assert card.frozen_choices == {"style": 0, "tempo": 0, "alpha_target": 2}
+    assert card.decisions.frozen_heads == {"style": "linear_add", "tempo": 3, "alpha_target": 1.0}
+    assert ControllerCard.model_validate(card.model_dump()) == card
     with pytest.raises(ValidationError, match="frozen_heads has slot='x'"):
         ControllerCard.model_validate(card.model_dump() | {"frozen_heads": {"slot": "x"}})

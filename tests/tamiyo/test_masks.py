@@ -17,6 +17,7 @@ from esper.leyline import (
     STYLES,
     TEMPOS,
     ActionSpec,
+    DecisionSettings,
     LifecycleOp,
 )
 from esper.tamiyo import (
@@ -108,14 +109,16 @@ def test_a_mask_allows_exactly_what_can_be_executed(
             )
 
 
-@pytest.mark.parametrize("frozen", [{}, {"style": 0, "tempo": 1, "alpha_target": 2, "alpha_speed": 3}])
-def test_whatever_the_mask_lets_through_is_executed(frozen: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "frozen", [{}, {"style": "linear_add", "tempo": 5, "alpha_target": 1.0, "alpha_speed": 8}]
+)
+def test_whatever_the_mask_lets_through_is_executed(frozen: dict[str, str | float]) -> None:
     """Random agents that know nothing but the mask live whole lives without a refusal."""
     hosts = [
         ModelHost(small_model(kind, slots=slots)) for kind, slots in zip(KINDS, (2, 3, 1, 3), strict=True)
     ]
     space = GrowthSpace.covering(hosts)
-    observer = Observer(space, len(hosts), frozen_heads=frozen)
+    observer = Observer(space, len(hosts), decisions=DecisionSettings(frozen))
     constants = LayoutTensors(space.action_layout, torch.device("cpu"))
     generator = torch.Generator().manual_seed(0)
     for env_idx, host in enumerate(hosts):
@@ -143,21 +146,15 @@ def test_a_frozen_target_leaves_only_the_way_there() -> None:
         host = paper_host("a")
         host.rows = [host.rows[0]._replace(legal=0b000101, alpha_target=current, style=1)]
         space = GrowthSpace.covering([host])
-        observer = Observer(space, 1, frozen_heads={"alpha_target": 2, "style": 0})
+        observer = Observer(
+            space, 1, decisions=DecisionSettings({"alpha_target": 1.0, "style": "linear_add"})
+        )
         observer.begin(0, host, horizon=5)
         mask, layout = torch.from_numpy(observer.masks()), space.action_layout
         assert layout.block(mask, "op")[0, 0, LifecycleOp.SET_ALPHA_TARGET].item() is legal
         if legal:
             assert layout.block(mask, "alpha_target")[0, 0].tolist() == [False, False, True]
             assert layout.block(mask, "style")[0, 0].tolist() == [True, False, False, False]
-
-
-def test_frozen_heads_are_checked() -> None:
-    space = GrowthSpace.covering([paper_host("a")])
-    with pytest.raises(ValueError, match="frozen_heads names 'temp'; the heads are op, slot"):
-        Observer(space, 1, frozen_heads={"temp": 0})
-    with pytest.raises(ValueError, match=r"frozen_heads\['tempo'\] is 3; expected 0\.\.2"):
-        Observer(space, 1, frozen_heads={"tempo": 3})
 
 
 def test_masks_of_envs_do_not_mix() -> None:

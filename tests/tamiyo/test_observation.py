@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from esper.leyline import ALPHA_TARGETS, ActionSpec, EpochReport, LifecycleOp, SlotReading
+from esper.leyline import ALPHA_TARGETS, ActionSpec, DecisionSettings, EpochReport, LifecycleOp, SlotReading
 from esper.tamiyo import HOST_FEATURES, SLOT_FEATURES, GrowthSpace, Observer
 from esper.tamiyo.features import BLUEPRINT_FEATURE_NAMES, BOUND
 from watched import DORMANT, HOLDING, KINDS, ModelHost, PaperHost, paper_host, report, small_model
@@ -20,7 +20,7 @@ NAN = math.nan
 def watch(
     *hosts: PaperHost, horizon: int = 20, budget: int | None = None, menu: tuple[str, ...] | None = None
 ) -> Observer:
-    observer = Observer(GrowthSpace.covering(hosts), len(hosts), menu=menu)
+    observer = Observer(GrowthSpace.covering(hosts), len(hosts), decisions=DecisionSettings(menu=menu))
     for env_idx, host in enumerate(hosts):
         observer.begin(env_idx, host, horizon=horizon, parameter_budget=budget)
     return observer

@@ -10,10 +10,10 @@ from esper.benchmark.controllers import open_controller
 from esper.benchmark.metering import EpisodeLog, FlopLedger, MeteredWorld
 from esper.benchmark.rows import BenchRow, SeedRow
 from esper.benchmark.suites import host_seed
-from esper.leyline import BaselineCurve, HostProtocol
+from esper.leyline import BaselineCurve, DecisionSettings, HostProtocol
 from esper.leyline.utility import utility
 from esper.simic.env.cases import CaseList
-from esper.simic.env.episodes import Episodes
+from esper.simic.env.episodes import Episodes, Settle
 from esper.simic.env.making import Setting, make_world
 from esper.simic.evaluation import Judged, play_cases
 from esper.simic.reward import RewardConfig
@@ -103,7 +103,8 @@ def _play(chunk: Chunk, hosts: Hosts) -> list[BenchRow]:
 
 def _episodes(world: MeteredWorld, setting: Setting, staging: Staging, hosts: Hosts) -> Episodes:
     """Horizon and rent are the task's own for every arm; what a controller sees is as in its training."""
-    options: dict[str, object] = {}
+    settle: Settle = "worth"
+    decisions = DecisionSettings()
     space, controls = setting.space, None
     reward = RewardConfig(rent=setting.rent, control_variate=False)
     if staging.controller is not None:
@@ -113,7 +114,7 @@ def _episodes(world: MeteredWorld, setting: Setting, staging: Staging, hosts: Ho
         waited = hosts.known[WAIT, 0, hosts.instance]
         rows = {(row.instance, row.host_seed): row for row in waited}
         controls = KnownBaselines(rows, setting.horizon) if reward.control_variate else None
-        options = {**config.to_tracker_kwargs(), **config.to_env_kwargs()}
+        settle, decisions = config.settle, config.decisions
     return Episodes(
         world,
         space,
@@ -123,7 +124,8 @@ def _episodes(world: MeteredWorld, setting: Setting, staging: Staging, hosts: Ho
         reward=reward,
         controls=controls,
         on_illegal="noop",
-        **options,  # type: ignore[arg-type]
+        settle=settle,
+        decisions=decisions,
     )
 
 

@@ -162,7 +162,7 @@ class Grower:
         self.model = wrapping.growing(model, accumulate=accumulate, seed=seed)
         card = self._decider.controller.card if isinstance(self._decider, LearnedDecider) else None
         if parameter_budget is not None:
-            require_room(self.model, parameter_budget, None if card is None else card.menu)
+            require_room(self.model, parameter_budget, self._decider.settings.menu)
         self.model.attach(optimizer, scheduler, scaler=scaler, seed_lr_multiplier=seed_lr_multiplier)
         self.epochs, self.rent, self.parameter_budget = epochs, rent, parameter_budget
         self.history: tuple[Decision, ...] = ()
@@ -181,7 +181,6 @@ class Grower:
         self._notes = Notes()
         self._undecided = False  # whether the last decision is still without an epoch of training behind it
         self._removed: dict[str, str] = {}  # slot -> blueprint of the seeds that finish() took out
-        self._first_growth = 0 if card is None else card.first_growth
         doubts = (
             untrained_part(self.model.host, optimizer),
             too_short(self._decider, epochs),
@@ -291,10 +290,10 @@ class Grower:
                 f"controller {self.controller} asked for what cannot be done, so nothing was: {reason}"
             )
             return Choice(_WAIT), reason
-        if self.epoch < self._first_growth and not live_slots(self.model):
+        if self.epoch < self._decider.settings.first_growth and not live_slots(self.model):
             return (
                 choice,
-                f"controller {self.controller} germinates nothing before epoch {self._first_growth}",
+                f"controller {self.controller} germinates nothing before epoch {self._decider.settings.first_growth}",
             )
         told = telling.reason_for(action, situation, self.rent, choice.probability)
         return replace(choice, action=action), told

@@ -22,7 +22,7 @@ from esper.leyline import (
     SlotReading,
     SlotSnapshot,
 )
-from esper.tamiyo.deciders import Decider, LearnedDecider
+from esper.tamiyo.deciders import Decider
 
 # What a training loop is warned of, and what else there is to note of an epoch.
 
@@ -116,10 +116,8 @@ def untrained_part(host: nn.Module, optimizer: Optimizer) -> str | None:
 
 def too_short(who: Decider, epochs: int | None) -> str | None:
     """What to say of a run in which this decider cannot grow anything; None if it can."""
-    if epochs is None or not isinstance(who, LearnedDecider):
-        return None
-    first_growth = who.controller.card.first_growth
-    if not first_growth or epochs >= first_growth + EPOCHS_TO_BLEND:
+    first_growth = who.settings.first_growth
+    if epochs is None or not first_growth or epochs >= first_growth + EPOCHS_TO_BLEND:
         return None
     return (
         f"controller {who.name} germinates nothing before epoch {first_growth}, so in epochs={epochs} no seed can "
@@ -129,7 +127,7 @@ def too_short(who: Decider, epochs: int | None) -> str | None:
 
 def nothing_on_the_menu(who: Decider, cards: Mapping[str, Sequence[BlueprintCard]]) -> str | None:
     """What to say of a model whose slots are offered nothing that this decider germinates; None if some are."""
-    menu = who.controller.card.menu if isinstance(who, LearnedDecider) else None
+    menu = who.settings.menu
     if menu is None or any(card.name in menu for offered in cards.values() for card in offered):
         return None
     return (

@@ -1,9 +1,9 @@
-"""A decision about one host in words, and what came of it."""
+"""A decision about one host in words, the settings it is made under, and what came of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from esper.leyline.heads import Curve, Style
+from esper.leyline.heads import CHOICES, Curve, Style
 from esper.leyline.lifecycle import LifecycleOp
 from esper.leyline.slots import BlueprintCard, LegalOperations, SlotSnapshot
 
@@ -42,6 +42,48 @@ class ActionSpec:
     alpha_target: float = 1.0
     alpha_speed: int = 0
     alpha_curve: Curve = Curve.LINEAR
+
+
+PLATEAU_THRESHOLD = 0.005
+"""By how much validation accuracy must rise, by default, to end a plateau."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionSettings:
+    """What a decider may do and how its host is read: the same in training, on a controller's card and in use."""
+
+    frozen_heads: Mapping[str, str | int | float] = field(default_factory=dict)
+    """head -> its only choice, wherever that choice is legal, such as {"style": "gate", "tempo": 5}."""
+    first_growth: int = 0
+    """Epochs that a host trains before anything may be germinated in it."""
+    menu: tuple[str, ...] | None = None
+    """The only blueprints that may be germinated; None is all that a host offers."""
+    plateau_threshold: float = PLATEAU_THRESHOLD
+    """By how much validation accuracy must rise to end a plateau; where a task has none, how much loss must fall."""
+
+    def __post_init__(self) -> None:
+        for head, value in self.frozen_heads.items():
+            if head not in CHOICES:
+                raise ValueError(
+                    f"frozen_heads has {head}={value!r}; expected heads among {', '.join(CHOICES)}"
+                )
+            if value not in CHOICES[head]:
+                raise ValueError(
+                    f"frozen_heads has {head}={value!r}; expected one of {', '.join(map(str, CHOICES[head]))}"
+                )
+        if self.first_growth < 0:
+            raise ValueError(f"first_growth is {self.first_growth}; expected >= 0")
+        if isinstance(self.menu, str):
+            raise ValueError(f"menu is {self.menu!r}; expected names, such as {(self.menu,)!r}")
+        if self.menu is not None and not self.menu:
+            raise ValueError("menu is empty; expected at least one name, or None")
+        if not 0 <= self.plateau_threshold < float("inf"):
+            raise ValueError(f"plateau_threshold is {self.plateau_threshold}; expected a number >= 0")
+
+    @property
+    def frozen_choices(self) -> dict[str, int]:
+        """head -> the index of its only choice, as masks and actions count choices."""
+        return {head: CHOICES[head].index(value) for head, value in self.frozen_heads.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,18 @@ ALPHA_SPEEDS = (0, 3, 5, 8)
 """Epochs of a later ramp, up or down; 0 is at once."""
 ALPHA_CURVES = tuple(Curve)
 
+CHOICES: Mapping[str, tuple[LifecycleOp | str | float, ...]] = MappingProxyType(
+    {
+        "op": tuple(LifecycleOp),
+        "style": STYLES,
+        "tempo": TEMPOS,
+        "alpha_target": ALPHA_TARGETS,
+        "alpha_speed": ALPHA_SPEEDS,
+        "alpha_curve": ALPHA_CURVES,
+    }
+)
+"""head -> its choices in order, for the heads that are the same for every host; not slot and blueprint."""
+
 CAUSAL_TABLE: Mapping[LifecycleOp, tuple[str, ...]] = MappingProxyType(
     {
         LifecycleOp.WAIT: ("op",),

@@ -11,7 +11,6 @@ from esper.simic.building import build
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.held_out import HeldOutScore
-from esper.tamiyo.actions import CHOICES
 from esper.tamiyo.controller import (
     Controller,
     ControllerCard,
@@ -53,10 +52,7 @@ def controller_of_run(
         licence=licence,
         layout=layout_fingerprint(),
         network=NetworkRecord(hidden_size=policy.hidden_size, width=policy.width, key_size=policy.key_size),
-        frozen_heads={head: CHOICES[head][choice] for head, choice in config.frozen_heads.items()},  # type: ignore[misc]
-        first_growth=config.first_growth,
-        menu=config.offered,
-        plateau_threshold=config.tracker_plateau_threshold,
+        decisions=config.decisions,
         reward=RewardRecord(
             family=config.reward_family,
             mode=config.reward_mode,

@@ -60,15 +60,15 @@ def build(config: TrainingConfig, *, failure_checkpoint: Path | None = None) -> 
             controls=setting.controls,
             host_seeds=pool.host_seeds,
             on_close=setting.close,
-            **config.to_tracker_kwargs(),
-            **config.to_env_kwargs(),
+            settle=config.settle,
+            decisions=config.decisions,
         )
         return Training(envs, build_agent(config, envs, failure_checkpoint), pool, setting, host_log)
 
 
 def require_menu(config: TrainingConfig, space: GrowthSpace) -> None:
     """Raise ConfigError for kinds of seeds that the hosts do not know."""
-    unknown = [name for name in config.offered or () if name not in space.blueprints]
+    unknown = [name for name in config.decisions.menu or () if name not in space.blueprints]
     if unknown:
         raise ConfigError(
             f"menu has {unknown[0]!r}; the hosts of {config.suite} are offered {', '.join(space.blueprints)}"
@@ -146,8 +146,8 @@ def evaluation_episodes(
         reward=config.reward(task_rent=setting.rent),
         controls=setting.controls,
         on_illegal="noop",
-        **config.to_tracker_kwargs(),
-        **config.to_env_kwargs(),
+        settle=config.settle,
+        decisions=config.decisions,
     )
 
 

@@ -118,10 +118,7 @@ def evaluate_controller(
         reward=RewardConfig(**{**card.reward.model_dump(), "rent": setting.rent}),
         controls=setting.controls,
         on_illegal="noop",
-        frozen_heads=card.frozen_choices,
-        first_growth=card.first_growth,
-        menu=card.menu,
-        plateau_threshold=card.plateau_threshold,
+        decisions=card.decisions,
     )
     learned = {card.name: LearnedPlayer(partial(controller.actor, setting.space))}
     return _compare(learned, arena, wanted, rules=policies, seed=seed, tell=tell)

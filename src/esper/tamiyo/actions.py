@@ -8,13 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esper.leyline import (
-    ALPHA_CURVES,
-    ALPHA_SPEEDS,
-    ALPHA_TARGETS,
     CAUSAL_TABLE,
+    CHOICES,
     HEAD_NAMES,
-    STYLES,
-    TEMPOS,
     ActionSpec,
     BlueprintCard,
     HostProtocol,
@@ -92,17 +88,6 @@ class GrowthSpace:
 def numbered_slots(count: int) -> SlotConfig:
     """slot0, slot1, ...: places that hosts with different names share."""
     return SlotConfig(tuple(f"slot{number}" for number in range(count)))
-
-
-CHOICES: Mapping[str, tuple[object, ...]] = {
-    "op": tuple(LifecycleOp),
-    "style": STYLES,
-    "tempo": TEMPOS,
-    "alpha_target": ALPHA_TARGETS,
-    "alpha_speed": ALPHA_SPEEDS,
-    "alpha_curve": ALPHA_CURVES,
-}
-"""What the choices of a head mean, for heads that are the same for every host."""
 
 
 def encode(action: ActionSpec, space: GrowthSpace, host_slots: SlotConfig) -> NDArray[np.int64]:

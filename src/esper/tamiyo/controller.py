@@ -8,20 +8,30 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 from safetensors import SafetensorError
 from safetensors.torch import load as read_tensors
 from safetensors.torch import save as write_tensors
 from torch import Tensor
 
-from esper.leyline import HEAD_NAMES, LifecycleOp
+from esper.leyline import CHOICES, HEAD_NAMES, DecisionSettings, LifecycleOp
 from esper.leyline.errors import EsperError
 from esper.leyline.files import write_bytes
-from esper.tamiyo.actions import CHOICES, GrowthSpace, numbered_slots
+from esper.tamiyo.actions import GrowthSpace, numbered_slots
 from esper.tamiyo.actor import Actor
 from esper.tamiyo.features import BLUEPRINT_FEATURE_NAMES, HOST_FEATURES, SLOT_FEATURES
 from esper.tamiyo.growth_policy import GrowthPolicy
@@ -105,32 +115,32 @@ class ControllerCard(_Record):
     layout: Text
     """What it sees and how it answers, see `layout_fingerprint`."""
     network: NetworkRecord
-    frozen_heads: dict[str, str | float | int]
-    """head -> its only choice."""
-    first_growth: Count = 0
-    """Epochs that a host trains before it germinates anything."""
-    menu: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """The only kinds of seeds that it germinates; None is all that it is offered."""
-    plateau_threshold: NotNegative
+    decisions: DecisionSettings
+    """What it may decide; in the file its fields stand among the card's own."""
     reward: RewardRecord
     training: TrainingRecord
     evidence: tuple[EvidenceRow, ...] = ()
     weights_sha256: str = ""
     """Of the weights beside the card; filled in when it is saved."""
 
-    @model_validator(mode="after")
-    def _heads_have_these_choices(self) -> "ControllerCard":
-        for head, value in self.frozen_heads.items():
-            if head not in CHOICES or value not in CHOICES[head]:
-                raise ValueError(
-                    f"frozen_heads has {head}={value!r}; the heads are {', '.join(CHOICES)}, each with its choices"
-                )
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_decisions(cls, document: Mapping[str, object]) -> Mapping[str, object]:
+        if "decisions" in document:
+            return document
+        for name in ("frozen_heads", "plateau_threshold"):
+            if name not in document:
+                raise ValueError(f"{name} is missing")
+        card = dict(document)
+        names = [each.name for each in fields(DecisionSettings) if each.name in card]
+        return card | {"decisions": {name: card.pop(name) for name in names}}
 
-    @property
-    def frozen_choices(self) -> dict[str, int]:
-        """head -> the index of its only choice, as masks take it."""
-        return {head: CHOICES[head].index(value) for head, value in self.frozen_heads.items()}
+    @model_serializer(mode="wrap")
+    def _spread_decisions(self, dump: SerializerFunctionWrapHandler) -> dict[str, object]:
+        card: dict[str, object] = {}
+        for name, value in dump(self).items():
+            card |= value if name == "decisions" else {name: value}
+        return card
 
 
 def layout_fingerprint() -> str:

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from esper.leyline import ActionSpec, HostProtocol
+from esper.leyline import ActionSpec, DecisionSettings, HostProtocol
 from esper.tamiyo.actions import GrowthSpace, decode
 from esper.tamiyo.controller import Controller, ControllerError, UnknownController, shipped_controllers
 from esper.tamiyo.growth_policy import GrowthPolicy
@@ -18,7 +18,6 @@ from esper.tamiyo.observation import Observer
 from esper.tamiyo.policy import ActorState
 from esper.tamiyo.rules import RULE_POLICIES, RulePolicy, rule_policy
 from esper.tamiyo.rules.policy import recall, remember
-from esper.tamiyo.tracker import PLATEAU_THRESHOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +36,11 @@ class Decider(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def settings(self) -> DecisionSettings:
+        """What it may decide; its observers are made with these."""
+        ...
 
     def observer(self, host: HostProtocol, *, horizon: int, parameter_budget: int | None) -> Observer:
         """Eyes as this decider needs them, on a host whose report is that of epoch 0; its memory begins anew."""
@@ -65,17 +69,12 @@ class LearnedDecider:
     def name(self) -> str:
         return self.controller.card.name
 
+    @property
+    def settings(self) -> DecisionSettings:
+        return self.controller.card.decisions
+
     def observer(self, host: HostProtocol, *, horizon: int, parameter_budget: int | None) -> Observer:
-        card = self.controller.card
-        observer = _watching(
-            host,
-            horizon,
-            parameter_budget,
-            card.plateau_threshold,
-            frozen_heads=card.frozen_choices,
-            first_growth=card.first_growth,
-            menu=card.menu,
-        )
+        observer = _watching(host, horizon, parameter_budget, self.settings)
         self._policy = self.controller.policy(observer.space)
         self._state = ActorState.initial(self._policy, 1, self._policy.device)
         return observer
@@ -115,6 +114,8 @@ class LearnedDecider:
 class RuleDecider:
     """A rule that needs no learning."""
 
+    settings = DecisionSettings()
+
     def __init__(self, rule: RulePolicy, name: str) -> None:
         self.rule, self._name = rule, name
 
@@ -124,7 +125,7 @@ class RuleDecider:
 
     def observer(self, host: HostProtocol, *, horizon: int, parameter_budget: int | None) -> Observer:
         self.rule.reset()
-        return _watching(host, horizon, parameter_budget, PLATEAU_THRESHOLD)
+        return _watching(host, horizon, parameter_budget, self.settings)
 
     def decide(self, observer: Observer, host: HostProtocol, *, reward: float) -> Choice:
         del host, reward
@@ -174,23 +175,8 @@ def decider(
 
 
 def _watching(
-    host: HostProtocol,
-    horizon: int,
-    parameter_budget: int | None,
-    plateau_threshold: float,
-    *,
-    frozen_heads: Mapping[str, int] | None = None,
-    first_growth: int = 0,
-    menu: Collection[str] | None = None,
+    host: HostProtocol, horizon: int, parameter_budget: int | None, settings: DecisionSettings
 ) -> Observer:
-    space = GrowthSpace.covering([host])
-    observer = Observer(
-        space,
-        1,
-        frozen_heads=frozen_heads,
-        first_growth=first_growth,
-        menu=menu,
-        plateau_threshold=plateau_threshold,
-    )
+    observer = Observer(GrowthSpace.covering([host]), 1, decisions=settings)
     observer.begin(0, host, horizon=horizon, parameter_budget=parameter_budget)
     return observer

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from esper.leyline import (
     ALPHA_TARGETS,
-    HEAD_NAMES,
     STYLES,
     BlueprintCard,
     LegalOperations,
@@ -71,23 +70,17 @@ class GrowthMasks:
     """Masks (env, layout.width), written in place into memory that is allocated once.
 
     A row whose parent cannot be chosen keeps its choice 0, so that no row is empty.
-    frozen_heads: head -> the only choice, wherever that choice is legal. With a frozen alpha_target, a seed whose
-    target that is cannot be sent to another.
+    frozen_choices: head -> the index of its only choice, wherever that choice is legal. With a frozen alpha_target,
+    a seed that already has this target cannot be sent to another.
     """
 
     __slots__ = ("_blocks", "_frozen", "flat")
 
     def __init__(
-        self, space: GrowthSpace, num_envs: int, frozen_heads: Mapping[str, int] | None = None
+        self, space: GrowthSpace, num_envs: int, frozen_choices: Mapping[str, int] | None = None
     ) -> None:
         layout = space.action_layout
-        self._frozen = dict(frozen_heads or {})
-        for head, choice in self._frozen.items():
-            if head not in HEAD_NAMES:
-                raise ValueError(f"frozen_heads names {head!r}; the heads are {', '.join(HEAD_NAMES)}")
-            size = layout.sizes[layout.names.index(head)]
-            if not 0 <= choice < size:
-                raise ValueError(f"frozen_heads[{head!r}] is {choice}; expected 0..{size - 1}")
+        self._frozen = dict(frozen_choices or {})
         memory = layout.all_legal(num_envs)
         # Views of `memory`: `unflatten` of a slice never copies.
         self._blocks: dict[str, Mask] = {

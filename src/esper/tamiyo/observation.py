@@ -1,7 +1,7 @@
 """What the controller sees of many hosts at once, in memory that is allocated once and written in place."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.leyline import BlueprintCard, HostProtocol, LifecycleOp, Situation, SlotReading
+from esper.leyline import BlueprintCard, DecisionSettings, HostProtocol, LifecycleOp, Situation, SlotReading
 from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.features import (
     FIELD,
@@ -25,7 +25,7 @@ from esper.tamiyo.features import (
     write_slot_features,
 )
 from esper.tamiyo.masks import GrowthMasks, legal_within, readings_within
-from esper.tamiyo.tracker import HISTORY, PLATEAU_THRESHOLD, TRACKED, SignalTracker, trend
+from esper.tamiyo.tracker import HISTORY, TRACKED, SignalTracker, trend
 
 Array = NDArray[np.float64]
 _SERIES = len(TRACKED)
@@ -39,8 +39,7 @@ class _Env:
     tracker: SignalTracker
     parameter_budget: int | None
     last_operation: LifecycleOp
-    first_growth: int
-    menu: frozenset[str] | None
+    settings: DecisionSettings
     slot_readings: list[SlotReading] = field(default_factory=list)
     """Padded to the space's slots."""
     host_reading: tuple[float, ...] = ()
@@ -49,7 +48,7 @@ class _Env:
     @property
     def room(self) -> float:
         """Parameters that may still be added; too few for any seed before growth may begin."""
-        if self.host.report.epoch < self.first_growth:
+        if self.host.report.epoch < self.settings.first_growth:
             return -1.0
         budget = self.parameter_budget
         return math.inf if budget is None else budget - self.host.added_parameters
@@ -57,14 +56,14 @@ class _Env:
     @property
     def cards(self) -> Mapping[str, tuple[BlueprintCard, ...]]:
         """What may be germinated, room or not."""
-        cards, menu = self.host.cards, self.menu
+        cards, menu = self.host.cards, self.settings.menu
         if menu is None:
             return cards
         return {slot: tuple(card for card in offered if card.name in menu) for slot, offered in cards.items()}
 
     @property
     def is_limited(self) -> bool:
-        return self.menu is not None or self.room < math.inf
+        return self.settings.menu is not None or self.room < math.inf
 
     def read(self, slot_count: int, *, new_epoch: bool) -> None:
         """Once, for everything that is asked until the next epoch."""
@@ -100,11 +99,8 @@ class Observer:
 
     What `observe` and `masks` return is the same memory each time: copy what must last.
 
-    frozen_heads  head -> the only choice the masks leave it, wherever that choice is legal
-    first_growth  epochs that a host trains before anything may be germinated in it
-    menu          the only kinds of seeds that may be germinated; None is all that a host offers
-    plateau_threshold  how much validation must improve to end a plateau, see `SignalTracker`
-    out           memory for the flat observation (env, feature) float32, such as a pinned or shared tensor
+    decisions  what may be decided, and when validation is on a plateau
+    out        memory for the flat observation (env, feature) float32, such as a pinned or shared tensor
     """
 
     __slots__ = (
@@ -112,14 +108,12 @@ class Observer:
         "_costs",
         "_each_slot",
         "_envs",
-        "_first_growth",
         "_masks",
-        "_menu",
         "_offered",
         "_parts",
         "_places",
-        "_plateau_threshold",
         "_readings",
+        "decisions",
         "flat",
         "space",
     )
@@ -129,25 +123,16 @@ class Observer:
         space: GrowthSpace,
         num_envs: int,
         *,
-        frozen_heads: Mapping[str, int] | None = None,
-        first_growth: int = 0,
-        menu: Collection[str] | None = None,
-        plateau_threshold: float = PLATEAU_THRESHOLD,
+        decisions: DecisionSettings = DecisionSettings(),
         out: Tensor | None = None,
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs is {num_envs}; expected >= 1")
-        if first_growth < 0:
-            raise ValueError(f"first_growth is {first_growth}; expected >= 0")
-        if isinstance(menu, str):
-            raise ValueError(f"menu is {menu!r}; expected names, such as {(menu,)!r}")
-        self.space = space
+        self.space, self.decisions = space, decisions
         self.flat = _memory(space, num_envs, out)
         """(env, feature) float32: host | slots | blueprints, what `observe` writes into."""
         self._parts = _views(self.flat, space)
-        self._masks = GrowthMasks(space, num_envs, frozen_heads)
-        self._plateau_threshold, self._first_growth = plateau_threshold, first_growth
-        self._menu = None if menu is None else frozenset(menu)
+        self._masks = GrowthMasks(space, num_envs, decisions.frozen_choices)
         self._envs: list[_Env | None] = [None] * num_envs
         slots, blueprints = space.slot_count, len(space.blueprints)
         self._offered = np.zeros((num_envs, slots, blueprints), dtype=np.bool_)
@@ -168,8 +153,8 @@ class Observer:
         self, env_idx: int, host: HostProtocol, *, horizon: int, parameter_budget: int | None = None
     ) -> None:
         """Forget what was there and watch a new host, whose report is that of epoch 0."""
-        tracker = SignalTracker(horizon, plateau_threshold=self._plateau_threshold)
-        env = _Env(host, tracker, parameter_budget, LifecycleOp.WAIT, self._first_growth, self._menu)
+        tracker = SignalTracker(horizon, plateau_threshold=self.decisions.plateau_threshold)
+        env = _Env(host, tracker, parameter_budget, LifecycleOp.WAIT, self.decisions)
         self._watch(env_idx, env, new_epoch=True)
 
     def record(self, env_idx: int, host: HostProtocol, operation: LifecycleOp) -> None:
@@ -270,7 +255,7 @@ class Observer:
                 f"the tracker's window has {len(tracker.flat_window)} numbers; {self.space.slot_count} slots "
                 f"need {expected}"
             )
-        env = _Env(host, tracker, budget, LifecycleOp(operation), self._first_growth, self._menu)
+        env = _Env(host, tracker, budget, LifecycleOp(operation), self.decisions)
         self._watch(env_idx, env, new_epoch=False)
 
     def _watch(self, env_idx: int, env: _Env, *, new_epoch: bool) -> None:
@@ -289,8 +274,9 @@ class Observer:
         features[:count] = blueprint_features(offered, self.space.blueprints, host.host_parameters)
         features[count:] = 0.0
         self._offered[env_idx] = features[..., -1] > 0
-        if self._menu is not None:
-            self._offered[env_idx] &= [name in self._menu for name in self.space.blueprints]
+        menu = self.decisions.menu
+        if menu is not None:
+            self._offered[env_idx] &= [name in menu for name in self.space.blueprints]
         self._costs[env_idx] = np.inf
         for slot, slot_cards in enumerate(offered):
             self._cards[env_idx, slot, : len(slot_cards)] = [KINDS.index(card.kind) for card in slot_cards]

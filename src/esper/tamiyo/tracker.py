@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esper.leyline import EpochReport, HostProtocol, HostSignals, LifecycleOp, SlotReading
+from esper.leyline.decisions import PLATEAU_THRESHOLD
 
 # Changes over the last few epochs, where the numbers of an epoch may be missing.
 
@@ -35,8 +36,6 @@ TRACKED = ("train_loss", "train_accuracy", "validation_loss", "validation_accura
 
 HISTORY = 4
 """Epochs that histories and slopes look back over."""
-
-PLATEAU_THRESHOLD = 0.005
 
 
 class SignalTracker:

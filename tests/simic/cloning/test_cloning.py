@@ -48,7 +48,7 @@ def config(**changes: object) -> TrainingConfig:
 
 
 def recorded(rule: str, episodes: int, *, first: int = 0, num_envs: int = 8) -> Recording:
-    envs = make_env("toy", num_envs, frozen_heads=config().frozen_heads).episodes
+    envs = make_env("toy", num_envs, decisions=config().decisions).episodes
     wanted = [(case, 0) for case in toy_cases(episodes, first)]
     recording, judged = record_episodes(RulePlayer(lambda _: rule_policy(rule)), envs, wanted)
     assert [one.summary.case for one in judged] == [case for case, _ in wanted]
@@ -98,7 +98,7 @@ def test_the_loss_falls_and_is_told(teacher: Recording) -> None:
 
 def test_step_by_step_it_decides_what_it_was_judged_to(taught: PolicyNetwork) -> None:
     """Agreement replays whole sequences; acting goes step by step: both are the same network."""
-    envs = make_env("toy", 4, frozen_heads=config().frozen_heads).episodes
+    envs = make_env("toy", 4, decisions=config().decisions).episodes
     wanted = [(case, 0) for case in toy_cases(4, 900)]
     recording, _ = record_episodes(LearnedPlayer(taught.actor), envs, wanted)
     assert taught.agreement(recording).joint == 1.0

@@ -18,7 +18,7 @@ def test_there_are_those_that_the_manual_names() -> None:
 @pytest.mark.parametrize("name", ["demo", "cpu", "cpu_mixers"])
 def test_what_and_where_are_learned_and_how_is_not(name: str) -> None:
     config = TrainingConfig.preset(name)
-    assert set(HEAD_NAMES) - set(config.frozen_heads) == {"op", "slot", "blueprint"}
+    assert set(HEAD_NAMES) - set(config.decisions.frozen_heads) == {"op", "slot", "blueprint"}
     assert config.gamma == 1.0
 
 

@@ -12,7 +12,7 @@ from typing import Literal, get_args, get_origin
 import pytest
 
 from esper.kasmina.governor import GovernorRules
-from esper.leyline import HEAD_NAMES, TEMPOS, ActionSpec, Curve, LifecycleOp, Style
+from esper.leyline import HEAD_NAMES, TEMPOS, ActionSpec, Curve, DecisionSettings, LifecycleOp, Style
 from esper.simic import TrainingConfig
 from esper.simic.agent import AnomalyDetector, PPOConfig
 from esper.simic.config.errors import ConfigError, expected
@@ -193,20 +193,26 @@ def test_defaults_are_those_of_the_consumers() -> None:
     assert config.reward(task_rent=0.01) == RewardConfig()
     assert AnomalyDetector(**config.to_anomaly_kwargs()) == AnomalyDetector()
     assert config.governor() == GovernorRules()
-    tracker = SignalTracker(20, **config.to_tracker_kwargs())
-    assert tracker.plateau_threshold == SignalTracker(20).plateau_threshold
+    assert config.decisions == DecisionSettings()
+    assert SignalTracker(20).plateau_threshold == DecisionSettings().plateau_threshold
 
 
 def test_every_dial_of_a_consumer_can_be_set() -> None:
     """A dial is given if some setting changes it."""
     config = TrainingConfig(num_envs=7)
     changed = [TrainingConfig.of(config.to_dict() | {name: other_value(name)}) for name in config.to_dict()]
-    makers: tuple[Callable[[TrainingConfig], PPOConfig | RewardConfig | AnomalyDetector | GovernorRules], ...]
+    makers: tuple[
+        Callable[
+            [TrainingConfig], PPOConfig | RewardConfig | AnomalyDetector | GovernorRules | DecisionSettings
+        ],
+        ...,
+    ]
     makers = (
         lambda config: config.ppo(),
         lambda config: config.reward(task_rent=0.01),
         lambda config: AnomalyDetector(**config.to_anomaly_kwargs()),
         lambda config: config.governor(),
+        lambda config: config.decisions,
     )
     for make in makers:
         consumer = make(config)
@@ -223,8 +229,8 @@ CONSUMERS: dict[str, Callable[[TrainingConfig], object]] = {
     "reward": lambda config: config.reward(task_rent=0.01),
     "anomaly": lambda config: config.to_anomaly_kwargs(),
     "governor": lambda config: config.governor(),
-    "tracker": lambda config: config.to_tracker_kwargs(),
-    "env": lambda config: config.to_env_kwargs(),
+    "decisions": lambda config: config.decisions,
+    "env": lambda config: config.settle,
 }
 TRAINER = {
     *("suite", "horizon", "workers", "device", "seed", "rollout_steps", "hidden_size", "exploration_floor"),
@@ -318,9 +324,10 @@ def test_minibatches_follow_the_envs() -> None:
 
 def test_frozen_heads_leave_the_masks_one_choice() -> None:
     config = TrainingConfig(freeze_style=Style.GATE, freeze_alpha_target=0.5, freeze_alpha_speed=8)
-    assert config.frozen_heads == {"style": 3, "alpha_target": 0, "alpha_speed": 3}
-    assert set(TrainingConfig.preset("demo").frozen_heads) < set(HEAD_NAMES)
-    envs = make_env("toy", 2, **config.to_env_kwargs())
+    assert config.decisions.frozen_heads == {"style": "gate", "alpha_target": 0.5, "alpha_speed": 8}
+    assert config.decisions.frozen_choices == {"style": 3, "alpha_target": 0, "alpha_speed": 3}
+    assert set(TrainingConfig.preset("demo").decisions.frozen_heads) < set(HEAD_NAMES)
+    envs = make_env("toy", 2, decisions=config.decisions)
     envs.reset(seed=0)
 
 

@@ -6,7 +6,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import esper  # noqa: F401 # registers the ids
-from esper.leyline import LifecycleOp, Style
+from esper.leyline import DecisionSettings, LifecycleOp, Style
 from esper.simic.env import FlatGrowthEnv, FlatVectorEnv, make_env, make_single_env
 
 
@@ -46,7 +46,7 @@ def test_the_mask_allows_exactly_what_is_legal(suite: str) -> None:
 
 def test_frozen_heads_are_part_of_every_choice() -> None:
     single = make_single_env(
-        "toy", on_illegal="raise", frozen_heads={"style": 3, "tempo": 1, "alpha_speed": 2}
+        "toy", on_illegal="raise", decisions=DecisionSettings({"style": "gate", "tempo": 5, "alpha_speed": 5})
     )
     env = FlatGrowthEnv(single)
     env.reset(seed=1)

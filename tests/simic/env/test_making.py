@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from esper.kasmina.governor import GovernorRules
-from esper.leyline import HEAD_NAMES
+from esper.leyline import HEAD_NAMES, DecisionSettings
 from esper.simic import TrainingConfig
 from esper.simic.env import GrowthVectorEnv, make_env
 from esper.simic.env.making import make_world
@@ -64,7 +64,7 @@ def test_the_governor_of_a_worker_judges_by_them_too(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("threshold", "plateau"), [(0.0, 0), (0.99, 1)])
 def test_a_plateau_is_what_was_asked(threshold: float, plateau: int) -> None:
-    envs = make_env("toy", 1, plateau_threshold=threshold)
+    envs = make_env("toy", 1, decisions=DecisionSettings(plateau_threshold=threshold))
     envs.reset(seed=0)
     envs.step(waiting(envs))
     assert envs.situations()[0].signals.plateau_epochs == plateau
@@ -80,8 +80,8 @@ def test_a_configuration_is_enough_to_make_an_environment() -> None:
         horizon=config.horizon,
         governor=config.governor(),
         reward=config.reward(task_rent=0.01),
-        **config.to_env_kwargs(),
-        **config.to_tracker_kwargs(),
+        settle=config.settle,
+        decisions=config.decisions,
     )
     envs.reset(seed=0)
     assert envs.episodes.horizon == 9

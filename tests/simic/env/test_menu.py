@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from esper.leyline import LifecycleOp
+from esper.leyline import DecisionSettings, LifecycleOp
 from esper.simic.env import make_env
 
 G = int(LifecycleOp.GERMINATE)
@@ -11,7 +11,7 @@ G = int(LifecycleOp.GERMINATE)
 
 def test_only_what_is_on_the_menu_is_grown() -> None:
     menu = make_env("toy", 1).episodes.space.blueprints[-2:]
-    envs = make_env("toy", 3, menu=menu)
+    envs = make_env("toy", 3, decisions=DecisionSettings(menu=menu))
     envs.reset(seed=1)
     rng, blueprints, germinated = np.random.default_rng(2), envs.episodes.space.blueprints, set[str]()
     offered = make_env("toy", 3)
@@ -28,10 +28,10 @@ def test_only_what_is_on_the_menu_is_grown() -> None:
 
 
 def test_an_empty_table_leaves_only_waiting() -> None:
-    envs = make_env("toy", 2, menu=("no such kind",))
+    envs = make_env("toy", 2, decisions=DecisionSettings(menu=("no such kind",)))
     envs.reset(seed=1)
     assert not envs.action_masks()[:, G].any()
     assert all(G not in here.operations for here in envs.situations()[0].legal.values())
     assert not any(here.blueprints for here in envs.situations()[0].legal.values())
     with pytest.raises(ValueError, match=r"menu is 'mixer'; expected names, such as \('mixer',\)"):
-        make_env("toy", 2, menu="mixer")
+        DecisionSettings(menu="mixer")  # type: ignore[arg-type]

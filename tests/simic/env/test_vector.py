@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode
 from esper.leyline import (
     ActionSpec,
     BaselineCurve,
+    DecisionSettings,
     HostsLost,
     LifecycleOp,
     SlotConfig,
@@ -309,7 +310,9 @@ def test_what_is_sampled_can_be_executed() -> None:
 
 
 def test_frozen_heads_leave_one_choice() -> None:
-    envs = make_env("toy", 4, frozen_heads={"style": 0, "tempo": 0, "alpha_target": 2})
+    envs = make_env(
+        "toy", 4, decisions=DecisionSettings({"style": "linear_add", "tempo": 3, "alpha_target": 1.0})
+    )
     envs.reset(seed=1)
     rng = np.random.default_rng(2)
     for _ in range(100):
@@ -320,7 +323,7 @@ def test_frozen_heads_leave_one_choice() -> None:
 
 
 def test_nothing_is_grown_before_the_first_growth() -> None:
-    envs = make_env("toy", 3, first_growth=4)
+    envs = make_env("toy", 3, decisions=DecisionSettings(first_growth=4))
     envs.reset(seed=1)
     rng, germinated = np.random.default_rng(2), []
     for step in range(40):
@@ -336,14 +339,14 @@ def test_nothing_is_grown_before_the_first_growth() -> None:
         germinated += [epoch for epoch, op in zip(epochs, actions[:, 0], strict=True) if op == G]
         envs.step(actions)
     assert min(germinated) == 4
-    with pytest.raises(ValueError, match="first_growth is -1; expected >= 0"):
-        make_env("toy", 1, first_growth=-1)
 
 
 @pytest.mark.parametrize("name", ["probe_and_keep", "random"])
 def test_rules_need_not_know_what_is_frozen(name: str) -> None:
-    frozen = {"style": 2, "tempo": 1, "alpha_target": 1, "alpha_speed": 3, "alpha_curve": 4}
-    envs = make_env("toy", 1, frozen_heads=frozen)  # illegal actions are errors here
+    frozen: dict[str, str | float] = {
+        "style": "multiply", "tempo": 5, "alpha_target": 0.7, "alpha_speed": 8, "alpha_curve": "sigmoid_sharp"
+    }  # fmt: skip
+    envs = make_env("toy", 1, decisions=DecisionSettings(frozen))  # illegal actions are errors here
     envs.reset(seed=1)
     options = {"rng": np.random.default_rng(0)} if name == "random" else {}
     policy, done = rule_policy(name, **options), set()

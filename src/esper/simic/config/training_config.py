@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import JsonValue, model_validator
 from pydantic.dataclasses import dataclass
 
-from esper.leyline import ALPHA_CURVES, ALPHA_SPEEDS, ALPHA_TARGETS, STYLES, TEMPOS
+from esper.leyline import TEMPOS, DecisionSettings
+from esper.leyline.decisions import PLATEAU_THRESHOLD
 from esper.simic.config import ranges
 from esper.simic.config.errors import CHECKED, ConfigError, explained, unknown_setting
 from esper.simic.config.files import read_settings, write_settings
-from esper.simic.config.kwargs import AnomalyKwargs, EnvKwargs, TrackerKwargs
+from esper.simic.config.kwargs import AnomalyKwargs
 from esper.simic.config.ppo import PPOConfig, PPOSettings
 from esper.simic.config.presets import preset_settings
 
@@ -134,7 +135,7 @@ class TrainingConfig(PPOSettings):
     """Epochs in a row at chance before it is condemned."""
     governor_max_consecutive: ranges.Count = 3
     """Rollbacks in a row after which a host is given up."""
-    tracker_plateau_threshold: ranges.NotNegative = 0.005
+    tracker_plateau_threshold: ranges.NotNegative = PLATEAU_THRESHOLD
     """How much validation accuracy must rise to count as better."""
 
     # The run and its record
@@ -217,21 +218,21 @@ class TrainingConfig(PPOSettings):
         return self.run_telemetry in ("full", "debug")
 
     @property
-    def frozen_heads(self) -> dict[str, int]:
-        """head -> the index of its only choice."""
-        chosen: dict[str, tuple[object, tuple[object, ...]]] = {
-            "style": (self.freeze_style, STYLES),
-            "tempo": (self.freeze_tempo, TEMPOS),
-            "alpha_target": (self.freeze_alpha_target, ALPHA_TARGETS),
-            "alpha_speed": (self.freeze_alpha_speed, ALPHA_SPEEDS),
-            "alpha_curve": (self.freeze_alpha_curve, ALPHA_CURVES),
+    def decisions(self) -> DecisionSettings:
+        """What the controller may decide, for environments and for the controller's card."""
+        frozen: dict[str, str | float | None] = {
+            "style": self.freeze_style,
+            "tempo": self.freeze_tempo,
+            "alpha_target": self.freeze_alpha_target,
+            "alpha_speed": self.freeze_alpha_speed,
+            "alpha_curve": self.freeze_alpha_curve,
         }
-        return {head: choices.index(value) for head, (value, choices) in chosen.items() if value is not None}
-
-    @property
-    def offered(self) -> tuple[str, ...] | None:
-        """The menu, kind by kind."""
-        return None if self.menu is None else tuple(self.menu.split(","))
+        return DecisionSettings(
+            frozen_heads={head: value for head, value in frozen.items() if value is not None},
+            first_growth=self.first_growth,
+            menu=None if self.menu is None else tuple(self.menu.split(",")),
+            plateau_threshold=self.tracker_plateau_threshold,
+        )
 
     def ppo(self) -> PPOConfig:
         """What the agent learns by. Annealing and minibatches follow the length and width of the run."""
@@ -279,19 +280,6 @@ class TrainingConfig(PPOSettings):
             min_ratio_threshold=self.anomaly_min_ratio_threshold,
             min_explained_variance=self.anomaly_min_explained_variance,
             warmup_updates=self.anomaly_warmup_updates,
-        )
-
-    def to_tracker_kwargs(self) -> TrackerKwargs:
-        """For `SignalTracker`. How far back it looks is part of the observation's layout, not a setting."""
-        return TrackerKwargs(plateau_threshold=self.tracker_plateau_threshold)
-
-    def to_env_kwargs(self) -> EnvKwargs:
-        """For `GrowthVectorEnv`."""
-        return EnvKwargs(
-            settle=self.settle,
-            frozen_heads=self.frozen_heads,
-            first_growth=self.first_growth,
-            menu=self.offered,
         )
 
 

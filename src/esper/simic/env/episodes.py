@@ -6,7 +6,7 @@ Both Gymnasium environments are thin shells around this.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal, get_args
 
@@ -21,6 +21,7 @@ from esper.leyline import (
     BaselineCurve,
     Baselines,
     Beginning,
+    DecisionSettings,
     HostProtocol,
     HostsLost,
     IllegalChoice,
@@ -40,10 +41,9 @@ from esper.simic.reward import (
     utility_parts,
 )
 from esper.simic.timing import Stopwatch
-from esper.tamiyo.actions import CHOICES, GrowthSpace, decode, encode, illegal_choice
+from esper.tamiyo.actions import GrowthSpace, decode, encode, illegal_choice
 from esper.tamiyo.layout import ActionLayout
 from esper.tamiyo.observation import Observer
-from esper.tamiyo.tracker import PLATEAU_THRESHOLD
 
 # What an environment refuses.
 
@@ -185,11 +185,8 @@ class Episodes:
         controls: Baselines | None,
         on_illegal: OnIllegal,
         settle: Settle = "worth",
-        frozen_heads: Mapping[str, int] | None = None,
-        first_growth: int = 0,
-        menu: Collection[str] | None = None,
+        decisions: DecisionSettings = DecisionSettings(),
         host_seeds: int = ANY_HOST_SEED,
-        plateau_threshold: float = PLATEAU_THRESHOLD,
     ) -> None:
         if host_seeds < 1:
             raise ValueError(f"host_seeds is {host_seeds}; expected >= 1")
@@ -212,18 +209,8 @@ class Episodes:
         self.choices = LegalChoices(space.action_layout)
         self.controls = controls if reward.control_variate else None
         self._host_seeds = host_seeds
-        self._observer = Observer(
-            space,
-            num_envs,
-            frozen_heads=frozen_heads,
-            first_growth=first_growth,
-            menu=menu,
-            plateau_threshold=plateau_threshold,
-        )
-        # Frozen heads that say how, not what or where: an action in words need not know them.
-        self.frozen_ways = {
-            head: choice for head, choice in (frozen_heads or {}).items() if head in CHOICES and head != "op"
-        }
+        self.decisions = decisions
+        self._observer = Observer(space, num_envs, decisions=decisions)
         self._episodes: list[Episode | None] = [None] * num_envs
         self._generators: list[np.random.Generator | None] = [None] * num_envs
         self._now = Standings.unknown(num_envs)
@@ -292,9 +279,9 @@ class Episodes:
     def encode(self, env_idx: int, action: ActionSpec) -> Actions:
         """An action in words as one choice per head, (head,); style, tempo and the like as frozen, where they are."""
         chosen = encode(action, self.space, self.host(env_idx).slot_config)
-        for name, choice in self.frozen_ways.items():
+        for name, choice in self.decisions.frozen_choices.items():
             head = HEAD_NAMES.index(name)
-            relevant = name in CAUSAL_TABLE[action.op]
+            relevant = name != "op" and name in CAUSAL_TABLE[action.op]
             if relevant and self.choices.row(chosen, self.masks()[env_idx], head)[choice]:
                 chosen[head] = choice
         return chosen

@@ -1,6 +1,6 @@
 """Growth as one vector, and as one Discrete choice: for learners that know nothing else."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +10,12 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from esper.leyline import ActionSpec, LifecycleOp
+from esper.leyline import CHOICES, ActionSpec, DecisionSettings, LifecycleOp
 from esper.simic.env.episodes import Observation
 from esper.simic.env.single import GrowthEnv
 from esper.simic.env.spaces import Actions
 from esper.simic.env.vector import GrowthVectorEnv
-from esper.tamiyo.actions import CHOICES, GrowthSpace, encode
+from esper.tamiyo.actions import GrowthSpace, encode
 from esper.tamiyo.features import BOUND, observation_size
 
 _ON_SLOTS = (LifecycleOp.ADVANCE, LifecycleOp.FOSSILIZE, LifecycleOp.PRUNE)
@@ -23,14 +23,14 @@ Flat = NDArray[np.float32]
 
 
 def structural_actions(
-    space: GrowthSpace, frozen_ways: Mapping[str, int] | None = None
+    space: GrowthSpace, decisions: DecisionSettings = DecisionSettings()
 ) -> tuple[ActionSpec, ...]:
     """WAIT; GERMINATE every blueprint at every slot; ADVANCE, FOSSILIZE and PRUNE every slot.
 
-    The other heads have their choice of `frozen_ways`, or the default of `ActionSpec`; alpha targets are never
+    The other heads have their frozen choice, or the default of `ActionSpec`; alpha targets are never
     changed afterwards.
     """
-    ways = {head: CHOICES[head][choice] for head, choice in (frozen_ways or {}).items()}
+    ways = {head: CHOICES[head][choice] for head, choice in decisions.frozen_choices.items() if head != "op"}
     slots = space.slot_config.slot_ids
     germinate = [
         ActionSpec(LifecycleOp.GERMINATE, slot, blueprint) for slot in slots for blueprint in space.blueprints
@@ -52,7 +52,7 @@ class FlatGrowthEnv(gym.Env[Flat, np.int64]):
             )
         self.env = env
         self.metadata, self.render_mode = env.metadata, env.render_mode
-        self.actions = structural_actions(env.space, env.episodes.frozen_ways)
+        self.actions = structural_actions(env.space, env.episodes.decisions)
         self._encoded: Actions = np.stack(
             [encode(action, env.space, env.space.slot_config) for action in self.actions]
         )

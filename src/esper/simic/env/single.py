@@ -1,13 +1,13 @@
 """One growth episode as a Gymnasium environment."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from esper.leyline import ActionSpec, Baselines, Situation, World
+from esper.leyline import ActionSpec, Baselines, DecisionSettings, Situation, World
 from esper.simic.env.cases import CaseSource, as_source
 from esper.simic.env.episodes import Episodes, Observation, OnIllegal, Settle
 from esper.simic.env.rendering import RENDER_MODES, Frame, render_host, require_render_mode
@@ -15,7 +15,6 @@ from esper.simic.env.spaces import Actions, action_space, observation_space
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.layout import ActionLayout
-from esper.tamiyo.tracker import PLATEAU_THRESHOLD
 
 Info = dict[str, Any]  # Gymnasium's own type for it
 
@@ -40,10 +39,7 @@ class GrowthEnv(gym.Env[Observation, Actions]):
         controls: Baselines | None = None,
         on_illegal: OnIllegal = "noop",
         settle: Settle = "worth",
-        frozen_heads: Mapping[str, int] | None = None,
-        first_growth: int = 0,
-        menu: Collection[str] | None = None,
-        plateau_threshold: float = PLATEAU_THRESHOLD,
+        decisions: DecisionSettings = DecisionSettings(),
         render_mode: str | None = None,
     ) -> None:
         self.render_mode = require_render_mode(render_mode)
@@ -57,10 +53,7 @@ class GrowthEnv(gym.Env[Observation, Actions]):
             controls=controls,
             on_illegal=on_illegal,
             settle=settle,
-            frozen_heads=frozen_heads,
-            first_growth=first_growth,
-            menu=menu,
-            plateau_threshold=plateau_threshold,
+            decisions=decisions,
         )
         self.observation_space: gym.spaces.Dict = observation_space(space)  # type: ignore[assignment]
         self.action_space = action_space(space)

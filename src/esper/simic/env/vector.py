@@ -1,6 +1,6 @@
 """Many growth episodes as one Gymnasium vector environment."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.leyline import ActionSpec, Baselines, Situation, World
+from esper.leyline import ActionSpec, Baselines, DecisionSettings, Situation, World
 from esper.simic.env.cases import CaseSource, as_source
 from esper.simic.env.episodes import (
     ANY_HOST_SEED,
@@ -25,7 +25,6 @@ from esper.simic.env.spaces import Actions, action_space, observation_space
 from esper.simic.reward import RewardConfig, RewardTelemetry
 from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.layout import ActionLayout
-from esper.tamiyo.tracker import PLATEAU_THRESHOLD
 
 Info = dict[str, Any]  # Gymnasium's own type for it
 
@@ -45,12 +44,9 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
 
     cases       a suite to draw from, or cases; each env draws with a generator of its own
     on_illegal  "raise", or "noop": WAIT is executed, and `info["illegal"]` says what was wrong
-    frozen_heads  head -> its only choice
-    first_growth  epochs that a host trains before anything may be germinated in it
-    menu        the only kinds of seeds that may be germinated; None is all that hosts offer
+    decisions   what may be decided, and when validation is on a plateau
     on_close    what `close` is to do besides, such as stopping workers that nobody else uses
     host_seeds  host seeds are drawn below this number; few of them, with few cases, make controls cheap
-    plateau_threshold  how much validation must improve to end a plateau
     """
 
     metadata = {"render_modes": list(RENDER_MODES), "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
@@ -67,11 +63,8 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
         controls: Baselines | None = None,
         on_illegal: OnIllegal = "raise",
         settle: Settle = "worth",
-        frozen_heads: Mapping[str, int] | None = None,
-        first_growth: int = 0,
-        menu: Collection[str] | None = None,
+        decisions: DecisionSettings = DecisionSettings(),
         host_seeds: int = ANY_HOST_SEED,
-        plateau_threshold: float = PLATEAU_THRESHOLD,
         render_mode: str | None = None,
         on_close: Callable[[], None] | None = None,
     ) -> None:
@@ -88,11 +81,8 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
             controls=controls,
             on_illegal=on_illegal,
             settle=settle,
-            frozen_heads=frozen_heads,
-            first_growth=first_growth,
-            menu=menu,
+            decisions=decisions,
             host_seeds=host_seeds,
-            plateau_threshold=plateau_threshold,
         )
         self.single_observation_space = observation_space(space)
         self.single_action_space = action_space(space)

@@ -11,8 +11,7 @@ falls due. `germinate` puts the blueprint before the slot. Options are the opera
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from esper.leyline import CAUSAL_TABLE, ActionSpec, LifecycleOp, Situation, Stage
-from esper.tamiyo.actions import CHOICES
+from esper.leyline import CAUSAL_TABLE, CHOICES, ActionSpec, LifecycleOp, Situation, Stage
 from esper.tamiyo.rules.reading import refusal
 
 _OPERATIONS = {op.name.lower(): op for op in LifecycleOp if op is not LifecycleOp.WAIT}
