@@ -7,7 +7,6 @@ import argparse
 
 import gymnasium
 
-import esper  # noqa: F401  registers the environments
 from esper.simic.env import GrowthEnv
 from esper.tamiyo.rules import rule_policy
 
@@ -19,7 +18,7 @@ def main() -> None:
     parser.add_argument("--suite", default="digits", help="digits, mnist1d, shift, cpu or toy")
     parser.add_argument("--seed", type=int, default=0, help="of the host, its data order and its case")
     options = parser.parse_args()
-    env = gymnasium.make(f"esper/Growth-{options.suite}-v0", render_mode="ansi").unwrapped
+    env = gymnasium.make(f"esper.envs:esper/Growth-{options.suite}-v0", render_mode="ansi").unwrapped
     assert isinstance(env, GrowthEnv)
     policy, over = rule_policy("probe_and_keep"), False
     env.reset(

@@ -1,57 +1,74 @@
 """Esper: neural networks that grow while they train, under a controller that has learned when, where and what.
 
-The public names are loaded on first use, so that `import esper` costs nothing.
+The public names are imported from their modules on first use, so that `import esper` costs nothing.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from esper.registration import register_when_gymnasium_comes
-
 if TYPE_CHECKING:
+    from esper.benchmark import BenchRequest, BenchResult
     from esper.grower import Decision, Grower, GrowthWarning
     from esper.kasmina import GrowingModel, GrowthRules, blueprint, wrap
-    from esper.leyline import Curve, Layout, LifecycleOp, Stage, Style
+    from esper.kasmina.governor import GovernorRules
+    from esper.leyline import ActionSpec, Curve, Layout, LifecycleOp, Situation, Stage, Style
+    from esper.leyline.errors import EsperError
     from esper.runs.bench import bench
     from esper.runs.train import train
     from esper.simic import TrainingConfig
     from esper.simic.env import make_env
+    from esper.simic.reward import RewardConfig
     from esper.tamiyo.controller import Controller
     from esper.tamiyo.rules import rule_policy
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "bench": "esper.runs.bench",
-    "Decision": "esper.grower",
-    "Grower": "esper.grower",
-    "GrowthWarning": "esper.grower",
+    "ActionSpec": "esper.leyline",
+    "BenchRequest": "esper.benchmark",
+    "BenchResult": "esper.benchmark",
     "Controller": "esper.tamiyo.controller",
-    "rule_policy": "esper.tamiyo.rules",
+    "Curve": "esper.leyline",
+    "Decision": "esper.grower",
+    "EsperError": "esper.leyline.errors",
+    "GovernorRules": "esper.kasmina.governor",
+    "Grower": "esper.grower",
     "GrowingModel": "esper.kasmina",
     "GrowthRules": "esper.kasmina",
-    "blueprint": "esper.kasmina",
-    "wrap": "esper.kasmina",
-    "Curve": "esper.leyline",
+    "GrowthWarning": "esper.grower",
     "Layout": "esper.leyline",
     "LifecycleOp": "esper.leyline",
+    "RewardConfig": "esper.simic.reward",
+    "Situation": "esper.leyline",
     "Stage": "esper.leyline",
     "Style": "esper.leyline",
     "TrainingConfig": "esper.simic.config.training_config",
+    "bench": "esper.runs.bench",
+    "blueprint": "esper.kasmina",
     "make_env": "esper.simic.env",
+    "rule_policy": "esper.tamiyo.rules",
     "train": "esper.runs.train",
+    "wrap": "esper.kasmina",
 }
+"""name -> the module it is imported from"""
 
 __all__ = [
+    "ActionSpec",
+    "BenchRequest",
+    "BenchResult",
     "Controller",
     "Curve",
     "Decision",
+    "EsperError",
+    "GovernorRules",
     "Grower",
     "GrowingModel",
     "GrowthRules",
     "GrowthWarning",
     "Layout",
     "LifecycleOp",
+    "RewardConfig",
+    "Situation",
     "Stage",
     "Style",
     "TrainingConfig",
@@ -72,6 +89,3 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
-
-
-register_when_gymnasium_comes()

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from bench_rows import rows_of
 from esper.benchmark import BenchProgress, BenchRequest, RowStore, read_bench
 from esper.cli import main
 
-TOY = ["bench", "--suite", "toy", "--instances", "2", "--seeds", "2", "--processes", "1"]
+TOY = ["bench", "--suite", "toy", "--instances", "2", "--seeds", "2", "--workers", "1"]
 
 
 @pytest.fixture(autouse=True)
@@ -88,14 +87,11 @@ def test_ctrl_c_saves_and_says_how_to_go_on(
     import os
     import signal
 
-    def interrupting() -> Callable[[BenchProgress], None]:
-        def tell(progress: BenchProgress) -> None:
-            if progress.done == 4:
-                os.kill(os.getpid(), signal.SIGINT)
+    def interrupt(progress: BenchProgress) -> None:
+        if progress.done == 4:
+            os.kill(os.getpid(), signal.SIGINT)
 
-        return tell
-
-    monkeypatch.setattr("esper.cli.bench._teller", interrupting)
+    monkeypatch.setattr("esper.cli.bench.show_progress", interrupt)
     assert main([*TOY, "--arms", "plateau"]) == 130
     assert "stopped by SIGINT; the same command goes on from bench" in capsys.readouterr().out
     assert len(RowStore(Path("bench")).read()) == 4
@@ -111,14 +107,14 @@ def test_ctrl_c_saves_and_says_how_to_go_on(
         (["--seeds", "0"], "seeds is 0"),
         (["--instances", "0"], "instances is 0"),
         (["--instances", "1", "--arms", "blind"], "blind copies decisions from another instance"),
-        (["--processes", "0"], "processes is 0"),
+        (["--workers", "0"], "--workers is 0"),
         (["--controller", "missing"], "missing: there is no such controller, run or checkpoint"),
         (["--controller", "a b=missing"], "controller is named 'a b'"),
         (["--controller", "wait=missing"], "a controller is named 'wait', which is another arm's name"),
         (["--match", "nobody"], "match is 'nobody'"),
         (["--outcomes", "missing.parquet", "--arms", "sbs"], "missing.parquet: no outcomes of schedules"),
         (["--device", "tpu"], "device is 'tpu'; expected cpu"),
-        (["--frobnicate"], "unrecognized arguments"),
+        (["--frobnicate"], "there is no option --frobnicate"),
     ],
 )
 def test_mistakes_are_told_before_any_work(

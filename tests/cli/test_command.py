@@ -40,11 +40,13 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["trian"], "there is no verb 'trian'; did you mean train?"),
         (["xyzzy"], "there is no verb 'xyzzy'; there are train, "),
-        (["runs", "--jsn"], "unrecognized arguments: --jsn; see `esper runs --help`"),
-        (["runs", "--js"], "unrecognized arguments: --js"),
+        (["runs", "--jsn"], "there is no option --jsn; did you mean --json?"),
+        (["runs", "--xyzzy=1"], "there is no option --xyzzy; see `esper runs --help`"),
+        (["runs", "--js"], "there is no option --js; did you mean --json?"),
+        (["runs", "a"], "argument 'a' is one too many; see `esper runs --help`"),
         (["sql"], "the following arguments are required: RUN, SQL"),
-        (["evaluate", "x", "--episodes", "many"], "argument --episodes: invalid int value: 'many'"),
-        (["evaluate", "x", "--episodes", "0"], "episodes is 0; expected a whole number >= 1"),
+        (["evaluate", "x", "--episodes", "many"], "--episodes is many; expected a whole number >= 1"),
+        (["evaluate", "x", "--episodes", "0"], "--episodes is 0; expected a whole number >= 1"),
         (["resume", "no-such-run"], "there is no run 'no-such-run' in runs; `esper runs` lists"),
     ],
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from esper.cli import main
+from esper.nissa import RunError
 from esper.runs.ship import best_checkpoint, controller_of_run
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
@@ -47,7 +48,6 @@ def test_a_run_becomes_a_controller(trained: Path, capsys: pytest.CaptureFixture
     assert [row.policy for row in card.evidence] == ["wait", "given", "random", "probe_and_keep"]
     # The same numbers as the run's own policy: saving it changed nothing of what it decides.
     checkpoint = best_checkpoint(trained)
-    assert checkpoint is not None
     config = TrainingConfig.load(trained / "config.json")
     (_, own) = evaluate_checkpoint(config, checkpoint, episodes=3, policies=())
     (_, ours) = evaluate_controller(Controller.load("given"), episodes=3, policies=())
@@ -138,12 +138,12 @@ def test_what_cannot_be_exported(
 def test_statistics_of_one_suite_cannot_be_shipped(trained: Path) -> None:
     config = TrainingConfig.load(trained / "config.json")
     checkpoint = best_checkpoint(trained)
-    assert checkpoint is not None
     TrainingConfig.of({**config.to_dict(), "normalize_observations": True}).save(trained / "config.json")
     with pytest.raises(ConfigError, match="normalize_observations is on"):
         controller_of_run(trained, checkpoint, name="x")
     checkpoint.unlink()
     for name in ("last.pt", "best.pt"):
         (trained / "checkpoints" / name).unlink(missing_ok=True)
-    assert best_checkpoint(trained) is None
+    with pytest.raises(RunError, match="has no checkpoint; train it first"):
+        best_checkpoint(trained)
     assert main(["controllers", "export", "mine", "--to", "out"]) == 2

@@ -242,7 +242,7 @@ def test_nothing_to_evaluate(trainer: Trainer, capsys: pytest.CaptureFixture[str
     assert main([*TRAIN, "--quiet"]) == 0
     Path("runs/mine/checkpoints/last.pt").unlink()
     assert main(["evaluate", "mine"]) == 2
-    assert "run runs/mine has no checkpoint to judge" in capsys.readouterr().err
+    assert "run runs/mine has no checkpoint; train it first" in capsys.readouterr().err
     assert trainer.configs
 
 

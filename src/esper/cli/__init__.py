@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TextIO
 
-from esper.cli.common import BAD_INPUT, INTERRUPTED, BadInput, did_you_mean
+from esper.cli.common import BAD_INPUT, INTERRUPTED, BadInput, did_you_mean, note
+from esper.leyline.errors import EsperError
 
 VERBS = {
     "train": "train a controller",
     "resume": "go on with a run that stopped",
     "evaluate": "judge a controller on tasks it was not trained on",
-    "bench": "compare controllers, rules and controls on held-out hosts, with a report",
+    "bench": "compare controllers, rules and baselines on held-out hosts, with a report",
     "grow": "grow a model on a task under a controller, and export it",
     "controllers": "list the controllers that come with Esper, or make one of a run",
     "runs": "list the runs and how they stand",
     "watch": "see runs live in a browser, at a terminal, or as a picture",
-    "sql": "ask a run's record a question",
+    "sql": "query a run's record",
     "tasks": "list the tasks and suites",
     "doctor": "see what this machine has, and what is wrong with it",
 }
@@ -38,26 +39,26 @@ Neural networks that grow while they train, under a controller that learns when,
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a verb; returns the exit code. Bad input is told in one line."""
+    """Run a verb; returns the exit code. An error that the user can mend is printed in one line."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        with warnings.catch_warnings():  # leaves as it was what is shown and how
-            warnings.showwarning = _note
+        with warnings.catch_warnings():  # restores showwarning at the end
+            warnings.showwarning = _show_warning
             return _dispatch(given)
-    except BadInput as error:
-        print(f"esper: {' '.join(str(error).split())}", file=sys.stderr)
+    except EsperError as error:
+        note(str(error))
         return BAD_INPUT
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has seen enough; nothing more may be written when Python closes it.
+        # The reader of stdout is gone; nothing more may be written when Python closes it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except SystemExit as request:  # a parser that printed its help
+    except SystemExit as request:  # argparse has printed its help
         return request.code if isinstance(request.code, int) else int(request.code is not None)
 
 
-def _note(
+def _show_warning(
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -65,9 +66,9 @@ def _note(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """A warning is for whoever runs the command, who need not know the line of code it came from."""
+    """One line, without the place in the code that a user of the command has no use for."""
     del category, filename, lineno, file, line
-    print(f"esper: note: {' '.join(str(message).split())}", file=sys.stderr)
+    note(f"note: {message}")
 
 
 def _dispatch(given: list[str]) -> int:
@@ -84,5 +85,5 @@ def _dispatch(given: list[str]) -> int:
         hint = did_you_mean(given[0], VERBS, f"there are {', '.join(VERBS)}")
         raise BadInput(f"there is no verb {given[0]!r}; {hint}")
     code = import_module(f"esper.cli.{given[0]}").run(given[1:])
-    sys.stdout.flush()  # a reader that is gone is noticed here, where it is handled
+    sys.stdout.flush()  # raises BrokenPipeError here, where it is handled
     return int(code)

@@ -1,16 +1,16 @@
-"""`esper bench`: compare controllers, rules, schedules and equal-size controls on hosts nobody was trained on."""
+"""`esper bench`: compare controllers, rules, schedules and equal-size baselines on held-out hosts."""
 
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, table
+from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, table, use_one_thread
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from esper.benchmark import BenchPlan, BenchProgress, BenchResult, BenchTable
+    from esper.benchmark import BenchPlan, BenchProgress, BenchTable
 
 _SUMMARY = """Play every arm on the same held-out hosts and compare them in pairs, on the test split.
 
@@ -25,27 +25,18 @@ decisions on another instance); and what --controller names."""
 
 
 def run(arguments: list[str]) -> int:
+    """Play a benchmark, or show one that was played; returns the exit code."""
     if arguments[:1] == ["table"]:
         return _table(arguments[1:])
     if arguments[:1] == ["report"]:
         return _report(arguments[1:])
-    return _play(_parser().parse_args(arguments))
-
-
-def _parser() -> VerbParser:
-    parser = VerbParser(
-        "bench", _SUMMARY, "esper bench --suite cpu --seeds 8 --controller runs/a runs/b --out benches/cpu"
-    )
-    parser.add_argument(
-        "--suite", default="cpu", metavar="CASE", help="a suite or a task instance (%(default)s)"
-    )
+    example = "esper bench --suite cpu --seeds 8 --controller runs/a runs/b --out benches/cpu"
+    parser = VerbParser("bench", _SUMMARY, example, "quiet")
+    suite = "a suite or a task instance (%(default)s)"
+    parser.add_argument("--suite", default="cpu", metavar="CASE", help=suite)
     parser.add_argument("--arms", nargs="+", metavar="ARM", help="only these, and wait; by default all")
-    parser.add_argument(
-        "--seeds", type=int, default=8, metavar="N", help="hosts of each instance (%(default)s)"
-    )
-    parser.add_argument(
-        "--instances", type=int, metavar="N", help="only so many, spread over the suite's list"
-    )
+    parser.add_count("--seeds", "hosts of each instance (%(default)s)", default=8)
+    parser.add_count("--instances", "only so many, spread over the suite's list")
     parser.add_argument(
         "--controller",
         nargs="+",
@@ -56,30 +47,28 @@ def _parser() -> VerbParser:
     )
     parser.add_argument("--match", metavar="ARM", help="the arm that controls of equal size are made from")
     parser.add_argument("--outcomes", type=Path, metavar="FILE", help="outcomes of schedules for sbs and vbs")
-    parser.add_argument("--processes", type=int, default=2, metavar="N", help="(%(default)s)")
+    parser.add_count("--workers", "processes that play (%(default)s)", default=2)
     parser.add_argument("--device", default="cpu", help="where hosts are trained (%(default)s)")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing after so long")
-    parser.add_argument(
-        "--out", type=Path, default=Path("bench"), metavar="DIR", help="rows go here (%(default)s)"
-    )
-    parser.add_quiet()
-    return parser
+    out = "rows go here (%(default)s)"
+    parser.add_argument("--out", type=Path, default=Path("bench"), metavar="DIR", help=out)
+    return _play(parser.parse(arguments))
 
 
 def _play(chosen: "Namespace") -> int:
-    if chosen.processes < 1:
-        raise BadInput(f"processes is {chosen.processes}; expected a whole number >= 1")
     plan = _plan(chosen)
-    from esper.benchmark import BenchMismatch, RowsError, read_bench
+    from esper.benchmark import read_bench
     from esper.benchmark.runner import LOST_PROCESS
     from esper.runs.bench import play
 
-    _use_one_thread()
-    tell = (lambda _: None) if chosen.quiet else _teller()
-    try:
-        stopped = play(plan, chosen.out, processes=chosen.processes, minutes=chosen.minutes, progress=tell)
-    except (BenchMismatch, RowsError) as error:
-        raise BadInput(str(error)) from None
+    use_one_thread()
+    stopped = play(
+        plan,
+        chosen.out,
+        processes=chosen.workers,
+        minutes=chosen.minutes,
+        progress=(lambda _: None) if chosen.quiet else show_progress,
+    )
     if stopped is not None:
         print(f"esper: stopped by {stopped}; the same command goes on from {chosen.out}", flush=True)
         return INTERRUPTED if stopped.startswith("SIG") else int(stopped == LOST_PROCESS)
@@ -90,38 +79,26 @@ def _play(chosen: "Namespace") -> int:
 
 
 def _plan(chosen: "Namespace") -> "BenchPlan":
-    from esper.cli.tasks import require_suite
+    from esper.runs.train import require_device, require_suite
 
     require_suite(chosen.suite)
-    _require_device(chosen.device)
-    from esper.benchmark import BenchRequest, ControllerError, PlanError, RowsError, plan_bench
+    require_device(chosen.device)
+    from esper.benchmark import BenchRequest, plan_bench
 
+    request = BenchRequest(
+        suite=chosen.suite,
+        arms=None if chosen.arms is None else tuple(chosen.arms),
+        seeds=chosen.seeds,
+        instances=chosen.instances,
+        controllers=_controllers(chosen.controller),
+        match=chosen.match,
+        outcomes=chosen.outcomes,
+        device=chosen.device,
+    )
     try:
-        return plan_bench(
-            BenchRequest(
-                suite=chosen.suite,
-                arms=None if chosen.arms is None else tuple(chosen.arms),
-                seeds=chosen.seeds,
-                instances=chosen.instances,
-                controllers=_controllers(chosen.controller),
-                match=chosen.match,
-                outcomes=chosen.outcomes,
-                device=chosen.device,
-            )
-        )
-    except (PlanError, ControllerError, RowsError, ValueError) as error:
+        return plan_bench(request)
+    except ValueError as error:
         raise BadInput(str(error)) from None
-
-
-def _require_device(device: str) -> None:
-    if device == "cpu":
-        return
-    import torch
-
-    if device.partition(":")[0] != "cuda":
-        raise BadInput(f"device is {device!r}; expected cpu, cuda or cuda:<number>")
-    if not torch.cuda.is_available():
-        raise BadInput(f"device is {device!r}, and torch finds no CUDA device; `esper doctor` tells")
 
 
 def _controllers(given: list[list[str]]) -> dict[str, list[Path]]:
@@ -139,55 +116,54 @@ def _controllers(given: list[list[str]]) -> dict[str, list[Path]]:
     return named
 
 
-def _teller() -> "Callable[[BenchProgress], None]":
-    """A line for each chunk."""
-
-    def tell(progress: "BenchProgress") -> None:
-        share = f"{progress.done:6,} of {progress.total:,} episodes"
-        if progress.latest is None:
-            print(f"{share} are there", flush=True)
-            return
-        arm, member, instance = progress.latest
-        left = "" if progress.seconds_left is None else f"  {_duration(progress.seconds_left)} left"
-        who = f"{arm} {member}" if member else arm
-        print(f"{share}{left}  {who} on {instance}", flush=True)
-
-    return tell
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+def show_progress(progress: "BenchProgress") -> None:
+    """Print a line for each chunk of episodes."""
+    share = f"{progress.done:6,} of {progress.total:,} episodes"
+    if progress.latest is None:
+        print(f"{share} are there", flush=True)
+        return
+    arm, member, instance = progress.latest
+    seconds, left = progress.seconds_left, ""
+    if seconds is not None:
+        left = f"  {seconds:.0f} s left" if seconds < 90 else f"  {seconds / 60:.0f} min left"
+    who = f"{arm} {member}" if member else arm
+    print(f"{share}{left}  {who} on {instance}", flush=True)
 
 
 # From the rows alone
 
 
-def _table(arguments: list[str]) -> int:
-    parser = VerbParser(
-        "bench table", "The table of a benchmark, from its rows alone.", "esper bench table bench"
-    )
+def _rows_parser(verb: str, summary: str, *shared: str) -> VerbParser:
+    parser = VerbParser(f"bench {verb}", summary, f"esper bench {verb} bench", *shared)
     parser.add_argument("folder", type=Path, metavar="DIR", help="where `esper bench --out` put the rows")
-    parser.add_json()
-    chosen = parser.parse_args(arguments)
-    made = _read(chosen.folder).tables
-    print(as_json(made) if chosen.json else tables_text(made))
+    return parser
+
+
+def _table(arguments: list[str]) -> int:
+    parser = _rows_parser("table", "The table of a benchmark, from its rows alone.", "json")
+    chosen = parser.parse(arguments)
+    from esper.benchmark import read_bench
+
+    tables = read_bench(chosen.folder).tables
+    print(as_json(tables) if chosen.json else tables_text(tables))
     return 0
 
 
 def _report(arguments: list[str]) -> int:
-    parser = VerbParser("bench report", "A page of a benchmark: one file.", "esper bench report bench")
-    parser.add_argument("folder", type=Path, metavar="DIR", help="where `esper bench --out` put the rows")
+    parser = _rows_parser("report", "A page of a benchmark: one file.")
     parser.add_argument("--out", type=Path, metavar="FILE", help="by default DIR/report.html")
-    chosen = parser.parse_args(arguments)
+    chosen = parser.parse(arguments)
+    from esper.benchmark import read_bench
     from esper.karn.report import write_report
 
     path = chosen.out or chosen.folder / "report.html"
-    write_report(_read(chosen.folder), path)
+    write_report(read_bench(chosen.folder), path)
     print(path)
     return 0
 
 
 def tables_text(made: "Sequence[BenchTable]") -> str:
+    """Every table with its verdict, as text."""
     from esper.benchmark import gate, verdict
 
     parts = [gate(made[0]), *verdict(made[0])]
@@ -226,18 +202,3 @@ def _lines(made: "BenchTable") -> str:
         "decisions",
     )
     return table(columns, rows)
-
-
-def _read(folder: Path) -> "BenchResult":
-    from esper.benchmark import RowsError, read_bench
-
-    try:
-        return read_bench(folder)
-    except RowsError as error:
-        raise BadInput(str(error)) from None
-
-
-def _use_one_thread() -> None:
-    import torch
-
-    torch.set_num_threads(1)

@@ -1,87 +1,118 @@
-"""What verbs print: aligned tables, or JSON."""
+"""What the verbs share: one parser, mistakes in one line, and results as an aligned table or JSON."""
 
 import argparse
-import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+import sys
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-if TYPE_CHECKING:
-    from pydantic import JsonValue
-
-
-# How a verb ends when something is not right.
-
+from esper.leyline.errors import EsperError
 
 BAD_INPUT = 2
 INTERRUPTED = 130
+RUNS = Path("runs")
+"""Folder of the runs, by default."""
 
 
-class BadInput(Exception):
-    """What was asked for cannot be done; the message is for the person who asked, in one line."""
+class BadInput(EsperError):
+    """An option or argument that cannot be used: the message names it, its value and what was expected."""
 
 
 def did_you_mean(given: str, known: Iterable[str], otherwise: str) -> str:
-    """A hint: what is spelled most like it, or something else to try."""
-    from difflib import get_close_matches
-
+    """The known name that is spelled most like the given one, as a hint; without one, another hint."""
     close = get_close_matches(given, list(known), n=1)
     return f"did you mean {close[0]}?" if close else otherwise
 
 
-# Parsing the options of a verb.
-
-
-RUNS = Path("runs")
-"""Where runs are kept unless something else is said."""
-
-
 class VerbParser(argparse.ArgumentParser):
-    """Options of one verb, with an example in its help; mistakes are told in one line."""
+    """The options of one verb. Its help ends with an example, its errors are `BadInput`.
 
-    def __init__(self, verb: str, summary: str, example: str, *, add_help: bool = True) -> None:
+    shared  options that several verbs have, among run, directory, quiet and json; run brings directory with it
+    """
+
+    def __init__(self, verb: str, summary: str, example: str, *shared: str) -> None:
         super().__init__(
             prog=f"esper {verb}",
             description=summary,
             epilog=f"example:\n  {example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
-            add_help=add_help,
         )
+        if "run" in shared:
+            self.add_argument("run", metavar="RUN", help="the name of a run, or the path of its folder")
+        if "run" in shared or "directory" in shared:
+            where = "where runs are kept (%(default)s)"
+            self.add_argument("--directory", type=Path, default=RUNS, metavar="FOLDER", help=where)
+        if "quiet" in shared:
+            self.add_argument("--quiet", action="store_true", help="print nothing unless something is wrong")
+        if "json" in shared:
+            self.add_argument(
+                "--json", action="store_true", help="print JSON, for programs, and nothing else"
+            )
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """What was chosen; an option that does not exist is refused with the nearest one that does."""
+        chosen, unknown = self.parse_known_args(arguments)
+        for argument in unknown:
+            flag, see = argument.partition("=")[0], f"see `{self.prog} --help`"
+            if flag.startswith("-"):
+                raise BadInput(
+                    f"there is no option {flag}; {did_you_mean(flag, self._option_string_actions, see)}"
+                )
+            raise BadInput(f"argument {argument!r} is one too many; {see}")
+        return chosen
 
     def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage and exiting."""
         raise BadInput(f"{message}; see `{self.prog} --help`")
 
-    def add_json(self) -> None:
-        self.add_argument("--json", action="store_true", help="print JSON, for programs")
+    def add_count(self, flag: str, help: str, *, least: int = 1, default: int | None = None) -> None:
+        """An option that takes a whole number of at least `least`."""
 
-    def add_quiet(self) -> None:
-        self.add_argument("--quiet", action="store_true", help="say nothing unless something is wrong")
+        def whole(text: str) -> int:
+            try:
+                number = int(text)
+            except ValueError:
+                number = least - 1
+            if number < least:
+                raise BadInput(f"{flag} is {text}; expected a whole number >= {least}")
+            return number
 
-    def add_run(self) -> None:
-        self.add_argument("run", metavar="RUN", help="the name of a run, or the path of its folder")
-        self.add_directory()
-
-    def add_directory(self) -> None:
-        self.add_argument(
-            "--directory", type=Path, default=RUNS, metavar="FOLDER", help="where runs are kept (%(default)s)"
-        )
+        self.add_argument(flag, type=whole, default=default, metavar="N", help=help)
 
 
 def find_run(given: str, directory: Path) -> Path:
-    """The folder of a run that was named, or pointed at."""
+    """The folder of a run, given by its name in `directory` or by its path."""
     for path in (directory / given, Path(given)):
         if given and (path / "config.json").is_file():
             return path
-    known = [path.name for path in sorted(directory.glob("*")) if (path / "config.json").is_file()]
+    known = [path.parent.name for path in sorted(directory.glob("*/config.json"))]
     hint = did_you_mean(given, known, "`esper runs` lists what is there")
     raise BadInput(f"there is no run {given!r} in {directory}; {hint}")
 
 
+def use_one_thread() -> None:
+    """One torch thread: hosts are small, so threads cost time, and how they split sums is in the last bits."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def note(message: str) -> None:
+    """One line on stderr, where stdout carries the answer."""
+    print(f"esper: {' '.join(message.split())}", file=sys.stderr, flush=True)
+
+
+def as_json(value: object) -> str:
+    """Strict JSON of dataclasses, pydantic models, paths and plain data; NaN and infinities are null."""
+    from pydantic_core import to_json
+
+    return to_json(value, indent=2, inf_nan_mode="null", bytes_mode="base64", fallback=str).decode()
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns side by side, numbers to the right; what is unknown is a dash."""
+    """Aligned columns, numbers to the right; None is a dash."""
     cells = [[_cell(value) for value in row] for row in rows]
     numeric = [all(_is_number(row[place]) for row in cells) for place in range(len(columns))]
     widths = [max([len(name), *(len(row[place]) for row in cells)]) for place, name in enumerate(columns)]
@@ -96,42 +127,17 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join([line(list(columns)), *(line(row) for row in cells)])
 
 
-def as_json(value: object) -> str:
-    return json.dumps(plain(value), indent=2, allow_nan=False)
-
-
-def plain(value: object) -> "JsonValue":
-    """Records as objects by field, paths as texts, and numbers that are none as null: JSON has no NaN."""
-    if value is None or isinstance(value, bool | int | str):
-        return str(value) if isinstance(value, str) else value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(each) for each in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    return str(value)
-
-
 def _cell(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = str(value)
-    # A text out of a record must not reach the terminal as a command to it.
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    # A text from a record must not reach the terminal as an escape sequence.
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(value))
 
 
 def _is_number(text: str) -> bool:
-    if text == "-":
-        return True
     try:
-        float(text)
+        return text == "-" or float(text) is not None
     except ValueError:
         return False
-    return True

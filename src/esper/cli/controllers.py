@@ -1,4 +1,4 @@
-"""`esper controllers`: what comes with Esper, and a run's controller as files."""
+"""`esper controllers`: list the shipped controllers, or export a run's controller to a folder."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,26 +17,25 @@ COLUMNS = (
     "licence",
     "what it is",
 )
+_EXAMPLE = "esper controllers export my-run --to my-controller --episodes 24"
 
 
 def run(arguments: list[str]) -> int:
+    """List the controllers, or export one; returns the exit code."""
     if arguments[:1] == ["export"]:
         return _export(arguments[1:])
     parser = VerbParser(
         "controllers",
         "List the controllers that come with Esper. `esper controllers export RUN --to FOLDER` makes one of a run.",
-        "esper controllers export my-run --to my-controller --episodes 24",
+        _EXAMPLE,
+        "json",
     )
-    parser.add_json()
-    chosen = parser.parse_args(arguments)
-    from esper.tamiyo.controller import ControllerError, read_card, shipped_controllers
+    chosen = parser.parse(arguments)
+    from esper.tamiyo.controller import read_card, shipped_controllers
 
-    try:
-        cards = [read_card(folder) for folder in shipped_controllers().values()]
-    except ControllerError as error:
-        raise BadInput(str(error)) from None
+    cards = [read_card(folder) for folder in shipped_controllers().values()]
     if chosen.json:
-        print(as_json([card.model_dump(mode="json") for card in cards]))
+        print(as_json(cards))
     elif not cards:
         print("none comes with this version; `esper controllers export RUN --to FOLDER` makes one of a run")
     else:
@@ -57,33 +56,23 @@ def _export(arguments: list[str]) -> int:
     parser = VerbParser(
         "controllers export",
         "Turn the best checkpoint of a run into a controller: a folder with weights and a card.",
-        "esper controllers export my-run --to my-controller --episodes 24",
+        _EXAMPLE,
+        "run",
+        "json",
     )
-    parser.add_run()
     parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="where to write it")
-    parser.add_argument("--name", help="what it is called; by default as the folder")
+    parser.add_argument("--name", help="its name; by default the folder's")
     parser.add_argument("--summary", default="", metavar="TEXT", help="one line on what it is")
     parser.add_argument("--licence", default="MIT", metavar="TEXT", help="its terms of use (%(default)s)")
-    parser.add_argument(
-        "--episodes", type=int, default=0, metavar="N", help="held-out episodes to put on its card (none)"
-    )
-    parser.add_json()
-    chosen = parser.parse_args(arguments)
-    if chosen.episodes < 0:
-        raise BadInput(f"episodes is {chosen.episodes}; expected a whole number >= 0")
+    parser.add_count("--episodes", "held-out episodes to put on its card (none)", least=0, default=0)
+    chosen = parser.parse(arguments)
     path = find_run(chosen.run, chosen.directory)
     from pydantic import ValidationError
 
-    from esper.nissa import RunError
     from esper.runs.ship import best_checkpoint, controller_of_run, with_evidence
-    from esper.simic.agent import CheckpointError
-    from esper.simic.config.errors import ConfigError
     from esper.simic.held_out import evaluate_controller
-    from esper.tamiyo.controller import ControllerError
 
     checkpoint = best_checkpoint(path)
-    if checkpoint is None:
-        raise BadInput(f"run {path} has no checkpoint to export; train it first")
     try:
         controller = controller_of_run(
             path,
@@ -99,10 +88,10 @@ def _export(arguments: list[str]) -> int:
     except ValidationError as error:
         first = error.errors()[0]
         raise BadInput(f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first['msg']}") from None
-    except (ConfigError, CheckpointError, ControllerError, RunError, OSError) as error:
+    except OSError as error:
         raise BadInput(str(error)) from None
     if chosen.json:
-        print(as_json(controller.card.model_dump(mode="json")))
+        print(as_json(controller.card))
     else:
         print(f"{checkpoint.stem} checkpoint of {path.name} is now the controller {chosen.to}")
     return 0

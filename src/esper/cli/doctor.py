@@ -4,30 +4,23 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 from esper.cli.common import VerbParser, as_json, table
 
-PACKAGES = (
-    "esper",
-    "torch",
-    "numpy",
-    "gymnasium",
-    "pydantic",
-    "tyro",
-    "duckdb",
-    "tensorboard",
-    "safetensors",
-)
+PACKAGES = ("esper", "torch", "numpy", "gymnasium", "pydantic", "duckdb", "tensorboard", "safetensors")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """One line of the report."""
+
     what: str
+    """What was looked at."""
     found: str
+    """What is there."""
     advice: str | None = None
     """What to do, where something can be better."""
     broken: bool = False
@@ -35,94 +28,73 @@ class Finding:
 
 
 def run(arguments: list[str]) -> int:
-    parser = VerbParser("doctor", "See what this machine has, and what is wrong with it.", "esper doctor")
-    parser.add_json()
-    chosen = parser.parse_args(arguments)
-    findings = examine()
+    """Print the findings; returns 1 if Esper cannot work here."""
+    summary = "See what this machine has, and what is wrong with it."
+    parser = VerbParser("doctor", summary, "esper doctor", "json")
+    chosen = parser.parse(arguments)
+    findings = [*_versions(), *_hardware(), *_data_sets(), _cache()]
     if chosen.json:
         print(as_json(findings))
     else:
-        print(
-            table(
-                ("what", "found", "advice"), ((each.what, each.found, each.advice or "") for each in findings)
-            )
-        )
+        rows = ((each.what, each.found, each.advice or "") for each in findings)
+        print(table(("what", "found", "advice"), rows))
     return int(any(each.broken for each in findings))
 
 
-def examine() -> list[Finding]:
-    return [*_versions(), *_processor(), *_cuda(), *_data_sets(), *_folders()]
-
-
-def _versions() -> list[Finding]:
-    findings = [Finding("python", platform.python_version(), None, sys.version_info < (3, 11))]
+def _versions() -> Iterator[Finding]:
+    yield Finding("python", platform.python_version(), None, sys.version_info < (3, 11))
     for package in PACKAGES:
         try:
-            findings.append(Finding(package, version(package)))
+            yield Finding(package, version(package))
         except PackageNotFoundError:
-            findings.append(Finding(package, "not installed", f"pip install {package}", broken=True))
-    return findings
+            yield Finding(package, "not installed", f"pip install {package}", broken=True)
 
 
-def _processor() -> list[Finding]:
+def _hardware() -> Iterator[Finding]:
     import torch
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    yield Finding("cores", f"{usable} usable of {os.cpu_count()}")
     threads = torch.get_num_threads()
     advice = "small hosts train fastest with OMP_NUM_THREADS=1 and workers" if threads > 1 else None
-    return [
-        Finding("cores", f"{usable} usable of {os.cpu_count()}"),
-        Finding("torch threads", str(threads), advice),
-    ]
-
-
-def _cuda() -> list[Finding]:
-    import torch
-
+    yield Finding("torch threads", str(threads), advice)
     if not torch.cuda.is_available():
-        return [Finding("CUDA", "no device", "--device cpu is the default")]
-    findings = []
+        yield Finding("CUDA", "no device", "--device cpu is the default")
+        return
     for index in range(torch.cuda.device_count()):
         device = torch.cuda.get_device_properties(index)
-        findings.append(Finding(f"cuda:{index}", f"{device.name}, {device.total_memory / 2**30:.0f} GiB"))
-    return findings
+        yield Finding(f"cuda:{index}", f"{device.name}, {device.total_memory / 2**30:.0f} GiB")
 
 
-def _data_sets() -> list[Finding]:
-    from esper.tolaria.data.images import FASHION_MNIST, MNIST, read_cifar10, read_idx_set
-
-    return [
-        _data_set(MNIST.name, lambda: read_idx_set(MNIST)),
-        _data_set(FASHION_MNIST.name, lambda: read_idx_set(FASHION_MNIST)),
-        _data_set("cifar10", read_cifar10),
-    ]
-
-
-def _data_set(name: str, read: Callable[[], object]) -> Finding:
-    from esper.tolaria.data.images import data_directory
+def _data_sets() -> Iterator[Finding]:
+    from esper.tolaria.data.images import FASHION_MNIST, MNIST, data_directory, read_cifar10, read_idx_set
     from esper.tolaria.data.splits import DatasetCorrupt, DatasetMissing
 
-    folder = data_directory(name)
-    try:
-        read()
-    except DatasetMissing:
-        return Finding(f"data: {name}", f"not in {folder}", "docs/tasks.md says what belongs there")
-    except (DatasetCorrupt, OSError) as error:
-        return Finding(f"data: {name}", f"damaged: {error}", "put the published files there again")
-    return Finding(f"data: {name}", f"in {folder}")
+    readers: dict[str, Callable[[], object]] = {
+        MNIST.name: lambda: read_idx_set(MNIST),
+        FASHION_MNIST.name: lambda: read_idx_set(FASHION_MNIST),
+        "cifar10": read_cifar10,
+    }
+    for name, read in readers.items():
+        what, folder = f"data: {name}", data_directory(name)
+        try:
+            read()
+        except DatasetMissing:
+            yield Finding(what, f"not in {folder}", "docs/tasks.md says what belongs there")
+        except (DatasetCorrupt, OSError) as error:
+            yield Finding(what, f"damaged: {error}", "put the published files there again")
+        else:
+            yield Finding(what, f"in {folder}")
 
 
-def _folders() -> list[Finding]:
+def _cache() -> Finding:
     from esper.tolaria.worlds.baselines import default_directory
 
-    return [_writable("cache", default_directory(), "set ESPER_CACHE to a folder that can be written")]
-
-
-def _writable(what: str, folder: Path, advice: str) -> Finding:
+    folder = default_directory()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
-            pass
+            return Finding("cache", f"{folder} can be written")
     except OSError as error:
-        return Finding(what, f"{folder} cannot be written: {error.strerror}", advice, broken=True)
-    return Finding(what, f"{folder} can be written")
+        advice = "set ESPER_CACHE to a folder that can be written"
+        return Finding("cache", f"{folder} cannot be written: {error.strerror}", advice, broken=True)

@@ -1,10 +1,10 @@
-"""`esper evaluate`: judge a controller, of a run or saved, on tasks it was not trained on."""
+"""`esper evaluate`: judge a controller, of a run or saved, on hosts it was not trained on."""
 
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.common import BadInput, VerbParser, as_json, find_run, table
+from esper.cli.common import VerbParser, as_json, find_run, table
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -12,49 +12,38 @@ if TYPE_CHECKING:
 
     from esper.simic.held_out import HeldOutScore
 
-
 EPISODES = 24
-"""Held-out episodes of a saved controller, unless something else is said."""
+"""Held-out episodes of a saved controller, by default."""
+_SUMMARY = """Judge a run's best controller, or a saved one (`esper controllers`), without learning, on the held-out
+instances of its suite or on another. A saved controller serves any suite; a run's own policy those with its slots.
+Rules play under the controller's menu and first_growth; in `esper bench` they are free."""
 
 
 def run(arguments: list[str]) -> int:
-    parser = VerbParser(
-        "evaluate",
-        "Judge a run's best controller, or a saved one, without learning, on the held-out cases of its suite or on\n"
-        "another. A saved controller serves any suite; a run's own policy those with its slots. Rules play\n"
-        "under the controller's menu and first_growth; in `esper bench` they are free.",
-        "esper evaluate my-run --task mnist1d:noise=0.2 --episodes 32",
-    )
-    parser.add_argument(
-        "run", metavar="RUN", help="the name or folder of a run, or of a controller (`esper controllers`)"
-    )
-    parser.add_directory()
+    """Evaluate a controller and the rules beside it; returns the exit code."""
+    example = "esper evaluate my-run --task mnist1d:noise=0.2 --episodes 32"
+    parser = VerbParser("evaluate", _SUMMARY, example, "run", "json")
     parser.add_argument(
         "--task", metavar="CASE", help="a suite or a task instance; by default the run's own suite"
     )
-    parser.add_argument(
-        "--episodes", type=int, metavar="N", help="how many; by default the run's eval_episodes, or 24"
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of hosts and cases (%(default)s)")
-    parser.add_json()
-    chosen = parser.parse_args(arguments)
-    if chosen.episodes is not None and chosen.episodes < 1:
-        raise BadInput(f"episodes is {chosen.episodes}; expected a whole number >= 1")
+    parser.add_count("--episodes", "how many; by default the run's eval_episodes, or 24")
+    parser.add_count("--seed", "rng seed of hosts and instances (%(default)s)", least=0, default=0)
+    chosen = parser.parse(arguments)
     if chosen.task is not None:
-        from esper.cli.tasks import require_suite
+        from esper.runs.train import require_suite
 
         require_suite(chosen.task)
-    judged, scores = _judge_controller(chosen) if _is_controller(chosen) else _judge_run(chosen)
+    title, scores = _judge_controller(chosen) if _is_controller(chosen) else _judge_run(chosen)
     if chosen.json:
         print(as_json(scores))
     else:
-        print(judged)
+        print(title)
         print(score_table(scores))
     return 0
 
 
 def _is_controller(chosen: "Namespace") -> bool:
-    """A run of that name comes first: it is what was trained here."""
+    """Whether it names a controller; a run of the same name, which was trained here, goes first."""
     if any((place / "config.json").is_file() for place in (chosen.directory / chosen.run, Path(chosen.run))):
         return False
     from esper.tamiyo.controller import CARD, shipped_controllers
@@ -64,69 +53,54 @@ def _is_controller(chosen: "Namespace") -> bool:
 
 def _judge_controller(chosen: "Namespace") -> "tuple[str, Sequence[HeldOutScore]]":
     from esper.simic.held_out import evaluate_controller
-    from esper.tamiyo.controller import Controller, ControllerError
+    from esper.tamiyo.controller import Controller
 
-    try:
-        controller = Controller.load(chosen.run)
-    except ControllerError as error:
-        raise BadInput(str(error)) from None
+    controller = Controller.load(chosen.run)
+    episodes = chosen.episodes or EPISODES
     scores = evaluate_controller(
-        controller,
-        name=chosen.task,
-        episodes=chosen.episodes or EPISODES,
-        seed=chosen.seed,
-        tell=_playing(chosen.episodes or EPISODES),
+        controller, name=chosen.task, episodes=episodes, seed=chosen.seed, tell=_progress(episodes)
     )
-    return (
-        f"controller {controller.card.name} on {chosen.task or controller.card.training.suite}, held out",
-        scores,
-    )
+    suite = chosen.task or controller.card.training.suite
+    return f"controller {controller.card.name} on {suite}, held out", scores
 
 
 def _judge_run(chosen: "Namespace") -> "tuple[str, Sequence[HeldOutScore]]":
     path = find_run(chosen.run, chosen.directory)
     from esper.runs.ship import best_checkpoint
-    from esper.simic.agent import CheckpointError
-    from esper.simic.config.errors import ConfigError
     from esper.simic.config.training_config import TrainingConfig
-    from esper.simic.held_out import UnfitCaseError, evaluate_checkpoint
+    from esper.simic.held_out import evaluate_checkpoint
 
     checkpoint = best_checkpoint(path)
-    if checkpoint is None:
-        raise BadInput(f"run {path} has no checkpoint to judge; train it first")
-    try:
-        config = TrainingConfig.load(path / "config.json")
-        scores = evaluate_checkpoint(
-            config,
-            checkpoint,
-            name=chosen.task,
-            episodes=chosen.episodes or config.eval_episodes,
-            seed=chosen.seed,
-            tell=_playing(chosen.episodes or config.eval_episodes),
-        )
-    except (ConfigError, CheckpointError, UnfitCaseError) as error:
-        raise BadInput(str(error)) from None
+    config = TrainingConfig.load(path / "config.json")
+    episodes = chosen.episodes or config.eval_episodes
+    scores = evaluate_checkpoint(
+        config,
+        checkpoint,
+        name=chosen.task,
+        episodes=episodes,
+        seed=chosen.seed,
+        tell=_progress(episodes),
+    )
     return f"{checkpoint.stem} checkpoint of {path.name} on {chosen.task or config.suite}, held out", scores
 
 
-def _playing(episodes: int) -> "Callable[[str], None]":
-    """Says on stderr who is at it: each may take a minute, and stdout is for the answer."""
+def _progress(episodes: int) -> "Callable[[str], None]":
+    """Prints on stderr which policy plays: each may take a minute, and stdout is for the answer."""
     return lambda policy: print(f"  {policy} plays {episodes} episodes", file=sys.stderr, flush=True)
 
 
 def score_table(scores: "Sequence[HeldOutScore]") -> str:
     """One line a policy; gains are paired with waiting, intervals 95 %."""
+    columns = ("policy", "utility", "gain over waiting", "test accuracy", "added parameters", "episodes")
     rows = [
         (
             score.policy,
             f"{score.utility:.3f}",
             f"{score.gain:+.3f} [{score.gain_low:+.3f}, {score.gain_high:+.3f}]",
-            "-" if score.test_accuracy is None else f"{score.test_accuracy:.3f}",
-            "-" if score.added_parameters is None else f"{score.added_parameters:,.0f}",
-            str(score.episodes),
+            None if score.test_accuracy is None else f"{score.test_accuracy:.3f}",
+            None if score.added_parameters is None else f"{score.added_parameters:,.0f}",
+            score.episodes,
         )
         for score in scores
     ]
-    return table(
-        ("policy", "utility", "gain over waiting", "test accuracy", "added parameters", "episodes"), rows
-    )
+    return table(columns, rows)

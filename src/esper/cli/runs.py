@@ -1,6 +1,6 @@
-"""`esper runs`: the runs and how they stand."""
+"""`esper runs`: the runs in a folder and the state of each."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from esper.cli.common import VerbParser, as_json, table
 
@@ -8,12 +8,10 @@ COLUMNS = ("run", "standing", "rounds", "started", "lasted")
 
 
 def run(arguments: list[str]) -> int:
-    parser = VerbParser(
-        "runs", "List the runs in a folder, and how each stands.", "esper runs --directory runs"
-    )
-    parser.add_directory()
-    parser.add_json()
-    chosen = parser.parse_args(arguments)
+    """List runs; returns the exit code."""
+    summary = "List the runs in a folder, and how each stands."
+    parser = VerbParser("runs", summary, "esper runs --directory runs", "directory", "json")
+    chosen = parser.parse(arguments)
     from esper.nissa import list_runs
 
     listings = list_runs(chosen.directory)
@@ -34,9 +32,5 @@ def _moment(seconds: float | None) -> str | None:
     return None if seconds is None else f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"
 
 
-def _length(seconds: float | None) -> str | None:
-    if seconds is None:
-        return None
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"
+def _length(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=round(seconds))

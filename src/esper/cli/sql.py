@@ -1,27 +1,23 @@
-"""`esper sql`: a question to a run's record."""
+"""`esper sql`: query a run's record."""
 
-from esper.cli.common import BadInput, VerbParser, as_json, find_run, table
+from esper.cli.common import VerbParser, as_json, find_run, table
 
 
 def run(arguments: list[str]) -> int:
+    """Print the answer to one query; returns the exit code."""
     parser = VerbParser(
         "sql",
-        "Ask a run's record a question. Tables: runs, rounds, episodes, decisions, seeds, anomalies, evaluations,\n"
-        "events; `describe rounds` lists the columns of one.",
+        "Query a run's record. Tables: runs, rounds, episodes, decisions, seeds, anomalies, evaluations, events;\n"
+        "`describe rounds` lists the columns of one.",
         'esper sql my-run "select round, mean_gain, approx_kl from rounds order by round desc limit 5"',
+        "run",
+        "json",
     )
-    parser.add_run()
     parser.add_argument("sql", metavar="SQL", help="one SELECT")
-    parser.add_json()
-    chosen = parser.parse_args(arguments)
-    path = find_run(chosen.run, chosen.directory)
-    from esper.karn.sql import QueryError, query
-    from esper.nissa import RunError
+    chosen = parser.parse(arguments)
+    from esper.karn.sql import query
 
-    try:
-        answer = query(path, chosen.sql)
-    except (QueryError, RunError) as error:
-        raise BadInput(str(error)) from None
+    answer = query(find_run(chosen.run, chosen.directory), chosen.sql)
     if chosen.json:
         print(as_json([dict(zip(answer.columns, row, strict=True)) for row in answer.rows]))
     else:

@@ -1,107 +1,46 @@
-"""`esper train`: train a controller, and record it."""
+"""`esper train`: train a controller and record the run. Every field of `TrainingConfig` is a flag."""
 
 import contextlib
-import io
-from dataclasses import dataclass, field, fields
+import sys
+from argparse import SUPPRESS, BooleanOptionalAction, Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import Annotated, get_args, get_origin
+from types import NoneType
+from typing import TYPE_CHECKING, get_args, get_origin
 
-import tyro
-from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
-
-from esper.cli import train as train_options
-from esper.cli.common import BadInput, VerbParser, did_you_mean
+from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, note, table, use_one_thread
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.files import read_settings
 from esper.simic.config.presets import PRESETS, preset_settings
 from esper.simic.config.training_config import TrainingConfig
 
-# The options of `esper train`: every setting is a flag. Flags win over a file, a file over a preset.
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
+    from esper.simic.reports import News, Progress
 
-_DESCRIPTION = """Train a controller. Flags win over a file, a file over a preset.
-
-presets:
-{presets}
-
-examples:
-  esper train --preset demo
+GAVE_UP = 1
+_SETTINGS: "dict[str, FieldInfo]" = TrainingConfig.__pydantic_fields__  # type: ignore[attr-defined]
+_METAVARS = {int: "N", float: "X", Path: "FOLDER"}
+_EXAMPLES = """esper train --preset demo
   esper train --preset cpu --rounds 200 --anomaly-max-ratio-threshold 4 --run-name first
-  esper train --config my.toml --suite mnist1d:noise=0.2 --entropy-coef-per-head op 0.1 slot 0.05
-"""
+  esper train --config my.toml --suite mnist1d:noise=0.2 --entropy-coef-per-head op 0.1 slot 0.05"""
 
 
-@dataclass(frozen=True, slots=True)
-class TrainOptions:
-    preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Start from a preset's settings."""
-    config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Start from the settings in a .json, .toml or .yaml file."""
-    quiet: bool = False
-    """Say nothing unless something is wrong."""
-    json: bool = False
-    """Print the result as JSON, for programs, and nothing else."""
-    settings: tyro.conf.OmitArgPrefixes[TrainingConfig] = field(default_factory=TrainingConfig)
-    """Every setting of the run."""
+def run(arguments: list[str]) -> int:
+    """Train a new run; returns the exit code."""
+    config, chosen = parse(arguments)
+    from esper.runs.train import with_name
+
+    return train_recorded(with_name(config), quiet=chosen.quiet, json=chosen.json)
 
 
-def parse(arguments: list[str]) -> TrainOptions:
-    _require_known(arguments)
-    try:
-        start = TrainOptions(settings=TrainingConfig.of(_base(arguments)))
-    except ConfigError as error:
-        raise BadInput(str(error)) from None
-    if {"-h", "--help"} & set(arguments):
-        return _read(["--help"], start)
-    told = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
-            return _read(arguments, start)
-    except SystemExit:
-        raise BadInput(f"{_finding(told.getvalue())}; see `esper train --help`") from None
-
-
-def _read(arguments: list[str], start: TrainOptions) -> TrainOptions:
-    return tyro.cli(
-        TrainOptions,
-        prog="esper train",
-        description=_description(),
-        args=arguments,
-        default=start,
-        config=(tyro.conf.EnumChoicesFromValues,),
-        registry=_REGISTRY,
-    )
-
-
-_REGISTRY = ConstructorRegistry()
-
-
-@_REGISTRY.primitive_rule
-def _pairs(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, float]] | None:
-    """A table is one flag with names and numbers in turn; by itself tyro makes a flag of each name in a preset's."""
-    if get_origin(info.type) is not dict or get_args(info.type)[0] is not str:
-        return None
-    return PrimitiveConstructorSpec(
-        nargs="*",
-        metavar="[NAME NUMBER [...]]",
-        instance_from_str=_table,
-        is_instance=lambda value: isinstance(value, dict),
-        str_from_instance=lambda table: [word for pair in table.items() for word in map(str, pair)],
-    )
-
-
-def _table(words: list[str]) -> dict[str, float]:
-    if len(words) % 2:
-        raise ValueError(f"{words[-1]!r} is one too many; expected names and numbers in turn")
-    return {name: float(number) for name, number in zip(words[::2], words[1::2], strict=True)}
-
-
-def _base(arguments: list[str]) -> dict[str, object]:
-    """The settings that flags are put on top of."""
-    peek = VerbParser("train", "", "", add_help=False)
-    peek.add_argument("--preset")
-    peek.add_argument("--config", type=Path)
-    chosen, _ = peek.parse_known_args(arguments)
+def parse(arguments: Sequence[str]) -> tuple[TrainingConfig, Namespace]:
+    """The settings, and the options that are no settings. Flags win over a file, a file over a preset."""
+    chosen = _parser().parse([_dashed(argument) for argument in arguments])
     settings = {} if chosen.preset is None else dict(preset_settings(chosen.preset))
     if chosen.config is not None:
         try:
@@ -109,42 +48,124 @@ def _base(arguments: list[str]) -> dict[str, object]:
             TrainingConfig.of(settings)
         except ConfigError as error:
             raise ConfigError(f"{chosen.config}: {error}") from None
-    return settings
+    flags = {
+        name: _pairs(name, value) if isinstance(value, list) else value
+        for name, value in vars(chosen).items()
+        if name in _SETTINGS
+    }
+    return TrainingConfig.of({**settings, **flags}), chosen
 
 
-def _require_known(arguments: list[str]) -> None:
-    """Name an option that there is not, and the nearest that there is."""
-    known = {each.name for kind in (TrainOptions, TrainingConfig) for each in fields(kind)} - {"settings"}
-    flags = {f"--{name.replace('_', '-')}" for name in known | {"help"}}
-    for argument in arguments:
-        flag = argument.partition("=")[0].replace("_", "-")
-        if flag.startswith("--") and flag not in flags and flag.replace("--no-", "--", 1) not in flags:
-            raise BadInput(
-                f"there is no option {flag}; {did_you_mean(flag, flags, 'see `esper train --help`')}"
-            )
-
-
-def _finding(told: str) -> str:
-    """What is wrong, out of what tyro says where there is no terminal: a title, a rule, the finding, a rule, help."""
-    sections: list[list[str]] = [[]]
-    for line in told.splitlines():
-        if line.strip(" -"):
-            sections[-1].append(line.strip())
-        elif line.strip():
-            sections.append([])
-    return " ".join(sections[1]).removeprefix("Error parsing settings: ").rstrip(".")
-
-
-def _description() -> str:
+def _parser() -> VerbParser:
     width = max(map(len, PRESETS))
-    return _DESCRIPTION.format(
-        presets="\n".join(f"  {name:{width}}  {preset.purpose}" for name, preset in PRESETS.items())
+    presets = "\n".join(f"  {name:{width}}  {preset.purpose}" for name, preset in PRESETS.items())
+    parser = VerbParser(
+        "train",
+        f"Train a controller. Flags win over a file, a file over a preset.\n\npresets:\n{presets}",
+        _EXAMPLES,
+        "quiet",
+        "json",
     )
+    parser.add_argument("--preset", metavar="NAME", help="start from a preset's settings")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="start from the settings in a .json, .toml or .yaml file"
+    )
+    for name, field in _SETTINGS.items():
+        _add_setting(parser, name, field)
+    return parser
 
 
-def run(arguments: list[str]) -> int:
-    options = train_options.parse(arguments)
-    from esper.cli.training import Report, train_recorded
-    from esper.runs.train import with_name
+def _add_setting(parser: VerbParser, name: str, field: "FieldInfo") -> None:
+    """A flag for one field. Its value is checked by `TrainingConfig`, so that there is one message for a mistake."""
+    flag, kinds = f"--{name.replace('_', '-')}", get_args(field.annotation) or (field.annotation,)
+    default = field.get_default(call_default_factory=True)
+    help_text = f"{field.description} ({default})".replace("%", "%%")
+    if bool in kinds:
+        parser.add_argument(flag, action=BooleanOptionalAction, default=SUPPRESS, help=help_text)
+    elif get_origin(field.annotation) is dict:
+        parser.add_argument(flag, nargs="*", default=SUPPRESS, metavar="NAME NUMBER", help=help_text)
+    else:
+        choices = list(kinds[0]) if isinstance(kinds[0], type) and issubclass(kinds[0], Enum) else kinds
+        named = "{" + ",".join(map(str, choices)) + "}" if isinstance(choices[0], str) else "TEXT"
+        parser.add_argument(
+            flag,
+            type=partial(_value, kinds),
+            default=SUPPRESS,
+            metavar=_METAVARS.get(kinds[0], named),
+            help=help_text,
+        )
 
-    return train_recorded(with_name(options.settings), Report(quiet=options.quiet, json=options.json))
+
+def _value(kinds: Sequence[object], text: str) -> object:
+    """A text as the kind of value that a setting has; left as it is where it is none, for the config to refuse."""
+    if NoneType in kinds and text == "None":
+        return None
+    for kind in (int, float):
+        if kind in kinds:
+            with contextlib.suppress(ValueError):
+                return kind(text)
+    return text
+
+
+def _pairs(name: str, words: list[str]) -> dict[str, object]:
+    """Names and numbers in turn make a table: `op 0.1 slot 0.05`."""
+    if len(words) % 2:
+        raise BadInput(f"{name}: {words[-1]!r} is one too many; expected names and numbers in turn")
+    return {name: _value((float,), number) for name, number in zip(words[::2], words[1::2], strict=True)}
+
+
+def _dashed(argument: str) -> str:
+    """--run_name=my_run is --run-name=my_run."""
+    flag, equals, value = argument.partition("=")
+    return f"{flag.replace('_', '-')}{equals}{value}" if flag.startswith("--") else argument
+
+
+# What `esper train` and `esper resume` share
+
+
+def train_recorded(config: TrainingConfig, *, quiet: bool, json: bool, resume: bool = False) -> int:
+    """Train a run that has its name, showing how far it is; returns the exit code."""
+    from esper.runs.train import require_trainable, train
+    from esper.simic.agent import NonFiniteUpdateError
+
+    use_one_thread()
+    assert config.run_name is not None
+    run = config.run_directory / config.run_name
+    silent = quiet or json
+    try:
+        require_trainable(config)
+        if not silent:
+            print(f"{'resuming' if resume else 'run'} {run}", flush=True)
+        with _following(config.rounds, silent=silent) as progress:
+            result = train(config, resume=resume, progress=progress)
+    except KeyboardInterrupt:
+        note(f"interrupted; `esper resume {run}` goes on")
+        return INTERRUPTED
+    except NonFiniteUpdateError as error:
+        note(str(error))
+        return GAVE_UP
+    if json:
+        print(as_json(result))
+    elif not quiet:
+        print(table(("result", ""), list(asdict(result).items())))
+    if result.interrupted is not None:
+        note(f"stopped by {result.interrupted}; `esper resume {run}` goes on")
+        return INTERRUPTED
+    return 0
+
+
+@contextlib.contextmanager
+def _following(rounds: int, *, silent: bool) -> "Iterator[Progress]":
+    """A live picture at a terminal, lines elsewhere."""
+    from esper.karn.console import LiveConsole, line_of
+
+    def line(news: "News") -> None:
+        text = line_of(news)
+        if text is not None and not silent:
+            print(text, flush=True)
+
+    if silent or not sys.stdout.isatty():
+        yield line
+        return
+    with LiveConsole(rounds) as console:
+        yield console.show

@@ -23,12 +23,12 @@ from esper.tamiyo.controller import (
 from esper.tamiyo.growth_policy import GrowthPolicy
 
 
-def best_checkpoint(run: Path) -> Path | None:
-    """What a run is judged and used by: its best checkpoint, or its last if none was judged."""
+def best_checkpoint(run: Path) -> Path:
+    """The checkpoint that a run is judged and used by: its best, or its last if none was judged."""
     for name in ("best.pt", "last.pt"):
         if (run / "checkpoints" / name).exists():
             return run / "checkpoints" / name
-    return None
+    raise RunError(f"run {run} has no checkpoint; train it first")
 
 
 def controller_of_run(

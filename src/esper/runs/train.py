@@ -62,18 +62,23 @@ def require_trainable(config: TrainingConfig) -> None:
         raise ConfigError(
             "run_wandb is on, and the package wandb is not installed: pip install 'esper[wandb]'"
         )
-    if config.device == "cpu":
-        return
-    import torch
-
-    if config.suite in TOY_SUITES:
+    if config.device != "cpu" and config.suite in TOY_SUITES:
         raise ConfigError(
             f"device is {config.device!r}; the toy has nothing to compute there, expected 'cpu'"
         )
+    require_device(config.device)
+
+
+def require_device(device: str) -> None:
+    """Raise ConfigError for a device that this machine does not have."""
+    if device == "cpu":
+        return
+    import torch
+
+    if device.partition(":")[0] != "cuda":
+        raise ConfigError(f"device is {device!r}; expected cpu, cuda or cuda:<number>")
     if not torch.cuda.is_available():
-        raise ConfigError(
-            f"device is {config.device!r}, and torch finds no CUDA device; `esper doctor` tells"
-        )
+        raise ConfigError(f"device is {device!r}, and torch finds no CUDA device; see `esper doctor`")
 
 
 def require_suite(name: str) -> None:

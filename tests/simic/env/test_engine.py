@@ -14,6 +14,7 @@ import torch
 from gymnasium.utils.env_checker import check_env
 
 import esper
+from esper.envs import SUITES
 from esper.simic.env import GrowthVectorEnv, make_env, make_single_env
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.rules import RULE_POLICIES, rule_policy
@@ -125,15 +126,15 @@ def _options(name: str) -> dict[str, object]:
 
 
 def test_check_env_passes_on_digits() -> None:
-    env = gymnasium.make("esper/Growth-digits-v0", reward=RewardConfig(control_variate=False))
+    env = gymnasium.make("esper.envs:esper/Growth-digits-v0", reward=RewardConfig(control_variate=False))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*render", category=UserWarning)
         check_env(env.unwrapped, skip_render_check=True)
 
 
 def test_every_registered_suite_can_be_made_and_stepped() -> None:
-    for env_id in sorted(name for name in gymnasium.registry if name.startswith("esper/")):
-        env = gymnasium.make(env_id, reward=RewardConfig(control_variate=False))
+    for suite in SUITES:
+        env = gymnasium.make(f"esper/Growth-{suite}-v0", reward=RewardConfig(control_variate=False))
         env.reset(seed=0)
         observation, *_ = env.step(env.unwrapped.sample_legal(np.random.default_rng(0)))  # type: ignore[attr-defined]
         assert env.observation_space.contains(observation)

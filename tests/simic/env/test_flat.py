@@ -64,7 +64,7 @@ def test_what_is_no_choice_or_no_growth_env_is_named() -> None:
         with pytest.raises(ValueError, match=rf"action is {action}; expected 0\.\.21"):
             env.step(np.int64(action))
     with pytest.raises(TypeError, match=r"env is OrderEnforcing; expected a GrowthEnv: gymnasium\.make"):
-        FlatGrowthEnv(gym.make("esper/Growth-toy-v0"))  # type: ignore[arg-type]
+        FlatGrowthEnv(gym.make("esper.envs:esper/Growth-toy-v0"))  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

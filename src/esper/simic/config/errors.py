@@ -13,8 +13,8 @@ from esper.simic.config.ranges import Expected
 
 T = TypeVar("T")
 
-CHECKED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-"""How pydantic checks a dataclass of settings: no conversions, no unknown names."""
+CHECKED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+"""How pydantic checks a dataclass of settings: no conversions, no unknown names. Docstrings are the flags' help."""
 
 
 class ConfigError(EsperError, ValueError):
