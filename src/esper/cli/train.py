@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
 GAVE_UP = 1
 _SETTINGS: "dict[str, FieldInfo]" = TrainingConfig.__pydantic_fields__  # type: ignore[attr-defined]
+_MEANINGS = {
+    name: field.description
+    for base in TrainingConfig.__mro__
+    for name, field in vars(base).get("__pydantic_fields__", {}).items()
+    if field.description  # pydantic keeps an inherited field's docstring in the class it is written in
+}
 _METAVARS = {int: "N", float: "X", Path: "FOLDER"}
 _EXAMPLES = """esper train --preset demo
   esper train --preset cpu --rounds 200 --anomaly-max-ratio-threshold 4 --run-name first
@@ -66,6 +72,7 @@ def _parser() -> VerbParser:
         "quiet",
         "json",
     )
+    parser.usage = "esper train [--preset NAME] [--config FILE] [--SETTING VALUE ...] [--quiet] [--json]"
     parser.add_argument("--preset", metavar="NAME", help="start from a preset's settings")
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="start from the settings in a .json, .toml or .yaml file"
@@ -79,7 +86,7 @@ def _add_setting(parser: VerbParser, name: str, field: "FieldInfo") -> None:
     """A flag for one field. Its value is checked by `TrainingConfig`, so that there is one message for a mistake."""
     flag, kinds = f"--{name.replace('_', '-')}", get_args(field.annotation) or (field.annotation,)
     default = field.get_default(call_default_factory=True)
-    help_text = f"{field.description} ({default})".replace("%", "%%")
+    help_text = f"{_MEANINGS[name]} ({default})".replace("%", "%%")
     if bool in kinds:
         parser.add_argument(flag, action=BooleanOptionalAction, default=SUPPRESS, help=help_text)
     elif get_origin(field.annotation) is dict:
