@@ -101,7 +101,8 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
 def test_no_verbs_help_imports_torch() -> None:
     code = (
         "import sys; from esper.cli import VERBS, main; "
-        "[main([*verb.split(), '--help']) for verb in [*VERBS, 'bench table', 'bench report', 'controllers export']]; "
+        "verbs = [*VERBS, 'bench table', 'bench report', 'controllers export']; "
+        "[main([*verb.split(), '--help']) for verb in verbs]; "
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
