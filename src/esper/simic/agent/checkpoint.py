@@ -39,13 +39,6 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     return checkpoint
 
 
-def require_same_keys(path: Path, ours: Mapping[str, object], theirs: Mapping[str, object]) -> None:
-    """Raise unless the checkpoint has exactly the parts that this code saves."""
-    if set(ours) != set(theirs):
-        missing, unknown = sorted(set(ours) - set(theirs)), sorted(set(theirs) - set(ours))
-        raise CheckpointError(f"{path}: the checkpoint lacks {missing} and has unknown {unknown}")
-
-
 def require_same_values(path: Path, ours: Mapping[str, object], theirs: object) -> None:
     """Raise unless every field is equal."""
     for field, value in ours.items():
@@ -56,25 +49,25 @@ def require_same_values(path: Path, ours: Mapping[str, object], theirs: object) 
 
 def require_same_form(path: Path, part: str, ours: object, theirs: object) -> None:
     """Raise unless both have the same names, with tensors of the same shape and type, or the same type."""
-    here, there = forms(ours), forms(theirs)
-    for name in sorted({*here, *there}):
-        pair = [form.get(name, "missing") for form in (there, here)]
-        if pair[0] != pair[1]:
+    ours_by_name, theirs_by_name = _forms(ours), _forms(theirs)
+    for name in sorted({*ours_by_name, *theirs_by_name}):
+        here, there = ours_by_name.get(name, "missing"), theirs_by_name.get(name, "missing")
+        if here != there:
             raise CheckpointError(
-                f"{path}: the checkpoint does not fit this agent's {part}: {name or part} is {pair[0]} "
-                f"there, {pair[1]} here"
+                f"{path}: the checkpoint does not fit this agent's {part}: {name or part} is {there} "
+                f"there, {here} here"
             )
 
 
-def forms(state: object, name: str = "") -> dict[str, str]:
-    """What is found under each dotted name."""
+def _forms(state: object, name: str = "") -> dict[str, str]:
+    """dotted name -> dtype and shape of the tensor under it, or the type of what is not one."""
     if isinstance(state, Tensor):
         return {name: f"{state.dtype} {tuple(state.shape)}"}
     if not isinstance(state, Mapping):
         return {name: type(state).__name__}
     found = {}
     for key, value in state.items():
-        found.update(forms(value, f"{name}.{key}" if name else str(key)))
+        found.update(_forms(value, f"{name}.{key}" if name else str(key)))
     return found
 
 
@@ -96,9 +89,11 @@ def optimizer_state(path: Path, optimizer: torch.optim.Adam, saved: object) -> d
     return {"state": saved["state"], "param_groups": groups}
 
 
-def generator_from(path: Path, name: str, state: object, device: torch.device) -> torch.Generator:
-    """A generator that goes on from `state`; one of another kind of device only seeds it."""
-    generator = torch.Generator(device)
+def generator_from(
+    path: Path, checkpoint: Mapping[str, object], name: str, device: torch.device
+) -> torch.Generator:
+    """A generator that goes on from the state saved as `name`; one of another kind of device only seeds it."""
+    generator, state = torch.Generator(device), checkpoint[name]
     if not isinstance(state, Tensor) or state.dtype != torch.uint8 or state.dim() != 1:
         raise CheckpointError(f"{path}: the checkpoint's {name} is not the state of a generator")
     state = state.cpu()

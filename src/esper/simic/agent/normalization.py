@@ -1,82 +1,87 @@
-"""Running statistics with the state of a PyTorch module's: what is saved is what is needed, as copies."""
+"""Running statistics of observations and rewards; their state is what is needed to go on, as copies."""
+
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 
-class RunningMeanStd:
+class _Statistics:
+    """float64 tensors on one device, saved and loaded by name as a PyTorch module does."""
+
+    __slots__ = ("count", "mean")
+    names: ClassVar[tuple[str, ...]]
+
+    def __init__(self, shape: tuple[int, ...], device: torch.device | str) -> None:
+        self.mean = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.count = torch.zeros((), dtype=torch.float64, device=device)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Copies of the statistics, by name."""
+        return {name: getattr(self, name).clone() for name in self.names}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take over the statistics in `state`, on the own device; ValueError unless names and shapes are the same."""
+        if set(state) != set(self.names):
+            owner, known = type(self).__name__, sorted(self.names)
+            raise ValueError(f"{owner} state has keys {sorted(state)}; expected exactly {known}")
+        for name, own in self.state_dict().items():
+            if state[name].shape != own.shape:
+                raise ValueError(f"{name} has shape {tuple(state[name].shape)}; expected {tuple(own.shape)}")
+        for name in self.names:
+            setattr(self, name, state[name].to(self.mean.device).clone())
+
+
+class RunningMeanStd(_Statistics):
     """Mean and variance of everything seen, per feature, by merging batch moments (Chan et al., 1979).
 
     With no data it is the identity: mean 0, variance 1, count 0.
     """
 
-    __slots__ = ("_scale", "count", "mean", "var")
+    __slots__ = ("var",)
+    names = ("mean", "var", "count")
 
     def __init__(self, shape: tuple[int, ...] = (), device: torch.device | str = "cpu") -> None:
-        self.mean = torch.zeros(shape, dtype=torch.float64, device=device)
-        self.var = torch.ones(shape, dtype=torch.float64, device=device)
-        self.count = torch.zeros((), dtype=torch.float64, device=device)
-        self._scale: tuple[Tensor, Tensor] | None = None
+        super().__init__(shape, device)
+        self.var = torch.ones_like(self.mean)
 
     @torch.inference_mode()
     def update(self, batch: Tensor, valid: Tensor | None = None) -> None:
-        """Take in the finite rows of a batch (n, *shape), where `valid` (n,) bool if given."""
+        """Take in the finite rows of a batch (n, *shape), where `valid` (n,) bool if given; none change nothing."""
         if batch.shape[1:] != self.mean.shape:
             raise ValueError(f"batch has shape {tuple(batch.shape)}; expected (n, *{tuple(self.mean.shape)})")
         if batch.shape[0] == 0:
             return
         batch = batch.to(self.mean.device, torch.float64)
         kept = torch.isfinite(batch).reshape(batch.shape[0], -1).all(1)
-        self.merge(*_moments(batch, kept if valid is None else kept & valid))
-
-    @torch.inference_mode()
-    def merge(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
-        """Take in `count` samples known by their moments; none change nothing."""
-        total = self.count + count
-        share = count / total.clamp_min(1.0)
+        mean, var, added = _moments(batch, kept if valid is None else kept & valid)
+        total = self.count + added
+        share = added / total.clamp_min(1.0)
         delta = mean - self.mean
         merged = self.var * (1 - share) + var * share + delta.square() * share * (1 - share)
         self.mean = self.mean + delta * share
-        self.var = torch.where(count > 0, merged, self.var)
+        self.var = torch.where(added > 0, merged, self.var)
         self.count = total
-        self._scale = None
 
     @torch.inference_mode()
     def normalize(self, x: Tensor, *, clip: float = 10.0, eps: float = 1e-8) -> Tensor:
         """clip((x - mean) / sqrt(var + eps)), in float32."""
-        if self._scale is None:
-            self._scale = (self.mean.float(), (self.var + eps).rsqrt().float())
-        mean, scale = self._scale
-        return ((x - mean) * scale).clamp_(-clip, clip)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"mean": self.mean.clone(), "var": self.var.clone(), "count": self.count.clone()}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        _require_keys(state, ("mean", "var", "count"), "RunningMeanStd")
-        device = self.mean.device
-        if state["mean"].shape != self.mean.shape:
-            raise ValueError(
-                f"mean has shape {tuple(state['mean'].shape)}; expected {tuple(self.mean.shape)}"
-            )
-        self.mean = state["mean"].to(device).clone()
-        self.var = state["var"].to(device).clone()
-        self._scale = None
-        self.count = state["count"].to(device).clone()
+        scale = (self.var + eps).rsqrt().float()
+        return ((x - self.mean.float()) * scale).clamp_(-clip, clip)
 
 
-class RewardNormalizer:
+class RewardNormalizer(_Statistics):
     """r / std of all rewards seen, clipped; not centred, since a shift of the reward changes the task."""
 
-    __slots__ = ("clip", "count", "m2", "mean")
+    __slots__ = ("clip", "m2")
+    names = ("mean", "m2", "count")
 
     def __init__(self, clip: float = 10.0, device: torch.device | str = "cpu") -> None:
         if clip <= 0:
             raise ValueError(f"clip is {clip}; expected > 0")
+        super().__init__((), device)
         self.clip = clip
-        self.mean = torch.zeros((), dtype=torch.float64, device=device)
-        self.m2 = torch.zeros((), dtype=torch.float64, device=device)
-        self.count = torch.zeros((), dtype=torch.float64, device=device)
+        self.m2 = torch.zeros_like(self.mean)
 
     @torch.inference_mode()
     def update(self, rewards: Tensor, valid: Tensor | None = None) -> None:
@@ -103,16 +108,6 @@ class RewardNormalizer:
         """clip(r / std), float32."""
         return (rewards.to(torch.float64) / self.std).clamp(-self.clip, self.clip).float()
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"mean": self.mean.clone(), "m2": self.m2.clone(), "count": self.count.clone()}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        _require_keys(state, ("mean", "m2", "count"), "RewardNormalizer")
-        device = self.mean.device
-        self.mean = state["mean"].to(device).clone()
-        self.m2 = state["m2"].to(device).clone()
-        self.count = state["count"].to(device).clone()
-
 
 def _moments(batch: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, population variance and count of the rows of batch (n, ...) where kept (n,): weights, no sync."""
@@ -122,8 +117,3 @@ def _moments(batch: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     mean = torch.where(where, batch, 0.0).sum(0) / divisor
     var = torch.where(where, batch - mean, 0.0).square().sum(0) / divisor
     return mean, var, count
-
-
-def _require_keys(state: dict[str, Tensor], keys: tuple[str, ...], owner: str) -> None:
-    if set(state) != set(keys):
-        raise ValueError(f"{owner} state has keys {sorted(state)}; expected exactly {sorted(keys)}")

@@ -1,6 +1,5 @@
 """PPOAgent: what a training loop talks to, and its checkpoints."""
 
-import copy
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -22,7 +21,6 @@ from esper.simic.agent.checkpoint import (
     optimizer_state,
     read_checkpoint,
     require_same_form,
-    require_same_keys,
     require_same_values,
 )
 from esper.simic.agent.losses import entropy_coefficient, entropy_floor, legal_counts
@@ -33,22 +31,6 @@ from esper.simic.agent.update import autocast, run_update
 from esper.simic.config.ppo import PPOConfig
 from esper.tamiyo import Actor, ActorState, Policy, PolicyInputs, unwrap
 
-# The optimiser: plain Adam, or AdamW whose decay reaches the critic only.
-
-
-def build_optimizer(policy: Policy, *, lr: float, eps: float, weight_decay: float) -> torch.optim.Adam:
-    """Adam without decay; with it AdamW over groups named actor, shared and critic. Fused on CUDA."""
-    on_cuda = policy.device.type == "cuda"
-    fused, foreach = (True, None) if on_cuda else (None, True)
-    if weight_decay == 0.0:
-        return torch.optim.Adam(policy.parameters(), lr=lr, eps=eps, fused=fused, foreach=foreach)
-    groups = [
-        {"params": parameters, "name": name, "weight_decay": weight_decay if name == "critic" else 0.0}
-        for name, parameters in policy.named_groups().items()
-    ]
-    return torch.optim.AdamW(groups, lr=lr, eps=eps, fused=fused, foreach=foreach)
-
-
 MAX_RECURRENT_EPOCHS = 4
 LOW_ADVANTAGE_STD = 0.1
 NON_FINITE_LIMIT = 3
@@ -56,7 +38,7 @@ CHECKED_PARTS = (
     *("policy", "reward_normalizer", "observation_stats", "actor", "begins", "shuffle_generator"),
     "counters",
 )
-"""Parts of a checkpoint that have the same names and shapes in every agent they fit."""
+"""Parts of a checkpoint whose names and shapes must be those of the agent that loads it."""
 
 Plain: TypeAlias = (
     "Tensor | bool | int | float | str | list[Plain] | tuple[Plain, ...] | dict[str, Plain] | None"
@@ -71,7 +53,7 @@ class NonFiniteUpdateError(RuntimeError):
 class PPOAgent:
     """Masked, factored PPO over `num_envs` environments, with memory or without.
 
-    The loop, in full:
+    The whole loop:
 
     >>> agent = PPOAgent(policy, PPOConfig(gamma=0.99), num_envs=8, num_steps=128, seed=1)
     >>> while training:
@@ -88,7 +70,7 @@ class PPOAgent:
     resumed run on CPU repeats an uninterrupted one bit for bit. `actor` gives the trained policy for use.
 
     policy: an `ActorCritic`, `RecurrentActorCritic`, `GrowthPolicy` or your own `Policy`; it may be compiled.
-    config: the dials, see `PPOConfig`.
+    config: see `PPOConfig`.
     num_steps: steps per env between updates.
     seed: of the generators that sample actions and shuffle minibatches.
     slot_config: the environment's slots, compared with the policy's by name and order.
@@ -137,7 +119,8 @@ class PPOAgent:
         self.state = ActorState.initial(plain, num_envs, self.device)
         self.reward_normalizer = RewardNormalizer(device=self.device)
         self.observation_stats = RunningMeanStd((plain.observation_size,), self.device)
-        self._raw_observations = torch.zeros_like(self.buffer.observation) if self._normalizes else None
+        normalizes = config.normalize_observations
+        self._raw_observations = torch.zeros_like(self.buffer.observation) if normalizes else None
         self.action_generator = torch.Generator(self.device).manual_seed(seed)
         self.shuffle_generator = torch.Generator().manual_seed(seed + 1)
         self.updates = 0
@@ -151,6 +134,7 @@ class PPOAgent:
 
     @property
     def num_envs(self) -> int:
+        """Environments that are stepped together."""
         return self.buffer.num_envs
 
     @property
@@ -173,7 +157,7 @@ class PPOAgent:
     def act(self, observation: Tensor, mask: Tensor | None = None) -> Tensor:
         """Choose in every env: observation (env, feature), mask (env, width) -> actions (env, head)."""
         if self._pending is not None:
-            raise RuntimeError("act() was called twice: tell the agent what came of it with observe() first")
+            raise RuntimeError("act() was called twice: give the agent the outcome with observe() first")
         if self.buffer.full:
             raise RuntimeError("the rollout is full: call update() before the next act()")
         mask = self._all_legal if mask is None else mask.to(self.device, copy=True)
@@ -202,7 +186,7 @@ class PPOAgent:
         neither the rollout nor the memory keeps it, only an end that it brought.
         """
         if self._pending is None:
-            raise RuntimeError("observe() without act(): there is no decision to tell about")
+            raise RuntimeError("observe() without act(): there is no decision it belongs to")
         before, decision = self._pending
         reward = reward.to(self.device, torch.float32, copy=True)
         if reward.shape != (self.num_envs,):
@@ -278,7 +262,7 @@ class PPOAgent:
 
     def actor(self, num_envs: int = 1, *, generator: torch.Generator | None = None) -> Actor:
         """The policy as it is now, for use (greedy without a generator)."""
-        normalize = self.observation_stats.normalize if self._normalizes else None
+        normalize = self.observation_stats.normalize if self.config.normalize_observations else None
         return Actor(unwrap(self.policy), num_envs, generator=generator, normalize=normalize)
 
     def get_entropy_floor(self, mask: Tensor | None = None) -> float | Tensor:
@@ -307,23 +291,19 @@ class PPOAgent:
         """
         checkpoint = read_checkpoint(path, self.device)
         ours = self._checkpoint()
-        require_same_keys(path, ours, checkpoint)
-        require_same_values(path, self._layout_record(), checkpoint["layout"])
+        require_same_values(path, {"parts": sorted(ours)}, {"parts": sorted(checkpoint)})
+        require_same_values(path, ours["layout"], checkpoint["layout"])
         for part in CHECKED_PARTS:
             require_same_form(path, part, ours[part], checkpoint[part])
         if not isinstance(checkpoint["extra"], dict):
             raise CheckpointError(f"{path}: the checkpoint's extra is not a dict")
         try:
-            copy.deepcopy(self.detector).load_state_dict(checkpoint["detector"])
+            AnomalyDetector().load_state_dict(checkpoint["detector"])
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: the checkpoint's detector does not fit: {error}") from error
         optimizer = optimizer_state(path, self.optimizer, checkpoint["optimizer"])
-        action_generator = generator_from(
-            path, "action_generator", checkpoint["action_generator"], self.device
-        )
-        shuffle_generator = generator_from(
-            path, "shuffle_generator", checkpoint["shuffle_generator"], torch.device("cpu")
-        )
+        action_generator = generator_from(path, checkpoint, "action_generator", self.device)
+        shuffle_generator = generator_from(path, checkpoint, "shuffle_generator", torch.device("cpu"))
         unwrap(self.policy).load_state_dict(checkpoint["policy"])
         self.optimizer.load_state_dict(optimizer)
         self.reward_normalizer.load_state_dict(checkpoint["reward_normalizer"])
@@ -361,10 +341,6 @@ class PPOAgent:
             },
             "extra": {},
         }
-
-    @property
-    def _normalizes(self) -> bool:
-        return self.config.normalize_observations
 
     def _see(self, observation: Tensor) -> Tensor:
         expected = (self.num_envs, unwrap(self.policy).observation_size)
@@ -444,24 +420,29 @@ class PPOAgent:
 
 def recurrent_epochs(config: PPOConfig) -> int:
     """Epochs with memory: stored hidden states age, so many epochs are warned about and then capped."""
-    epochs = config.n_epochs
-    if epochs > MAX_RECURRENT_EPOCHS:
-        warnings.warn(
-            f"n_epochs {epochs} with memory is capped at {MAX_RECURRENT_EPOCHS}: hidden states go stale",
-            RuntimeWarning,
-            stacklevel=3,
+    epochs = min(config.n_epochs, MAX_RECURRENT_EPOCHS)
+    concerns = []
+    if config.n_epochs > epochs:
+        concerns.append(
+            f"n_epochs {config.n_epochs} with memory is capped at {epochs}: hidden states go stale"
         )
-        epochs = MAX_RECURRENT_EPOCHS
     elif epochs > 2:
-        warnings.warn(
-            f"n_epochs {epochs} with memory is elevated: hidden states go stale; watch approx_kl",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+        concerns.append(f"n_epochs {epochs} with memory is elevated: hidden states go stale; watch approx_kl")
     if config.clip_value and epochs > 1:
-        warnings.warn(
-            "clip_value with memory and more than one epoch clips around stale values",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+        concerns.append("clip_value with memory and more than one epoch clips around stale values")
+    for concern in concerns:
+        warnings.warn(concern, RuntimeWarning, stacklevel=3)
     return epochs
+
+
+def build_optimizer(policy: Policy, *, lr: float, eps: float, weight_decay: float) -> torch.optim.Adam:
+    """Adam without decay; with it AdamW over groups named actor, shared and critic. Fused on CUDA."""
+    on_cuda = policy.device.type == "cuda"
+    fused, foreach = (True, None) if on_cuda else (None, True)
+    if weight_decay == 0.0:
+        return torch.optim.Adam(policy.parameters(), lr=lr, eps=eps, fused=fused, foreach=foreach)
+    groups = [
+        {"params": parameters, "name": name, "weight_decay": weight_decay if name == "critic" else 0.0}
+        for name, parameters in policy.named_groups().items()
+    ]
+    return torch.optim.AdamW(groups, lr=lr, eps=eps, fused=fused, foreach=foreach)

@@ -1,7 +1,7 @@
 """A rollout in memory: arrays over (env, step), allocated once, one write per step for all envs."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -11,12 +11,13 @@ from torch import Tensor
 from esper.simic.agent.advantages import compute_gae
 from esper.tamiyo import NO_ACTION, ActionLayout, ActorState, Policy, PolicyInputs, SequencePlan
 
-# A finished rollout: valid steps laid end to end, env after env, and how it is cut into minibatches.
+MAX_BYTES = 4 * 1024**3
+"""The largest rollout that is allocated unless the caller allows more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rollout:
-    """Flat over valid steps; row r (an env) owns row_lengths[r] consecutive steps."""
+class Steps:
+    """What the update reads of each step, on the device."""
 
     inputs: PolicyInputs
     mask: Tensor
@@ -33,6 +34,12 @@ class Rollout:
     """(step,)"""
     returns: Tensor
     """(step,)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout(Steps):
+    """A finished rollout, flat over valid steps; row r (an env) owns row_lengths[r] consecutive steps."""
+
     initial_hidden: Tensor
     """(2, row, hidden)"""
     begins: NDArray[np.bool_]
@@ -43,31 +50,18 @@ class Rollout:
 
     @property
     def steps(self) -> int:
+        """Valid steps."""
         return len(self.begins)
 
 
 @dataclass(frozen=True, slots=True)
-class Minibatch:
+class Minibatch(Steps):
     """Some steps of a rollout, with the plan to replay them when there is memory."""
 
     index: Tensor
     """(step,) positions in the rollout."""
-    inputs: PolicyInputs
-    mask: Tensor
-    action: Tensor
-    log_prob: Tensor
-    forced: Tensor
-    value: Tensor
-    advantage: Tensor
-    returns: Tensor
     initial_hidden: Tensor | None
     plan: SequencePlan | None
-
-
-def row_ends(row_lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions of each non-empty row's last step in the flat rollout, and which rows those are."""
-    rows = np.flatnonzero(row_lengths)
-    return np.cumsum(row_lengths[rows]) - 1, rows
 
 
 def minibatches(
@@ -97,35 +91,19 @@ def whole_rows(rollout: Rollout, rows: NDArray[np.int64]) -> Minibatch:
     place = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     index = np.repeat(starts[rows], lengths) + place
     plan = SequencePlan.build(rollout.begins[index], lengths, device)
-    hidden = rollout.initial_hidden.index_select(1, torch.from_numpy(rows).to(device, non_blocking=True))
-    return _select(rollout, torch.from_numpy(index).to(device, non_blocking=True), hidden, plan)
+    hidden = rollout.initial_hidden.index_select(1, _to(rows, device))
+    return _select(rollout, _to(index, device), hidden, plan)
 
 
 def _select(
     rollout: Rollout, index: Tensor, hidden: Tensor | None = None, plan: SequencePlan | None = None
 ) -> Minibatch:
-    def pick(array: Tensor) -> Tensor:
-        return array.index_select(0, index)
+    def pick(owner: Steps | PolicyInputs, names: Iterable[str]) -> dict[str, Tensor]:
+        return {name: getattr(owner, name).index_select(0, index) for name in names}
 
-    inputs = rollout.inputs
-    return Minibatch(
-        index=index,
-        inputs=PolicyInputs(
-            pick(inputs.observation), pick(inputs.previous_action), pick(inputs.previous_reward)
-        ),
-        mask=pick(rollout.mask),
-        action=pick(rollout.action),
-        log_prob=pick(rollout.log_prob),
-        forced=pick(rollout.forced),
-        value=pick(rollout.value),
-        advantage=pick(rollout.advantage),
-        returns=pick(rollout.returns),
-        initial_hidden=hidden,
-        plan=plan,
-    )
-
-
-MAX_BYTES = 4 * 1024**3
+    inputs = PolicyInputs(**pick(rollout.inputs, (each.name for each in fields(PolicyInputs))))
+    arrays = pick(rollout, (each.name for each in fields(Steps) if each.name != "inputs"))
+    return Minibatch(inputs=inputs, **arrays, index=index, initial_hidden=hidden, plan=plan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +178,7 @@ class TamiyoRolloutBuffer:
         device: torch.device | str = "cpu",
         max_bytes: int = MAX_BYTES,
     ) -> "TamiyoRolloutBuffer":
+        """An empty buffer; ValueError if it would need more than `max_bytes`."""
         for name, size in (("num_envs", num_envs), ("num_steps", num_steps)):
             if size < 1:
                 raise ValueError(f"{name} is {size}; expected >= 1")
@@ -241,9 +220,11 @@ class TamiyoRolloutBuffer:
 
     @property
     def full(self) -> bool:
+        """Whether every step is written."""
         return self.step == self.num_steps
 
     def clear(self) -> None:
+        """Begin again at the first step."""
         self.step = 0
 
     @torch.no_grad()  # not inference_mode: what is written here meets autograd in the update
@@ -296,6 +277,7 @@ class TamiyoRolloutBuffer:
         return dropped
 
     def require_full(self) -> None:
+        """Raise unless every step is written."""
         if not self.full:
             raise RuntimeError(
                 f"the rollout has {self.step} of {self.num_steps} steps; fill it before it is finished"
@@ -338,12 +320,13 @@ class TamiyoRolloutBuffer:
         device = self.observation.device
         kept = np.flatnonzero(self.valid.reshape(-1))
         lengths = self.valid.sum(1)
-        index = torch.from_numpy(kept).to(device, non_blocking=True)
+        index = _to(kept, device)
 
         def pick(array: Tensor) -> Tensor:
             return array.flatten(0, 1).index_select(0, index)
 
-        ends, rows = row_ends(lengths)
+        rows = np.flatnonzero(lengths)
+        ends = np.cumsum(lengths[rows]) - 1  # each non-empty row's last step
         end_step = self._end_steps().reshape(-1)[kept]
         terminated, truncated = self.terminated.reshape(-1)[end_step], self.truncated.reshape(-1)[end_step]
         value = pick(self.value)

@@ -1,4 +1,4 @@
-"""The PPO update: epochs over a rollout, every step gated on the device, the host asked once an epoch."""
+"""The PPO update: epochs over a rollout, every step gated on the device, one host sync an epoch."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -37,6 +37,7 @@ class LossConstants:
 
     @staticmethod
     def of(policy: Policy, config: PPOConfig, device: torch.device) -> "LossConstants":
+        """Those of a policy's heads."""
         layout = policy.layout
         coefficients = [config.entropy_coef_per_head.get(name, config.entropy_coef) for name in layout.names]
         return LossConstants(
@@ -48,6 +49,8 @@ class LossConstants:
 
 @dataclass(frozen=True, slots=True)
 class LossTerms:
+    """The loss of one minibatch, and what it is made of."""
+
     loss: Tensor
     policy_loss: Tensor
     value_loss: Tensor
@@ -137,7 +140,7 @@ def run_update(
     torch.clear_autocast_cache()
     trained = ~rollout.forced
     mean, std = masked_mean_std(rollout.advantage, trained)
-    meter = UpdateMeter(plain.layout, rollout, mean, std, debug=config.debug)
+    meter = UpdateMeter(plain.layout, rollout, mean, std)
     if config.normalize_advantages:
         rollout = replace(rollout, advantage=(rollout.advantage - mean) / (std + 1e-8))
     meter.normalized = masked_mean_std(rollout.advantage, trained)

@@ -18,8 +18,11 @@ from esper.tamiyo import ActionLayout, Policy
 
 @dataclass(frozen=True, slots=True)
 class GradientNorms:
+    """Norms before clipping, on the device."""
+
     total: Tensor
     largest: Tensor
+    """Of one parameter tensor."""
     smallest: Tensor
     heads: Tensor
     """(head,) norm over each head's own parameters."""
@@ -70,153 +73,132 @@ class MinibatchReport:
     """(step, head) bool: relevant, with a choice."""
     norms: GradientNorms
 
-    def scalars(self) -> list[Tensor]:
-        """In the order of SCALARS."""
-        flags = (self.ratio_finite, self.finite, self.applied)
-        norms = (self.norms.total, self.norms.largest, self.norms.smallest)
-        return [self.policy_loss, self.value_loss, self.kl, *(flag.float() for flag in flags), *norms]
-
-
-SCALARS = (
-    *("policy_loss", "value_loss", "kl", "ratio_finite", "finite", "applied"),
-    *("grad_norm", "max_grad", "min_grad"),
-)
-SUMS = ("clipped", "ratio_sum", "choices", "entropy_sum", "unforced")
-EXTREMES = ("ratio_max", "ratio_min")
-COLUMNS = (*SCALARS, *SUMS, *EXTREMES)
-"""One minibatch's record; per-head columns follow: entropies, choices, gradient norms."""
+    def scalars(self) -> dict[str, Tensor]:
+        """What needs no reduction over steps."""
+        return {
+            "policy_loss": self.policy_loss,
+            "value_loss": self.value_loss,
+            "kl": self.kl,
+            "ratio_finite": self.ratio_finite.float(),
+            "finite": self.finite.float(),
+            "applied": self.applied.float(),
+            "grad_norm": self.norms.total,
+            "max_grad": self.norms.largest,
+            "min_grad": self.norms.smallest,
+        }
 
 
 class UpdateMeter:
     """Keeps what each minibatch reports; `summarize` reduces it on the device and moves it once."""
 
-    __slots__ = ("debug", "epochs", "layout", "normalized", "reports", "rollout", "value_record")
+    __slots__ = ("epochs", "layout", "normalized", "reports", "rollout", "value_record")
 
-    def __init__(
-        self, layout: ActionLayout, rollout: Rollout, mean: Tensor, std: Tensor, *, debug: bool
-    ) -> None:
+    def __init__(self, layout: ActionLayout, rollout: Rollout, mean: Tensor, std: Tensor) -> None:
         self.layout = layout
         self.rollout = rollout
-        self.debug = debug
         self.epochs = 0
         self.reports: list[MinibatchReport] = []
         self.value_record = ValueDiagnostics.pack(rollout.value, rollout.returns, mean, std)
         self.normalized = (mean, std)
 
     @torch.no_grad()
-    def _records(self, clip_ratio: float) -> Tensor:
-        """(minibatch, column): all statistics, by one pass over the steps of all minibatches."""
-        reports, heads = self.reports, self.layout.head_count
+    def _columns(self, clip_ratio: float) -> dict[str, Tensor]:
+        """name -> (minibatch,): all statistics, by one pass over the steps of all minibatches."""
+        reports = self.reports
         ratio = torch.cat([report.ratio for report in reports])  # (step, head)
         chosen = torch.cat([report.chosen for report in reports])
-        entropy = torch.cat([report.entropy for report in reports])
+        entropy = torch.where(chosen, torch.cat([report.entropy for report in reports]), 0.0)
         owner = np.repeat(np.arange(len(reports)), [len(report.ratio) for report in reports])
         index = torch.from_numpy(owner).to(ratio.device, non_blocking=True)
         # Where nothing could be chosen the ratio is 1 and says nothing.
         seen = torch.where(chosen, ratio, 1.0)
-        entropy = torch.where(chosen, entropy, 0.0)
         clipped = ((ratio - 1.0).abs() > clip_ratio) & chosen
-        per_step = torch.stack(
-            (
-                clipped.sum(-1).float(),
-                torch.where(chosen, ratio, 0.0).sum(-1),
-                chosen.sum(-1).float(),
-                entropy.sum(-1),
-                chosen.any(-1).float(),
-            ),
-            dim=-1,
-        )
-        per_step = torch.cat((per_step, entropy, chosen.float()), dim=-1)
-        sums = per_step.new_zeros(len(reports), per_step.shape[-1]).index_add(0, index, per_step)
         ones = seen.new_ones(len(reports))
-        extremes = (
-            ones.scatter_reduce(0, index, seen.amax(-1), "amax", include_self=False),
-            ones.scatter_reduce(0, index, seen.amin(-1), "amin", include_self=False),
-        )
-        scalars = torch.stack([torch.stack(report.scalars()) for report in reports])
-        norms = torch.stack([report.norms.heads for report in reports])
-        totals, by_head = sums[:, : len(SUMS)], sums[:, len(SUMS) :]
-        assert by_head.shape[-1] == 2 * heads
-        return torch.cat((scalars, totals, torch.stack(extremes, dim=-1), by_head, norms), dim=-1)
+
+        def total(per_step: Tensor) -> Tensor:
+            """(step, ...) -> (minibatch, ...)"""
+            per_step = per_step.float()
+            return per_step.new_zeros(len(reports), *per_step.shape[1:]).index_add(0, index, per_step)
+
+        scalars = [report.scalars() for report in reports]
+        by_head = {
+            "entropy_sum": total(entropy),
+            "choices": total(chosen),
+            "grad_norm": torch.stack([report.norms.heads for report in reports]),
+        }
+        return {
+            **{name: torch.stack([row[name] for row in scalars]) for name in scalars[0]},
+            "clipped": total(clipped.sum(-1)),
+            "ratio_sum": total(torch.where(chosen, ratio, 0.0).sum(-1)),
+            "choices": total(chosen.sum(-1)),
+            "entropy_sum": total(entropy.sum(-1)),
+            "unforced": total(chosen.any(-1)),
+            "ratio_max": ones.scatter_reduce(0, index, seen.amax(-1), "amax", include_self=False),
+            "ratio_min": ones.scatter_reduce(0, index, seen.amin(-1), "amin", include_self=False),
+            **{
+                f"{name}/{head}": column
+                for name, columns in by_head.items()
+                for head, column in zip(self.layout.names, columns.unbind(-1), strict=True)
+            },
+        }
 
     def summarize(self, config: PPOConfig, updates: int, *, kl_stopped: Tensor) -> PPOUpdateMetrics:
         """The one transfer of an update."""
+        columns = self._columns(config.clip_ratio)
         extra = torch.stack((*self.normalized, kl_stopped.float(), self.rollout.forced.sum().float()))
-        records = self._records(config.clip_ratio)
-        packed = torch.cat((records.flatten(), self.value_record, extra)).tolist()
+        packed = torch.cat((*columns.values(), self.value_record, extra)).tolist()
         advantage_mean, advantage_std, stopped, forced_steps = packed[-4:]
-        value = ValueDiagnostics.unpack(packed[-4 - ValueDiagnostics.SIZE : -4])
-        count, width = records.shape
-        rows = [packed[start : start + width] for start in range(0, width * count, width)]
-        table = [dict(zip(COLUMNS, row[: len(COLUMNS)], strict=True)) for row in rows]
-        heads = [row[len(COLUMNS) :] for row in rows]
-        applied = [number for number, row in enumerate(table) if row["applied"]]
-        finite = [number for number, row in enumerate(table) if row["finite"]]
-        choices = sum(table[number]["choices"] for number in finite)
-        unforced = sum(table[number]["unforced"] for number in finite)
+        count = len(self.reports)
+        table = {name: packed[place * count : (place + 1) * count] for place, name in enumerate(columns)}
+        applied = [number for number, flag in enumerate(table["applied"]) if flag]
+        finite = [number for number, flag in enumerate(table["finite"]) if flag]
 
         def mean(name: str) -> float | None:
-            return sum(table[n][name] for n in applied) / len(applied) if applied else None
+            return sum(table[name][n] for n in applied) / len(applied) if applied else None
 
-        def share(name: str, of: float) -> float | None:
-            return sum(table[n][name] for n in finite) / of if of else None
+        def share(name: str, of: str) -> float | None:
+            whole = sum(table[of][n] for n in finite)
+            return sum(table[name][n] for n in finite) / whole if whole else None
 
+        def last(name: str) -> float | None:
+            return table[name][applied[-1]] if applied else None
+
+        heads = self.layout.names
+        entropies = {head: share(f"entropy_sum/{head}", of=f"choices/{head}") for head in heads}
+        gradient = None
+        if applied:
+            gradient = GradientStats(**{name: table[name][applied[-1]] for name in GradientStats.__slots__})
         return PPOUpdateMetrics(
             policy_loss=mean("policy_loss"),
             value_loss=mean("value_loss"),
-            entropy=share("entropy_sum", unforced),
-            approx_kl=table[-1]["kl"],
-            clip_fraction=share("clipped", choices),
-            ratio_mean=share("ratio_sum", choices),
-            ratio_max=max((table[n]["ratio_max"] for n in finite), default=None),
-            ratio_min=min((table[n]["ratio_min"] for n in finite), default=None),
-            ratio_has_numerical_issue=any(not row["ratio_finite"] for row in table),
-            ratio_breakdown=self._breakdown(),
+            entropy=share("entropy_sum", of="unforced"),
+            approx_kl=table["kl"][-1],
+            clip_fraction=share("clipped", of="choices"),
+            ratio_mean=share("ratio_sum", of="choices"),
+            ratio_max=max((table["ratio_max"][n] for n in finite), default=None),
+            ratio_min=min((table["ratio_min"][n] for n in finite), default=None),
+            ratio_has_numerical_issue=not all(table["ratio_finite"]),
+            ratio_breakdown=self._breakdown() if config.debug else None,
             advantage_mean=advantage_mean,
             advantage_std=advantage_std,
-            head_entropies=self._head_entropies([heads[n] for n in finite]),
-            head_grad_norms=self._head_norms(heads[applied[-1]] if applied else None),
-            gradient=_gradient_stats(table[applied[-1]]) if applied else None,
-            value=value,
+            head_entropies=cast(HeadEntropies, entropies) if heads == HEAD_NAMES else entropies,
+            head_grad_norms={head: last(f"grad_norm/{head}") for head in heads},
+            gradient=gradient,
+            value=ValueDiagnostics.unpack(packed[-4 - ValueDiagnostics.SIZE : -4]),
             entropy_coef=float(
                 entropy_coefficient(config, *legal_counts(None), updates, config.entropy_coef)
             ),
             epochs=self.epochs,
             minibatches_applied=len(applied),
-            minibatches_skipped=len(table) - len(finite),
+            minibatches_skipped=count - len(finite),
             kl_stopped=bool(stopped),
             valid_steps=self.rollout.steps,
             forced_steps=int(forced_steps),
             invalid_steps=self.rollout.invalid_steps,
         )
 
-    def _head_entropies(self, heads: list[list[float]]) -> HeadEntropies | dict[str, float | None]:
-        count = self.layout.head_count
-        entropies: dict[str, float | None] = {}
-        for head, name in enumerate(self.layout.names):
-            choices = sum(row[count + head] for row in heads)
-            entropies[name] = sum(row[head] for row in heads) / choices if choices else None
-        if self.layout.names == HEAD_NAMES:
-            return cast(HeadEntropies, entropies)
-        return entropies
-
-    def _head_norms(self, row: list[float] | None) -> dict[str, float | None]:
-        count = self.layout.head_count
-        norms = [None] * count if row is None else row[2 * count :]
-        return dict(zip(self.layout.names, norms, strict=True))
-
-    def _breakdown(self) -> RatioBreakdown | None:
-        if not self.debug:
-            return None
+    def _breakdown(self) -> RatioBreakdown:
         ratio = torch.cat([report.ratio for report in self.reports])
         nan, inf = torch.stack((ratio.isnan().sum(0), ratio.isinf().sum(0))).tolist()
-        names = tuple(
-            name
-            for name, bad in zip(self.layout.names, map(sum, zip(nan, inf, strict=True)), strict=True)
-            if bad
-        )
-        return RatioBreakdown(nan=sum(nan), inf=sum(inf), heads=names)
-
-
-def _gradient_stats(row: dict[str, float]) -> GradientStats:
-    return GradientStats(grad_norm=row["grad_norm"], max_grad=row["max_grad"], min_grad=row["min_grad"])
+        bad = tuple(name for name, *found in zip(self.layout.names, nan, inf, strict=True) if any(found))
+        return RatioBreakdown(nan=sum(nan), inf=sum(inf), heads=bad)

@@ -71,11 +71,11 @@ class ValueDiagnostics:
 
     @staticmethod
     def unpack(packed: list[float]) -> "ValueDiagnostics":
-        names = ValueDiagnostics.__slots__
-        numbers: dict[str, float] = dict(zip(names, packed, strict=True))
+        """The diagnostics from `pack`'s vector as a list."""
+        measured = dict(zip(ValueDiagnostics.__slots__[:9], packed[:9], strict=True))
         ev, low, nrmse = packed[9:]
         return ValueDiagnostics(
-            **{name: numbers[name] for name in names[:9]},
+            **measured,
             explained_variance=None if math.isnan(ev) else ev,
             explained_variance_low_return_variance=bool(low),
             value_nrmse=None if math.isnan(nrmse) else nrmse,
