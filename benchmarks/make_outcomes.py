@@ -3,10 +3,10 @@
 First a grid of schedules is played on draws that controllers may train on. Then a portfolio of it, chosen on those
 draws, is played on the held-out instances with host seeds that no benchmark scores on. What is kept is small:
 
-    python benchmarks/make_outcomes.py --suite cpu --processes 16 --minutes 30
-    python benchmarks/make_outcomes.py --suite cpu --processes 16 --resume    (goes on after a stop)
+    python benchmarks/make_outcomes.py --suite cpu --workers 16 --minutes 30
+    python benchmarks/make_outcomes.py --suite cpu --workers 16 --resume    (goes on after a stop)
 
-The result goes to src/esper/simic/bench/outcomes/<suite>.parquet unless --out says otherwise.
+The result goes to src/esper/benchmark/shipped/<suite>.parquet unless --out says otherwise.
 """
 
 import argparse
@@ -20,13 +20,14 @@ import numpy as np
 
 from esper.benchmark.arms import WAIT, RuleArm, ScheduleArm
 from esper.benchmark.outcomes import WAITING, Outcome, Outcomes, outcome_of, schedule_grid
+from esper.benchmark.planning import BenchPlan
 from esper.benchmark.rows import RowStore
-from esper.benchmark.runner import BenchPlan, BenchProgress, run_bench
+from esper.benchmark.runner import BenchProgress, run_bench
 from esper.benchmark.suites import BenchSuite, bench_suite
 from esper.simic.env.making import make_world
 from harness import RESULTS
 
-SHIPPED = Path(__file__).parents[1] / "src" / "esper" / "simic" / "bench" / "outcomes"
+SHIPPED = Path(__file__).parents[1] / "src" / "esper" / "benchmark" / "shipped"
 SELECTION_SEEDS = 500
 """Host seeds of an instance from here on are for choosing; a benchmark scores on the first ones."""
 DRAW_SEED = 77
@@ -78,13 +79,13 @@ def play(
     print(f"{plan.episodes:,} episodes on {len(plan.suite.instances)} cases", flush=True)
     store, last = RowStore(folder), [0.0]
 
-    def tell(progress: BenchProgress) -> None:
+    def show(progress: BenchProgress) -> None:
         if progress.seconds - last[0] > 30 or progress.done == progress.total:
             last[0] = progress.seconds
             left = "?" if progress.seconds_left is None else f"{progress.seconds_left / 60:.1f}"
             print(f"  {progress.done:,} of {progress.total:,}, {left} minutes left", flush=True)
 
-    stopped = run_bench(plan, store, processes=chosen.processes, minutes=minutes, tell=tell)
+    stopped = run_bench(plan, store, workers=chosen.workers, minutes=minutes, progress=show)
     if stopped is not None:
         sys.exit(f"stopped by {stopped}; --resume goes on")
     names = {arm.name for arm in plan.arms}
@@ -107,7 +108,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=4, help="hosts of each held-out instance")
     parser.add_argument("--instances", type=int, default=None, help="only so many held-out instances")
     parser.add_argument("--small", action="store_true", help="three schedules, to try the tool")
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no episode after this time")
     parser.add_argument("--resume", action="store_true", help="keep the episodes of the last, unfinished run")

@@ -77,6 +77,40 @@ def test_learned_arms_are_the_treatment_and_what_is_matched() -> None:
         plan_bench(BenchRequest(suite="toy", controllers={"vbs": [Path("a")]}))
 
 
+@pytest.mark.usefixtures("controllers")
+def test_every_name_that_a_table_prints_is_an_arm() -> None:
+    request = BenchRequest(suite="toy", arms=("learned", "plateau"), controllers={"learned": [Path("a")]})
+    assert names(request) == ["wait", "plateau", "learned"]
+    assert names(BenchRequest(suite="toy", controllers={"learned": [Path("a")]}))[-4:] == [
+        "learned",
+        "from_birth",
+        "random_matched",
+        "blind",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (
+            BenchRequest(arms=("learned",)),
+            "arm 'learned' is a trained controller; say which with --controller",
+        ),
+        (BenchRequest(arms=("ppo",), controllers={"learned": [Path("a")]}), "no arm is named 'ppo'"),
+        (BenchRequest(seeds=0), "seeds is 0"),
+        (BenchRequest(match="wait"), "match is 'wait'"),
+        (BenchRequest(controllers={"blind": [Path("a")]}), "which is another arm's name"),
+    ],
+)
+def test_wrong_names_are_found_before_anything_is_loaded(
+    request_: BenchRequest, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("require_suite", "bench_suite", "find_controller", "require_fit", "shipped_outcomes"):
+        monkeypatch.setattr(module, name, None)
+    with pytest.raises(PlanError, match=message):
+        plan_bench(request_)
+
+
 def test_schedules_are_chosen_from_outcomes(tmp_path: Path) -> None:
     cases = bench_suite("toy").first(2).instances
 

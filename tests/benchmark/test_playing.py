@@ -113,7 +113,7 @@ def test_nothing_kept_is_nothing_to_match(tiny: str, monkeypatch: pytest.MonkeyP
 
 def test_members_of_the_reference_take_turns() -> None:
     arm = MatchedArm("static", "learned", 3)
-    assert arm.needs(0, "a", ("a", "b")) == (
+    assert arm.needs("a", ("a", "b")) == (
         ("wait", 0, "a"),
         ("learned", 0, "a"),
         ("learned", 1, "a"),
@@ -123,8 +123,8 @@ def test_members_of_the_reference_take_turns() -> None:
 
 def test_a_blind_copy_takes_the_next_instance(tiny: str) -> None:
     arm = BlindArm("grown", 2)
-    assert arm.needs(0, "b", ("a", "b", "c")) == (("grown", 0, "c"), ("grown", 1, "c"))
-    assert arm.needs(0, "c", ("a", "b", "c")) == (("grown", 0, "a"), ("grown", 1, "a"))
+    assert arm.needs("b", ("a", "b", "c")) == (("grown", 0, "c"), ("grown", 1, "c"))
+    assert arm.needs("c", ("a", "b", "c")) == (("grown", 0, "a"), ("grown", 1, "a"))
     grown = play(ScheduleArm("grown", {tiny: GROW}), tiny)
     idle = [replace(row, member=1, decisions="") for row in grown]
     rows = play(arm, tiny, {("grown", 0, "other"): grown, ("grown", 1, "other"): idle})

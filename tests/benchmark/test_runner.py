@@ -24,7 +24,7 @@ from esper.benchmark import (
 from esper.benchmark.playing import Chunk, play_chunk
 from esper.benchmark.record import merge_record, record_of
 from esper.benchmark.rows import BenchRow, RowsError
-from esper.benchmark.runner import LOST_PROCESS, _Ledger, _next_ready, _Queue
+from esper.benchmark.runner import LOST_PROCESS, _Work
 from esper.benchmark.suites import BenchSuite
 
 ARMS = (
@@ -45,17 +45,17 @@ def timeless(rows: list[BenchRow]) -> list[BenchRow]:
 
 
 def stopping(after: int) -> Callable[[BenchProgress], None]:
-    def tell(progress: BenchProgress) -> None:
+    def stop(progress: BenchProgress) -> None:
         if progress.done >= after:
             raise KeyboardInterrupt
 
-    return tell
+    return stop
 
 
 def test_every_arm_meets_every_host(tmp_path: Path) -> None:
     told: list[BenchProgress] = []
     plan = toy_plan()
-    assert run_bench(plan, RowStore(tmp_path), tell=told.append) is None
+    assert run_bench(plan, RowStore(tmp_path), progress=told.append) is None
     rows = RowStore(tmp_path).read()
     assert len(rows) == len({row.key for row in rows}) == plan.episodes == 3 * 11 * 4
     hosts = {(row.instance, row.seed, row.host_seed) for row in rows}
@@ -70,16 +70,16 @@ def test_a_killed_benchmark_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     plan = toy_plan(seeds=2)
     run_bench(plan, RowStore(tmp_path / "whole"))
     with pytest.raises(KeyboardInterrupt):
-        run_bench(plan, RowStore(tmp_path / "killed"), tell=stopping(10))
+        run_bench(plan, RowStore(tmp_path / "killed"), progress=stopping(10))
     kept = RowStore(tmp_path / "killed").read()
     assert len(kept) == 10
     told: list[BenchProgress] = []
-    run_bench(plan, RowStore(tmp_path / "killed"), tell=told.append)
+    run_bench(plan, RowStore(tmp_path / "killed"), progress=told.append)
     assert told[0].done == 10
     rows = RowStore(tmp_path / "killed").read()
     assert timeless(rows) == timeless(RowStore(tmp_path / "whole").read())
     assert all(row in rows for row in kept)  # not played again
-    run_bench(toy_plan(seeds=3), RowStore(tmp_path / "killed"), tell=told.append)
+    run_bench(toy_plan(seeds=3), RowStore(tmp_path / "killed"), progress=told.append)
     assert len(RowStore(tmp_path / "killed").read()) == 36
 
 
@@ -92,24 +92,24 @@ def test_the_clock_stops_it(tmp_path: Path) -> None:
 def test_processes_play_the_same(tmp_path: Path) -> None:
     plan = toy_plan(seeds=2)
     run_bench(plan, RowStore(tmp_path / "one"))
-    run_bench(plan, RowStore(tmp_path / "two"), processes=2)
+    run_bench(plan, RowStore(tmp_path / "two"), workers=2)
     assert timeless(RowStore(tmp_path / "two").read()) == timeless(RowStore(tmp_path / "one").read())
 
 
 def test_nothing_is_played_before_what_it_needs(tmp_path: Path) -> None:
-    plan, ledger = toy_plan(seeds=2), _Ledger()
+    plan = toy_plan(seeds=2, arms=ARMS[:3], suite=bench_suite("toy").first(1))
     case = plan.suite.instances[0]
-    queue: _Queue = [(("from_birth", 0, case), ARMS[2], (0, 1)), (("wait", 0, case), ARMS[0], (0, 1))]
-    chunk = _next_ready(plan, ledger, queue)
-    assert chunk is not None
-    assert chunk.group == ("wait", 0, case)
-    assert _next_ready(plan, ledger, queue) is None
-    run_bench(plan, RowStore(tmp_path))
-    for row in RowStore(tmp_path).read():
-        ledger.add(row)
-    chunk = _next_ready(plan, ledger, queue)
-    assert chunk is not None
-    assert set(chunk.known) == {("wait", 0, case), ("probe_and_keep", 0, case)}
+    work = _Work(plan, RowStore(tmp_path))
+    work.queue.reverse()  # from_birth is the first now
+    taken = [work.take() for _ in range(2)]
+    assert [chunk.group for chunk in taken if chunk] == [("probe_and_keep", 0, case), ("wait", 0, case)]
+    assert work.take() is None
+    for chunk in taken:
+        assert chunk is not None
+        work.add(play_chunk(chunk))
+    last = work.take()
+    assert last is not None
+    assert set(last.known) == {("wait", 0, case), ("probe_and_keep", 0, case)}
 
 
 def test_a_lost_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

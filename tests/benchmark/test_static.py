@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from esper.benchmark.matching import NotWidenable, shape_of, widened, widened_case
 from esper.benchmark.metering import FlopLedger, count_step
-from esper.benchmark.static import NotWidenable, shape_of, widened, widened_case
 from esper.kasmina.hosts import MLP, ConvNet
 from esper.tolaria.tasks import Instance, all_tasks, task
 from esper.tolaria.worlds.engine import EngineWorld

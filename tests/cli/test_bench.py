@@ -11,7 +11,7 @@ from bench_rows import rows_of
 from esper.benchmark import BenchProgress, BenchRequest, RowStore, read_bench
 from esper.cli import main
 
-TOY = ["bench", "--suite", "toy", "--instances", "2", "--seeds", "2", "--workers", "1"]
+TOY = ["bench", "--suite", "toy", "--instances", "2", "--seeds", "2", "--workers", "0"]
 
 
 @pytest.fixture(autouse=True)
@@ -42,13 +42,20 @@ def test_a_bench_is_played_tabled_and_shown(capsys: pytest.CaptureFixture[str]) 
     assert main([*TOY, "--arms", "probe_and_keep", "--seeds", "3", "--quiet"]) == 0
     assert capsys.readouterr().out == ""
     assert len(RowStore(Path("bench")).read()) == 16 + 4
+    # Now the other arms lack a seed, so that no instance is complete:
+    assert main([*TOY, "--arms", "probe_and_keep", "--seeds", "3"]) == 0
+    assert "there is no table yet" in capsys.readouterr().out
+    assert main(["bench", "table", "bench"]) == 2
+    assert "no instance was played by every arm with every seed" in capsys.readouterr().err
 
 
 def test_the_same_from_python() -> None:
     request = BenchRequest(suite="toy", arms=("plateau",), seeds=2, instances=2)
-    assert esper.bench("mine", request, minutes=0.0) is None
+    stopped = esper.bench("mine", request, minutes=0.0)
+    assert (stopped.directory, stopped.interrupted) == (Path("mine"), "the clock")
+    assert (stopped.rows, stopped.tables) == ((), ())
     result = esper.bench("mine", request)
-    assert result is not None
+    assert result.interrupted is None
     assert [arm.arm for arm in result.tables[0].arms] == ["wait", "plateau"]
     assert result == read_bench(Path("mine"))
 
@@ -107,7 +114,8 @@ def test_ctrl_c_saves_and_says_how_to_go_on(
         (["--seeds", "0"], "seeds is 0"),
         (["--instances", "0"], "instances is 0"),
         (["--instances", "1", "--arms", "blind"], "blind copies decisions from another instance"),
-        (["--workers", "0"], "--workers is 0"),
+        (["--workers", "-1"], "--workers is -1"),
+        (["--arms", "learned"], "arm 'learned' is a trained controller; say which with --controller"),
         (["--controller", "missing"], "missing: there is no such controller, run or checkpoint"),
         (["--controller", "a b=missing"], "controller is named 'a b'"),
         (["--controller", "wait=missing"], "a controller is named 'wait', which is another arm's name"),
@@ -153,8 +161,8 @@ def test_outcomes_are_made_and_used(
         "2",
         "--instances",
         "2",
-        "--processes",
-        "1",
+        "--workers",
+        "0",
     ]
     out = tmp_path / "toy.parquet"
     monkeypatch.setattr(sys, "argv", ["make_outcomes.py", *small, "--out", str(out), "--minutes", "0"])

@@ -1,11 +1,12 @@
-"""From what was asked for to a plan: every mistake is found here, before anything is played."""
+"""From a request to a plan. Every mistake is found here, the cheap ones before anything is loaded."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from esper.benchmark.arms import (
     BLIND,
+    LEARNED,
     MATCHED,
     RULES,
     SBS,
@@ -13,98 +14,170 @@ from esper.benchmark.arms import (
     WAIT,
     Arm,
     BlindArm,
+    Group,
     LearnedArm,
     MatchedArm,
     RuleArm,
     ScheduleArm,
 )
 from esper.benchmark.controllers import find_controller, require_fit
+from esper.benchmark.matching import NotWidenable, shape_of
 from esper.benchmark.outcomes import Outcomes, shipped_outcomes
-from esper.benchmark.runner import BenchPlan, PlanError
-from esper.benchmark.static import NotWidenable, shape_of
-from esper.benchmark.suites import BenchSuite, bench_suite
+from esper.benchmark.suites import BenchSuite, PlanError, bench_suite
+from esper.simic.env.making import require_device, require_suite
 from esper.tolaria.tasks import Instance, task
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
-LEARNED = "learned"
 SCHEDULES = (SBS, VBS)
 ALL_ARMS = (WAIT, *RULES, *SCHEDULES, *MATCHED, BLIND)
-"""Every arm but the learned ones, which --controller names."""
+"""Every arm but the learned ones, which a request names by its controllers."""
 _BEST_RULE = {"shift": "detect_then_probe", "toy_shift": "detect_then_probe"}
 
 
 @dataclass(frozen=True, slots=True)
 class BenchRequest:
-    """What somebody wants to see compared."""
+    """What to compare, and on which hosts: what `esper.bench` takes."""
 
     suite: str = "cpu"
+    """A suite, or one task instance."""
     arms: tuple[str, ...] | None = None
-    """None: every arm that the suite and the given files allow."""
+    """Names of arms; None is every arm that the suite and the given files allow. `wait` and the controllers' arms are
+    always played."""
     seeds: int = 8
+    """Hosts of each instance."""
     instances: int | None = None
-    """So many of the suite's instances, spread over its list; None is all."""
+    """How many of the suite's instances, spread over its list; None is all."""
     controllers: Mapping[str, Sequence[Path]] = field(default_factory=dict)
-    """arm -> runs or checkpoints, one for each training seed"""
+    """arm -> runs, checkpoints or saved controllers, one for each training seed"""
     match: str | None = None
     """The arm that matched arms are made from; None is the first learned one, or the suite's best rule."""
     outcomes: Path | None = None
-    """Outcomes of schedules; None is what is shipped for the suite."""
+    """A file with outcomes of schedules; None is the one that is shipped for the suite."""
     device: str = "cpu"
+    """Where hosts are trained."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchPlan:
+    """The arms and hosts that are to be played."""
+
+    suite: BenchSuite
+    arms: tuple[Arm, ...]
+    """In an order in which each comes after those it needs; `wait` is the first."""
+    seeds: int
+    """Hosts of each instance."""
+    reference: str
+    """The arm that matched arms are made from."""
+    treatments: tuple[str, ...]
+    """The arms that the verdict is about."""
+    device: str = "cpu"
+    first_seed: int = 0
+
+    def __post_init__(self) -> None:
+        names = [arm.name for arm in self.arms]
+        if len(set(names)) != len(names):
+            raise PlanError(f"an arm is named twice in {', '.join(names)}")
+        if not names or names[0] != WAIT:
+            raise PlanError(
+                f"the first arm is {names[:1]}; expected {WAIT}, which every other is compared with"
+            )
+        if self.seeds < 1:
+            raise PlanError(f"seeds is {self.seeds}; expected >= 1")
+        for name in (self.reference, *self.treatments):
+            if name not in names:
+                raise PlanError(f"no arm is named {name!r}; the arms are {', '.join(names)}")
+        for place, arm in enumerate(self.arms):
+            needs = arm.needs(self.suite.instances[0], self.suite.instances)
+            late = [name for name, _, _ in needs if name not in names[:place]]
+            if late:
+                raise PlanError(f"arm {arm.name} needs {late[0]} before it; the arms are {', '.join(names)}")
+
+    @property
+    def all_seeds(self) -> range:
+        """The numbers of the hosts of each instance."""
+        return range(self.first_seed, self.first_seed + self.seeds)
+
+    @property
+    def episodes(self) -> int:
+        """How many there are in all."""
+        return len(self.suite.instances) * self.seeds * sum(arm.members for arm in self.arms)
+
+    def groups(self) -> Iterator[tuple[Group, Arm]]:
+        """Every (arm, member, instance), in the order of the arms."""
+        for arm in self.arms:
+            for member in range(arm.members):
+                for instance in self.suite.instances:
+                    yield (arm.name, member, instance), arm
 
 
 def plan_bench(request: BenchRequest) -> BenchPlan:
+    """The plan of a request; raises PlanError, ConfigError, ControllerError or RowsError for what cannot be done."""
+    _require_names(request)
+    require_suite(request.suite)
+    require_device(request.device, request.suite)
     suite = bench_suite(request.suite).first(request.instances)
-    clash = [name for name in request.controllers if name in ALL_ARMS]
-    if clash:
-        raise PlanError(f"a controller is named {clash[0]!r}, which is another arm's name; choose another")
-    learned = [_learned(name, paths, request.suite) for name, paths in request.controllers.items()]
-    reference = request.match or (
-        learned[0].name if learned else _BEST_RULE.get(suite.name, "probe_and_keep")
-    )
-    names = _chosen(request, suite)
-    if any(name in (*MATCHED, BLIND) for name in names) and reference not in [
-        *names,
-        *(a.name for a in learned),
-    ]:
-        if reference not in RULES:
-            raise PlanError(f"match is {reference!r}; expected a learned arm or one of {', '.join(RULES)}")
-        names = [*names, reference]
+    names = _names(request, suite)
+    learned = [_learned_arm(name, paths, request.suite) for name, paths in request.controllers.items()]
+    reference = _reference(request)
+    if reference not in request.controllers and set(names) & {*MATCHED, BLIND}:
+        names.add(reference)
     members = next((arm.members for arm in learned if arm.name == reference), 1)
-    outcomes = _outcomes(request, suite) if set(SCHEDULES) & set(names) else None
-    order: list[Arm] = [RuleArm(WAIT), *(RuleArm(name) for name in RULES if name in names)]
-    if outcomes is not None:
-        order += [arm for arm in _schedule_arms(outcomes, suite) if arm.name in names]
-    order += learned
-    order += [MatchedArm(name, reference, members) for name in MATCHED if name in names]
-    order += [BlindArm(reference, members)] if BLIND in names else []
+    arms: list[Arm] = [RuleArm(name) for name in (WAIT, *RULES) if name in names]
+    if names & set(SCHEDULES):
+        arms += [arm for arm in _schedule_arms(request, suite) if arm.name in names]
+    arms += learned
+    arms += [MatchedArm(name, reference, members) for name in MATCHED if name in names]
+    arms += [BlindArm(reference, members)] if BLIND in names else []
+    played = [arm.name for arm in arms]
+    if learned:
+        treatments = tuple(request.controllers)
+    else:
+        asked = dict.fromkeys(request.arms or ())
+        treatments = (reference,) if reference in names else tuple(name for name in asked if name != WAIT)
     return BenchPlan(
         suite=suite,
-        arms=tuple(order),
+        arms=tuple(arms),
         seeds=request.seeds,
-        reference=reference if reference in [arm.name for arm in order] else WAIT,
-        treatments=_treatments([arm.name for arm in learned], reference, names),
+        reference=reference if reference in played else WAIT,
+        treatments=treatments,
         device=request.device,
     )
 
 
-def _treatments(learned: Sequence[str], reference: str, names: Sequence[str]) -> tuple[str, ...]:
-    """What the verdict is about: learned arms; or else the reference; or else everything that was asked for."""
-    if learned:
-        return tuple(learned)
-    return (reference,) if reference in names else tuple(name for name in names if name != WAIT)
+def _reference(request: BenchRequest) -> str:
+    best_rule = _BEST_RULE.get(request.suite, "probe_and_keep")
+    return request.match or next(iter(request.controllers), best_rule)
 
 
-def _chosen(request: BenchRequest, suite: BenchSuite) -> list[str]:
-    impossible = _impossible(request, suite)
-    if request.arms is None:
-        return [name for name in ALL_ARMS if name not in impossible]
-    for name in request.arms:
-        if name not in ALL_ARMS:
+def _require_names(request: BenchRequest) -> None:
+    """What can be checked without loading anything."""
+    if request.seeds < 1:
+        raise PlanError(f"seeds is {request.seeds}; expected >= 1")
+    for name, paths in request.controllers.items():
+        if name in ALL_ARMS:
+            raise PlanError(f"a controller is named {name!r}, which is another arm's name; choose another")
+        if not paths:
+            raise PlanError(f"controller {name!r} has no path")
+    for name in request.arms or ():
+        if name == LEARNED and name not in request.controllers:
+            raise PlanError(f"arm {name!r} is a trained controller; say which with --controller")
+        if name not in (*ALL_ARMS, *request.controllers):
             known = ", ".join(ALL_ARMS)
             raise PlanError(f"no arm is named {name!r}; there are {known}, and those that --controller names")
+    known_references = (*request.controllers, *RULES)
+    if request.match is not None and request.match not in known_references:
+        raise PlanError(f"match is {request.match!r}; expected a learned arm or one of {', '.join(RULES)}")
+
+
+def _names(request: BenchRequest, suite: BenchSuite) -> set[str]:
+    """The arms that are to be played besides the learned ones."""
+    impossible = _impossible(request, suite)
+    if request.arms is None:
+        return set(ALL_ARMS) - set(impossible)
+    for name in request.arms:
         if name in impossible:
             raise PlanError(impossible[name])
-    return list(dict.fromkeys((WAIT, *request.arms)))
+    return {WAIT, *request.arms} - set(request.controllers)
 
 
 def _impossible(request: BenchRequest, suite: BenchSuite) -> dict[str, str]:
@@ -121,41 +194,36 @@ def _impossible(request: BenchRequest, suite: BenchSuite) -> dict[str, str]:
     if suite.name in TOY_SUITES:
         for name in ("static", "from_scratch"):
             reasons[name] = f"{name} needs hosts that are trained, and those of {suite.name} are not"
-        return reasons
-    try:
+    elif request.arms is None or "static" in request.arms:
         instance = Instance.parse(suite.instances[0])
-        shape_of(task(instance.task).host(instance.load()))
-    except NotWidenable as error:
-        reasons["static"] = str(error)
+        try:
+            shape_of(task(instance.task).host(instance.load()))
+        except NotWidenable as error:
+            reasons["static"] = str(error)
     return reasons
 
 
-def _learned(name: str, paths: Sequence[Path], suite: str) -> LearnedArm:
+def _learned_arm(name: str, paths: Sequence[Path], suite: str) -> LearnedArm:
     files = tuple(find_controller(path) for path in paths)
-    if not files:
-        raise PlanError(f"controller {name!r} has no path")
-    repeated = [file.checkpoint for file in files if [f.digest for f in files].count(file.digest) > 1]
-    if repeated:
-        raise PlanError(f"{repeated[0]} is given twice for {name}: members are to be trained apart")
+    digests = [file.digest for file in files]
+    for file in files:
+        if digests.count(file.digest) > 1:
+            raise PlanError(f"{file.checkpoint} is given twice for {name}: members are to be trained apart")
     for file in files:
         require_fit(file, suite)
     return LearnedArm(name, files)
 
 
-def _outcomes(request: BenchRequest, suite: BenchSuite) -> Outcomes:
+def _schedule_arms(request: BenchRequest, suite: BenchSuite) -> tuple[ScheduleArm, ScheduleArm]:
+    """SBS and VBS, both chosen on validation: one on drawn cases, the other on hosts that are not scored on."""
     path = request.outcomes or shipped_outcomes(suite.name)
     assert path is not None  # or the arm was refused
     outcomes = Outcomes.read(path)
-    missing = set(suite.instances) - set(outcomes.part(held_out=True).cases)
+    single, best = outcomes.part(held_out=False).single_best(), outcomes.part(held_out=True).best_of_each()
+    missing = set(suite.instances) - set(best)
     if missing:
         raise PlanError(f"{path} has no outcomes of {min(missing)}: it was made for other instances")
-    return outcomes
-
-
-def _schedule_arms(outcomes: Outcomes, suite: BenchSuite) -> list[ScheduleArm]:
-    """Both are chosen on validation: one on drawn cases, the other on hosts that are not scored on."""
-    single, best = outcomes.part(held_out=False).single_best(), outcomes.part(held_out=True).best_of_each()
-    return [
+    return (
         ScheduleArm(SBS, dict.fromkeys(suite.instances, single)),
         ScheduleArm(VBS, {instance: best[instance] for instance in suite.instances}),
-    ]
+    )

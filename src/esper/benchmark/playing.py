@@ -80,7 +80,7 @@ def play_chunk(chunk: Chunk) -> list[BenchRow]:
 
 def _hosts(chunk: Chunk, seeds: tuple[int, ...]) -> Hosts:
     host_seeds = tuple(host_seed(chunk.instance, seed) for seed in seeds)
-    return Hosts(chunk.instance, seeds, host_seeds, chunk.known, chunk.suite)
+    return Hosts(chunk.suite, chunk.instance, seeds, host_seeds, chunk.known)
 
 
 def _play(chunk: Chunk, hosts: Hosts) -> list[BenchRow]:
@@ -89,7 +89,8 @@ def _play(chunk: Chunk, hosts: Hosts) -> list[BenchRow]:
         setting = make_world(chunk.suite, len(hosts.seeds), device=chunk.device)
         world = MeteredWorld(setting.world, len(hosts.seeds), _FLOPS)
         episodes = _episodes(world, setting, staging, hosts)
-        wanted = list(zip(staging.cases, hosts.host_seeds, strict=True))
+        cases = staging.cases or (chunk.instance,) * len(hosts.seeds)
+        wanted = list(zip(cases, hosts.host_seeds, strict=True))
         began = time.perf_counter()
         judged = play_cases(staging.player, episodes, wanted, look=lambda host, _: _product(world, host))
         seconds = (time.perf_counter() - began) / len(wanted)

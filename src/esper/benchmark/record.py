@@ -1,52 +1,61 @@
-"""What a benchmark is, written beside its rows: enough to go on with it, and to say where a table came from."""
+"""The folder of a benchmark: the record beside its rows, and the result that is read back from both."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from esper.benchmark.rows import BenchRow, RowsError, require_rows
+from esper.benchmark.planning import BenchPlan
+from esper.benchmark.rows import BenchRow, RowsError, RowStore, require_rows
 from esper.benchmark.suites import subsets
 from esper.benchmark.table import BenchTable, bench_table
 from esper.leyline.errors import EsperError
 from esper.leyline.files import write_bytes
 
-if TYPE_CHECKING:
-    from esper.benchmark.runner import BenchPlan
-
-
 _FILE = "bench.json"
 
 
 class BenchMismatch(EsperError, ValueError):
-    """Rows of another benchmark are where this one's are to go."""
+    """The folder holds rows of another benchmark."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchRecord:
+    """What was compared, and where and when: `bench.json`."""
+
     suite: str
     instances: tuple[str, ...]
     seeds: int
+    """Hosts of each instance."""
     arms: dict[str, str]
-    """arm -> what it is: rows of another arm of the same name are not mixed with its own"""
+    """arm -> its identity: rows of another arm of the same name are not mixed with its own"""
     reference: str
     """The arm that static, from_birth and the like are matched to."""
     treatments: tuple[str, ...]
     """The arms that the verdict is about."""
-    headroom: tuple[str, str] | None
-    """The arms that the headroom gate is made of: SBS and VBS."""
     provenance: tuple[dict[str, JsonValue], ...]
     """One for each time it was started."""
 
 
-_RECORD = TypeAdapter(BenchRecord)
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """How a benchmark ended: its rows, and the tables made from them."""
+
+    directory: Path
+    """The folder of the rows and the record."""
+    interrupted: str | None
+    """What stopped it (a signal, the clock, a lost process); None if it came to its end."""
+    record: BenchRecord
+    rows: tuple[BenchRow, ...]
+    tables: tuple[BenchTable, ...]
+    """Of all instances first, then of the subsets that are reported on their own; none while no instance was
+    played by every arm with every seed."""
 
 
-def record_of(plan: "BenchPlan", provenance: Mapping[str, JsonValue]) -> BenchRecord:
-    names = [arm.name for arm in plan.arms]
+def record_of(plan: BenchPlan, provenance: Mapping[str, JsonValue]) -> BenchRecord:
+    """The record of a plan that is about to be played."""
     return BenchRecord(
         suite=plan.suite.name,
         instances=plan.suite.instances,
@@ -54,15 +63,15 @@ def record_of(plan: "BenchPlan", provenance: Mapping[str, JsonValue]) -> BenchRe
         arms={arm.name: arm.identity for arm in plan.arms},
         reference=plan.reference,
         treatments=plan.treatments,
-        headroom=("sbs", "vbs") if {"sbs", "vbs"} <= set(names) else None,
         provenance=(dict(provenance),),
     )
 
 
 def read_record(folder: Path) -> BenchRecord:
+    """The record in a folder; raises RowsError if there is none."""
     path = folder / _FILE
     try:
-        return _RECORD.validate_json(path.read_bytes())
+        return TypeAdapter(BenchRecord).validate_json(path.read_bytes())
     except FileNotFoundError:
         raise RowsError(f"{folder} holds no benchmark: there is no {_FILE} in it") from None
     except ValidationError as error:
@@ -70,7 +79,7 @@ def read_record(folder: Path) -> BenchRecord:
 
 
 def merge_record(folder: Path, new: BenchRecord) -> BenchRecord:
-    """Go on with what is in the folder, or begin; arms, seeds and instances may be added, not changed."""
+    """Write the record, or extend the one in the folder: arms, seeds and instances may be added, not changed."""
     if (folder / _FILE).exists():
         old = read_record(folder)
         if old.suite != new.suite:
@@ -88,33 +97,35 @@ def merge_record(folder: Path, new: BenchRecord) -> BenchRecord:
             arms={**old.arms, **new.arms},
             seeds=max(old.seeds, new.seeds),
             treatments=tuple(dict.fromkeys((*old.treatments, *new.treatments))),
-            headroom=new.headroom or old.headroom,
             provenance=(*old.provenance, *new.provenance),
         )
     write_bytes(folder / _FILE, (json.dumps(asdict(new), indent=1) + "\n").encode())
     return new
 
 
-# A benchmark read back from its folder: its record, its rows, and the tables made from them.
+def read_bench(folder: Path, *, interrupted: str | None = None, partial: bool = False) -> BenchResult:
+    """The result, from what is in the folder alone.
 
-
-@dataclass(frozen=True, slots=True)
-class BenchResult:
-    record: BenchRecord
-    rows: tuple[BenchRow, ...]
-    tables: tuple[BenchTable, ...]
-    """Of everything first, then of the subsets that are reported on their own."""
-
-
-def read_bench(folder: Path) -> BenchResult:
-    """From what is in the folder alone."""
+    partial  without any instance that every arm has played, return no tables instead of raising RowsError
+    """
     record = read_record(folder)
     places = {instance: place for place, instance in enumerate(record.instances)}
-    rows = tuple(sorted(require_rows(folder), key=lambda row: places.get(row.instance, len(places))))
+    stored = RowStore(folder).read() if partial else require_rows(folder)
+    rows = tuple(sorted(stored, key=lambda row: places.get(row.instance, len(places))))
+    try:
+        tables = _tables(rows, record)
+    except RowsError:
+        if not partial:
+            raise
+        tables = ()
+    return BenchResult(folder, interrupted, record, rows, tables)
+
+
+def _tables(rows: tuple[BenchRow, ...], record: BenchRecord) -> tuple[BenchTable, ...]:
     whole = bench_table(rows, record.treatments, order=tuple(record.arms))
     parts = (
         bench_table(rows, record.treatments, instances=instances, subset=name, order=tuple(record.arms))
         for name, instances in subsets(whole.instances).items()
         if name != whole.subset
     )
-    return BenchResult(record, rows, (whole, *parts))
+    return (whole, *parts)

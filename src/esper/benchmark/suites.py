@@ -1,9 +1,10 @@
-"""What is scored: frozen instances, the subsets they are reported by, and the hosts that every arm meets."""
+"""The instances that are scored, the subsets they are reported by, and the rng seeds of the hosts."""
 
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from esper.leyline.errors import EsperError
 from esper.tolaria.tasks import Instance, suite, suite_names
 from esper.tolaria.tasks.suites import in_corner
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
@@ -14,6 +15,10 @@ _SEEDS_EACH = 1000
 _TOY_INSTANCES = 24
 
 
+class PlanError(EsperError, ValueError):
+    """A benchmark that cannot be run as asked."""
+
+
 @dataclass(frozen=True, slots=True)
 class BenchSuite:
     """Instances to be scored on, in a fixed order."""
@@ -22,11 +27,11 @@ class BenchSuite:
     instances: tuple[str, ...]
 
     def first(self, count: int | None) -> "BenchSuite":
-        """So many of them, spread evenly over the list: every kind is among them."""
+        """`count` of the instances, spread evenly over the list so that every kind is among them; None is all."""
         if count is None or count >= len(self.instances):
             return self
         if count < 1:
-            raise ValueError(f"instances is {count}; expected >= 1")
+            raise PlanError(f"instances is {count}; expected >= 1")
         last = len(self.instances) - 1
         places = [round(index * last / (count - 1)) for index in range(count)] if count > 1 else [0]
         return BenchSuite(self.name, tuple(self.instances[place] for place in places))
@@ -43,7 +48,7 @@ def bench_suite(name: str) -> BenchSuite:
 
 
 def host_seed(instance: str, seed: int) -> int:
-    """The same for every arm. Each instance has its own, so that no two instances share a host's luck."""
+    """The rng seed of an instance's host, the same for every arm; no two instances share one."""
     if not 0 <= seed < _SEEDS_EACH:
         raise ValueError(f"seed is {seed}; expected 0..{_SEEDS_EACH - 1}")
     return _FIRST_HOST_SEED + (zlib.crc32(instance.encode()) % 1_000_000) * _SEEDS_EACH + seed

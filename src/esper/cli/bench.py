@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-    from esper.benchmark import BenchPlan, BenchProgress, BenchTable
+    from esper.benchmark import BenchProgress, BenchTable
 
 _SUMMARY = """Play every arm on the same held-out hosts and compare them in pairs, on the test split.
 
@@ -34,7 +34,9 @@ def run(arguments: list[str]) -> int:
     parser = VerbParser("bench", _SUMMARY, example, "quiet")
     suite = "a suite or a task instance (%(default)s)"
     parser.add_argument("--suite", default="cpu", metavar="CASE", help=suite)
-    parser.add_argument("--arms", nargs="+", metavar="ARM", help="only these, and wait; by default all")
+    parser.add_argument(
+        "--arms", nargs="+", metavar="ARM", help="only these, wait and the controllers; by default all"
+    )
     parser.add_count("--seeds", "hosts of each instance (%(default)s)", default=8)
     parser.add_count("--instances", "only so many, spread over the suite's list")
     parser.add_argument(
@@ -47,7 +49,7 @@ def run(arguments: list[str]) -> int:
     )
     parser.add_argument("--match", metavar="ARM", help="the arm that controls of equal size are made from")
     parser.add_argument("--outcomes", type=Path, metavar="FILE", help="outcomes of schedules for sbs and vbs")
-    parser.add_count("--workers", "processes that play (%(default)s)", default=2)
+    parser.add_count("--workers", "processes; 0 plays in this one (%(default)s)", least=0, default=2)
     parser.add_argument("--device", default="cpu", help="where hosts are trained (%(default)s)")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing after so long")
     out = "rows go here (%(default)s)"
@@ -56,34 +58,9 @@ def run(arguments: list[str]) -> int:
 
 
 def _play(chosen: "Namespace") -> int:
-    plan = _plan(chosen)
-    from esper.benchmark import read_bench
+    from esper.benchmark import BenchRequest
     from esper.benchmark.runner import LOST_PROCESS
-    from esper.runs.bench import play
-
-    use_one_thread()
-    stopped = play(
-        plan,
-        chosen.out,
-        processes=chosen.workers,
-        minutes=chosen.minutes,
-        progress=(lambda _: None) if chosen.quiet else show_progress,
-    )
-    if stopped is not None:
-        print(f"esper: stopped by {stopped}; the same command goes on from {chosen.out}", flush=True)
-        return INTERRUPTED if stopped.startswith("SIG") else int(stopped == LOST_PROCESS)
-    if not chosen.quiet:
-        print(tables_text(read_bench(chosen.out).tables))
-        print(f"\n`esper bench report {chosen.out}` makes a page of it")
-    return 0
-
-
-def _plan(chosen: "Namespace") -> "BenchPlan":
-    from esper.runs.train import require_device, require_suite
-
-    require_suite(chosen.suite)
-    require_device(chosen.device)
-    from esper.benchmark import BenchRequest, plan_bench
+    from esper.runs.bench import bench
 
     request = BenchRequest(
         suite=chosen.suite,
@@ -95,10 +72,19 @@ def _plan(chosen: "Namespace") -> "BenchPlan":
         outcomes=chosen.outcomes,
         device=chosen.device,
     )
-    try:
-        return plan_bench(request)
-    except ValueError as error:
-        raise BadInput(str(error)) from None
+    use_one_thread()
+    progress = (lambda _: None) if chosen.quiet else show_progress
+    result = bench(chosen.out, request, workers=chosen.workers, minutes=chosen.minutes, progress=progress)
+    stopped = result.interrupted
+    if stopped is not None:
+        print(f"esper: stopped by {stopped}; the same command goes on from {chosen.out}", flush=True)
+        return INTERRUPTED if stopped.startswith("SIG") else int(stopped == LOST_PROCESS)
+    if not chosen.quiet and not result.tables:
+        print(f"there is no table yet: no instance in {chosen.out} was played by every arm with every seed")
+    elif not chosen.quiet:
+        print(tables_text(result.tables))
+        print(f"\n`esper bench report {chosen.out}` makes a page of it")
+    return 0
 
 
 def _controllers(given: list[list[str]]) -> dict[str, list[Path]]:

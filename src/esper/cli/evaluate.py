@@ -30,7 +30,7 @@ def run(arguments: list[str]) -> int:
     parser.add_count("--seed", "rng seed of hosts and instances (%(default)s)", least=0, default=0)
     chosen = parser.parse(arguments)
     if chosen.task is not None:
-        from esper.runs.train import require_suite
+        from esper.simic.env.making import require_suite
 
         require_suite(chosen.task)
     title, scores = _judge_controller(chosen) if _is_controller(chosen) else _judge_run(chosen)

@@ -33,7 +33,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _grow(chosen: "Namespace") -> int:
-    from esper.runs.train import require_device, require_suite
+    from esper.simic.env.making import require_device, require_suite
     from esper.tolaria.tasks import all_tasks
 
     tasks = [row.name for row in all_tasks()]
@@ -42,7 +42,7 @@ def _grow(chosen: "Namespace") -> int:
             f"task is {chosen.task!r}; expected one of {', '.join(tasks)}, with parameters if you like"
         )
     require_suite(chosen.task)
-    require_device(chosen.device)
+    require_device(chosen.device, chosen.task)
     import torch
 
     from esper.grower.wrapping import too_short

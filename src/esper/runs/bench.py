@@ -5,47 +5,41 @@ from collections.abc import Callable
 from pathlib import Path
 
 from esper.benchmark import (
-    BenchPlan,
     BenchProgress,
     BenchRequest,
     BenchResult,
+    PlanError,
     RowStore,
     plan_bench,
     read_bench,
+    run_bench,
 )
 from esper.benchmark.record import merge_record, record_of
-from esper.benchmark.runner import run_bench
 from esper.nissa import collect_provenance
 
 
 def bench(
-    out: Path | str,
+    directory: Path | str,
     request: BenchRequest = BenchRequest(),  # noqa: B008  frozen
     *,
-    processes: int = 1,
+    workers: int = 0,
     minutes: float = math.inf,
     progress: Callable[[BenchProgress], None] = lambda _: None,
-) -> BenchResult | None:
-    """Play what is asked for into the folder `out`, and read it back; None if it was stopped before the end.
+) -> BenchResult:
+    """Play what is asked for into a folder; returns the result, whose `interrupted` says if it was stopped early.
 
-    What is there already is not played again, so that a bench which was stopped goes on. Over several processes the
-    script that calls this needs an `if __name__ == "__main__":`.
+    directory  rows that are there already are not played again, so that a bench which was stopped goes on
+    request    what to compare, and on which hosts
+    workers    processes to play in; 0 plays in this one. With some, the calling script needs an
+               `if __name__ == "__main__":`
+    minutes    nothing is begun after so long
+    progress   called with how far it is, after each part
     """
-    stopped = play(plan_bench(request), Path(out), processes=processes, minutes=minutes, progress=progress)
-    return read_bench(Path(out)) if stopped is None else None
-
-
-def play(
-    plan: BenchPlan,
-    out: Path,
-    *,
-    processes: int,
-    minutes: float,
-    progress: Callable[[BenchProgress], None],
-) -> str | None:
-    """Write down what the benchmark is, and play it; returns what stopped it, if anything did."""
+    if workers < 0:
+        raise PlanError(f"workers is {workers}; expected a whole number >= 0")
+    directory, plan = Path(directory), plan_bench(request)
     seeds = {"first": plan.first_seed, "hosts": plan.seeds}
     provenance = collect_provenance(seeds=seeds, device=plan.device, precision="fp32")
-    store = RowStore(out)
-    merge_record(out, record_of(plan, provenance.model_dump(mode="json")))
-    return run_bench(plan, store, processes=processes, minutes=minutes, tell=progress)
+    merge_record(directory, record_of(plan, provenance.model_dump(mode="json")))
+    stopped = run_bench(plan, RowStore(directory), workers=workers, minutes=minutes, progress=progress)
+    return read_bench(directory, interrupted=stopped, partial=True)

@@ -12,7 +12,6 @@ from esper.nissa import NullSink, RunDirectory, collect_provenance, open_recorde
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.reports import Progress
-from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
 if TYPE_CHECKING:
     from esper.simic.trainer import TrainingResult
@@ -23,11 +22,12 @@ WANDB_PROJECT = "esper"
 def train(
     config: TrainingConfig, *, resume: bool = False, progress: Progress | None = None
 ) -> "TrainingResult":
-    """Train a controller under `config.run_directory`, recorded; returns how it ended.
+    """Train a controller in a folder under `config.run_directory`; returns the result, whose `interrupted` says if it
+    was stopped early.
 
     config    its run_name names the folder; None makes a name of suite, date and time
     resume    go on with the run of that name, from its newest checkpoint or, without one, from the start
-    progress  is shown what happens: `progress=print` for a look
+    progress  called with what happens: `progress=print` for a look
     """
     from esper.simic.trainer import train_ppo_vectorized
 
@@ -41,62 +41,28 @@ def train(
 
 
 def with_name(config: TrainingConfig) -> TrainingConfig:
-    """A run needs a name of its own."""
+    """The same settings with a run_name, made if there is none."""
     return config if config.run_name else replace(config, run_name=new_name(config.suite, datetime.now()))
 
 
 def new_name(suite: str, now: datetime) -> str:
-    """The suite or task, and when."""
+    """A run's name: the suite or task, the date and the time."""
     return f"{suite.partition(':')[0]}-{now:%Y%m%d-%H%M%S}"
 
 
 def require_trainable(config: TrainingConfig) -> None:
     """Raise ConfigError for what this machine cannot do, before a run is begun."""
-    require_suite(config.suite)
-    if config.menu is not None:
-        from esper.simic.building import require_menu
-        from esper.simic.env import make_world
+    from esper.simic.building import require_menu
+    from esper.simic.env.making import make_world, require_device, require_suite
 
+    require_suite(config.suite)
+    require_device(config.device, config.suite)
+    if config.menu is not None:
         require_menu(config, make_world(config.suite, 1).space)
     if config.run_wandb and find_spec("wandb") is None:
         raise ConfigError(
             "run_wandb is on, and the package wandb is not installed: pip install 'esper[wandb]'"
         )
-    if config.device != "cpu" and config.suite in TOY_SUITES:
-        raise ConfigError(
-            f"device is {config.device!r}; the toy has nothing to compute there, expected 'cpu'"
-        )
-    require_device(config.device)
-
-
-def require_device(device: str) -> None:
-    """Raise ConfigError for a device that this machine does not have."""
-    if device == "cpu":
-        return
-    import torch
-
-    if device.partition(":")[0] != "cuda":
-        raise ConfigError(f"device is {device!r}; expected cpu, cuda or cuda:<number>")
-    if not torch.cuda.is_available():
-        raise ConfigError(f"device is {device!r}, and torch finds no CUDA device; see `esper doctor`")
-
-
-def require_suite(name: str) -> None:
-    """Raise ConfigError for what is neither a suite nor a task instance whose data are there."""
-    from esper.tolaria.tasks import Instance, all_tasks, suite_names
-
-    suites, tasks = [*suite_names(), *TOY_SUITES], [row.name for row in all_tasks()]
-    if name in suites:
-        return
-    if name.partition(":")[0] not in tasks:
-        raise ConfigError(
-            f"suite is {name!r}; expected a suite ({', '.join(suites)}) or an instance of a task "
-            f"({', '.join(tasks)})"
-        )
-    try:
-        Instance.parse(name).load()  # kept in this process, so the look is not for nothing
-    except (ValueError, OSError) as error:
-        raise ConfigError(str(error)) from error
 
 
 def _open_run(config: TrainingConfig, *, resume: bool) -> RunDirectory:

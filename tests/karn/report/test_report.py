@@ -63,10 +63,9 @@ def result_of(rows: list[BenchRow], treatments: tuple[str, ...] = ("learned",)) 
         arms,
         "learned",
         treatments,
-        ("sbs", "vbs"),
         ({"esper": "1"},),
     )
-    return BenchResult(record, tuple(rows), (bench_table(rows, treatments),))
+    return BenchResult(Path(), None, record, tuple(rows), (bench_table(rows, treatments),))
 
 
 def test_the_page_needs_nothing_else(tmp_path: Path) -> None:

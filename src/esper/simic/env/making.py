@@ -7,9 +7,11 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from esper.kasmina.governor import GovernorRules
 from esper.leyline import Baselines, HostSinks, World
+from esper.simic.config.errors import ConfigError
 from esper.simic.env.cases import CaseList, CaseSource
 from esper.simic.env.single import GrowthEnv
 from esper.simic.env.vector import GrowthVectorEnv
@@ -99,6 +101,34 @@ def make_world(
         return _engine(CaseList((case,), name=case), (case,), asked)
     rows = ", ".join(row.name for row in all_tasks())
     raise ValueError(f"no suite is named {name!r}; there are {', '.join(_SETTINGS)}. Tasks are {rows}")
+
+
+def require_suite(name: str) -> None:
+    """Raise ConfigError unless this is a suite, or a task instance whose data can be loaded."""
+    suites, tasks = [*suite_names(), *TOY_SUITES], [row.name for row in all_tasks()]
+    if name in suites:
+        return
+    if name.partition(":")[0] not in tasks:
+        raise ConfigError(
+            f"suite is {name!r}; expected a suite ({', '.join(suites)}) or an instance of a task "
+            f"({', '.join(tasks)})"
+        )
+    try:
+        Instance.parse(name).load()  # kept in this process for the run that follows
+    except (ValueError, OSError) as error:
+        raise ConfigError(str(error)) from error
+
+
+def require_device(device: str, suite: str) -> None:
+    """Raise ConfigError unless the hosts of a suite can be trained on this device."""
+    if device == "cpu":
+        return
+    if device.partition(":")[0] != "cuda":
+        raise ConfigError(f"device is {device!r}; expected cpu, cuda or cuda:<number>")
+    if suite in TOY_SUITES:
+        raise ConfigError(f"device is {device!r}; the toy has nothing to compute there, expected 'cpu'")
+    if not torch.cuda.is_available():
+        raise ConfigError(f"device is {device!r}, and torch finds no CUDA device; see `esper doctor`")
 
 
 def make_env(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bench_rows import SEED
-from esper.benchmark.arms import (
+from esper.benchmark.matching import (
     BlindPolicy,
     RandomMatchedPolicy,
     ScratchPlayer,
