@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from esper.leyline import ActionSpec, World
+from esper.leyline import HostStep, World
 from esper.simic.env import GrowthVectorEnv, make_env, make_world
 from esper.simic.reward import RewardConfig, RewardInputs, Standings, compute_rewards
 from harness import Row, arguments, interleaved_seconds, median_milliseconds, ratio, report
@@ -23,18 +23,12 @@ class TimedWorld:
 
     def __init__(self, world: World) -> None:
         self.world, self.seconds = world, 0.0
-        self.begin, self.begin_many, self.host = world.begin, world.begin_many, world.host
-        self.settle, self.settle_many = world.settle, world.settle_many
-        self.state_dict, self.load_state_dict = world.state_dict, world.load_state_dict
+        self.begin_many, self.host = world.begin_many, world.host
+        self.snapshot, self.restore = world.snapshot, world.restore
 
-    def apply(self, host_idx: int, action: ActionSpec) -> None:
+    def step_many(self, steps: Sequence[HostStep]) -> None:
         began = time.perf_counter()
-        self.world.apply(host_idx, action)
-        self.seconds += time.perf_counter() - began
-
-    def epoch(self, host_idxs: Sequence[int]) -> None:
-        began = time.perf_counter()
-        self.world.epoch(host_idxs)
+        self.world.step_many(steps)
         self.seconds += time.perf_counter() - began
 
 

@@ -16,7 +16,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from esper.leyline import ActionSpec, LifecycleOp, Stage
+from esper.leyline import ActionSpec, Beginning, HostStep, LifecycleOp, Stage
 from esper.tolaria.engine.step import TrainingStep, forward
 from esper.tolaria.worlds.engine import EngineWorld
 from harness import RESULTS
@@ -93,7 +93,7 @@ def play(job: Job) -> Outcome:
     """One episode. Accuracies are of validation; `final` is the mean of the last two epochs."""
     arm, began = job.arm, time.perf_counter()
     world = EngineWorld(1)
-    world.begin(0, job.case, job.seed)
+    world.begin_many([Beginning(0, job.case, job.seed)])
     host = world.host(0)
     host.model.isolation_penalty = arm.penalty
     care = host.model.care
@@ -104,7 +104,7 @@ def play(job: Job) -> Outcome:
     for epoch in range(job.epochs):
         age = epoch - arm.born
         if arm.blueprint is not None and age == 0:
-            world.apply(0, ActionSpec(LifecycleOp.GERMINATE, name, arm.blueprint))
+            host.apply(ActionSpec(LifecycleOp.GERMINATE, name, arm.blueprint))
             seed = host.slots[arm.slot].seed
             assert seed is not None
             with torch.no_grad():
@@ -116,7 +116,7 @@ def play(job: Job) -> Outcome:
             ramp.epochs = arm.ramp
         if arm.shadow and arm.blueprint is not None and 0 <= age < arm.isolated:
             world.population._steps[0] = ShadowStep(host, world.population._tally[0])
-        world.epoch([0])
+        world.step_many([HostStep(0)])
         accuracies.append(host.report.validation_accuracy or 0.0)
         slot = host.slots[arm.slot]
         if slot.contribution is not None:

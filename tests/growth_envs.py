@@ -11,13 +11,14 @@ from esper.leyline import ActionSpec
 from esper.simic.env import EpisodeSummary, GrowthVectorEnv
 from esper.tamiyo.actions import GrowthSpace, encode
 from esper.tolaria.worlds.toy import ToyBaselines, ToyWorld
+from world_steps import begin_host
 
 
 def toy_space(*cases: str) -> GrowthSpace:
     """Places for all of these cases' slots."""
     world = ToyWorld(len(cases))
     for host_idx, case in enumerate(cases):
-        world.begin(host_idx, case, 0)
+        begin_host(world, host_idx, case, 0)
     return GrowthSpace.covering([world.host(host_idx) for host_idx in range(len(cases))])
 
 

@@ -5,6 +5,7 @@ from itertools import product
 
 from esper.leyline import ALPHA_SPEEDS, TEMPOS, ActionSpec, HostProtocol, LifecycleOp
 from esper.tolaria.worlds.toy import ToyWorld
+from world_steps import run_epoch
 
 
 def legal_actions(
@@ -41,7 +42,7 @@ def live_randomly(world: ToyWorld, epochs: int, rng: random.Random) -> list[str]
         by_op: dict[LifecycleOp, list[ActionSpec]] = {}
         for action in legal_actions(host):
             by_op.setdefault(action.op, []).append(action)
-        world.apply(0, rng.choice(by_op[rng.choice(sorted(by_op))]))
-        world.epoch([0])
+        world.host(0).apply(rng.choice(by_op[rng.choice(sorted(by_op))]))
+        run_epoch(world)
         seen.append(f"{host.report} {world.host(0).readings()}")
     return seen

@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Sequence
 
-from esper.leyline import HostSinks, HostsLost
+from esper.leyline import HostSinks, HostsLost, HostStep
 from esper.tolaria.tasks import all_tasks, register
 from esper.tolaria.worlds.engine import EngineWorld
 from esper.tolaria.worlds.toy import ToyWorld
@@ -23,10 +23,15 @@ class GivenUp(ToyWorld):
 
     __slots__ = ()
 
-    def epoch(self, host_idxs: Sequence[int]) -> None:
-        super().epoch(host_idxs)
-        if 0 in host_idxs:
+    def step_many(self, steps: Sequence[HostStep]) -> None:
+        super().step_many(steps)
+        if any(step.host_idx == 0 for step in steps):
             raise HostsLost([0], "restored in vain")
+
+
+def impossible(num_hosts: int) -> ToyWorld:
+    """A world that cannot be made."""
+    raise ValueError(f"no world of {num_hosts} hosts")
 
 
 def doubled(number: int) -> int:

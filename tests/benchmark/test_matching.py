@@ -18,6 +18,7 @@ from esper.leyline import BlueprintCard, BlueprintKind, LifecycleOp, Stage
 from esper.simic.env import make_env
 from esper.tamiyo.rules import Schedule
 from esper.tolaria.worlds.engine import EngineWorld
+from world_steps import begin_host, run_epoch
 
 
 def test_from_birth_makes_room_by_fossils_first() -> None:
@@ -75,7 +76,7 @@ def test_a_blind_copy_skips_what_is_illegal() -> None:
 
 def test_an_architecture_is_built_in_before_the_first_step(tiny: str) -> None:
     world = EngineWorld(1)
-    world.begin(0, tiny, 0)
+    begin_host(world, 0, tiny, 0)
     host = world.host(0)
     for slot in ("blocks.0", "blocks.1", "blocks.2"):  # more than may be live at a time
         build_in(host.model, replace(SEED, slot=slot, blueprint="conv_small"))
@@ -83,7 +84,7 @@ def test_an_architecture_is_built_in_before_the_first_step(tiny: str) -> None:
     assert [slot.alpha for slot in host.slots] == [1.0] * 3
     assert {group["lr"] for group in host.optimizer.param_groups if group["params"]} == {1e-2}
     before = [slot.seed.scale.clone() for slot in host.slots if slot.seed is not None]
-    world.epoch([0])
+    run_epoch(world)
     after = [slot.seed.scale for slot in host.slots if slot.seed is not None]
     assert not any(torch.equal(old, new) for old, new in zip(before, after, strict=True))
 

@@ -10,6 +10,7 @@ from esper.kasmina.hosts import MLP, ConvNet
 from esper.tolaria.tasks import Instance, all_tasks, task
 from esper.tolaria.worlds.engine import EngineWorld
 from tiny_tasks import BATCH, CLASSES, LENGTH, STEPS, advance, germinate
+from world_steps import begin_host, run_epoch
 
 
 def parameters(host: nn.Module) -> int:
@@ -51,14 +52,14 @@ def test_a_widened_case_is_there_while_it_is_needed(tiny: str) -> None:
         assert parameters(task(instance.task).host(data)) == pytest.approx(500, rel=0.05)
         assert len(data.phases[0].train) == 31
         world = EngineWorld(1)
-        world.begin(0, case, 0)
+        begin_host(world, 0, case, 0)
         assert world.host(0).host_parameters == pytest.approx(500, rel=0.05)
     assert all_tasks() == before
 
 
 def test_flops_known_answer(tiny: str) -> None:
     world = EngineWorld(1)
-    world.begin(0, tiny, 0)
+    begin_host(world, 0, tiny, 0)
     convolutions = [(1, 3), (3, 5), (5, 7)]
     forward = sum(2 * BATCH * LENGTH * 3 * size_in * size_out for size_in, size_out in convolutions)
     first = 2 * BATCH * LENGTH * 3 * 1 * 3  # nobody needs the gradient of the data
@@ -69,24 +70,24 @@ def test_flops_known_answer(tiny: str) -> None:
 
 def test_seeds_cost_by_kind_and_stage(tiny: str) -> None:
     world, ledger = EngineWorld(1), FlopLedger()
-    world.begin(0, tiny, 0)
+    begin_host(world, 0, tiny, 0)
     bare = ledger.epoch(world.host(0))
-    world.apply(0, germinate(1, "mixer"))
+    world.host(0).apply(germinate(1, "mixer"))
     isolated = ledger.epoch(world.host(0))
-    world.epoch([0])
-    world.apply(0, advance(1))
-    world.epoch([0])
+    run_epoch(world)
+    world.host(0).apply(advance(1))
+    run_epoch(world)
     blended = ledger.epoch(world.host(0))
     assert bare < isolated < blended  # blended, its gradient goes on to what is before it
-    world.begin(0, tiny, 1)
+    begin_host(world, 0, tiny, 1)
     assert ledger.epoch(world.host(0)) == bare
-    world.apply(0, germinate(1, "norm"))
+    world.host(0).apply(germinate(1, "norm"))
     assert ledger.epoch(world.host(0)) < isolated
 
 
 def test_counting_leaves_the_host_alone(pictures: str) -> None:
     world = EngineWorld(1)
-    world.begin(0, pictures, 0)
+    begin_host(world, 0, pictures, 0)
     host = world.host(0)
     before = {name: value.clone() for name, value in host.model.state_dict().items()}
     assert any("running_mean" in name for name in before)

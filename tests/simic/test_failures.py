@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.leyline import NOWHERE, AnomalyRaised, Event, Place, RoundFinished, RunFinished
+from esper.leyline import NOWHERE, AnomalyRaised, Event, HostStep, Place, RoundFinished, RunFinished
 from esper.nissa import Checkpoints
 from esper.simic.agent import CheckpointError, NonFiniteUpdateError, PPOAgent
 from esper.simic.config.training_config import TrainingConfig
@@ -113,8 +113,8 @@ def test_a_run_that_cannot_be_built_leaves_no_processes(what: str, monkeypatch: 
     class Spread(ToyWorld):
         """Stands for worker processes."""
 
-        def __init__(self, factory: str, *, num_hosts: int, **_: object) -> None:
-            assert factory.endswith("ToyWorld")
+        def __init__(self, factory: object, *, num_hosts: int, **_: object) -> None:
+            assert factory is ToyWorld
             super().__init__(num_hosts)
 
         def close(self) -> None:
@@ -145,15 +145,15 @@ def test_a_hung_worker_ends_the_run_by_name(monkeypatch: pytest.MonkeyPatch) -> 
     asked: list[object] = []
 
     class Spread(ToyWorld):
-        def __init__(self, _: str, *, num_hosts: int, timeout: float, **__: object) -> None:
+        def __init__(self, _: object, *, num_hosts: int, timeout: float, **__: object) -> None:
             asked.append(timeout)
             super().__init__(num_hosts)
 
         def close(self) -> None:
             asked.append("closed")
 
-        def epoch(self, host_idxs: Sequence[int]) -> None:
-            raise WorkerHung(f"worker 1 has not answered for hosts {list(host_idxs)}")
+        def step_many(self, steps: Sequence[HostStep]) -> None:
+            raise WorkerHung(f"worker 1 has not answered for hosts {[step.host_idx for step in steps]}")
 
     monkeypatch.setattr("esper.simic.env.making.ProcessWorld", Spread)
     listener = Listener()

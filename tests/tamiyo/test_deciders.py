@@ -15,13 +15,14 @@ from esper.tamiyo.rules import RULE_POLICIES, rule_policy
 from esper.tamiyo.rules.policy import recall, remember
 from esper.tolaria.worlds.toy.world import ToyWorld
 from tiny_controllers import tiny_controller
+from world_steps import begin_host, run_epoch
 
 HORIZON = 20
 
 
 def begun(slots: int = 3) -> ToyWorld:
     world = ToyWorld(1)
-    world.begin(0, f"toy:draw=5,slots={slots}", 0)
+    begin_host(world, 0, f"toy:draw=5,slots={slots}", 0)
     return world
 
 
@@ -31,8 +32,8 @@ def live_on(
     done = []
     for _ in range(epochs):
         action = who.decide(observer, world.host(0), reward=0.25).action
-        world.apply(0, action)  # refuses what is illegal
-        world.epoch([0])
+        world.host(0).apply(action)  # refuses what is illegal
+        run_epoch(world)
         observer.record(0, world.host(0), action.op)
         done.append(action)
         assert budget is None or world.host(0).added_parameters <= budget
@@ -238,6 +239,6 @@ def test_a_learned_one_decides_as_its_actor_does() -> None:
         state, theirs = who.state_dict()["memory"], actor.state_dict()
         assert isinstance(state, dict)
         assert all(torch.equal(state[name], theirs[name]) for name in theirs)
-        world.apply(0, action)
-        world.epoch([0])
+        world.host(0).apply(action)
+        run_epoch(world)
         observer.record(0, world.host(0), action.op)

@@ -13,6 +13,7 @@ from esper.tolaria.engine.step import CapturedStep
 from esper.tolaria.tasks import OptimiserSpec, forget, register
 from esper.tolaria.worlds.engine import EngineWorld
 from tiny_tasks import advance, germinate, tiny_task
+from world_steps import begin_host, run_epoch
 
 pytestmark = [
     pytest.mark.gpu,
@@ -54,8 +55,8 @@ def _play(world: EngineWorld, epochs: int, hosts: int = 2) -> list[list[float]]:
     told = []
     for epoch in range(epochs):
         if epoch in SCRIPT:
-            world.apply(0, SCRIPT[epoch])
-        world.epoch(range(hosts))
+            world.host(0).apply(SCRIPT[epoch])
+        run_epoch(world, range(hosts))
         told.append(
             [
                 number
@@ -78,7 +79,7 @@ def test_a_growing_life_has_the_numbers_of_the_cpu(kind: str) -> None:
         for device in ("cpu", "cuda"):
             world = EngineWorld(2, device)
             for index in range(2):
-                world.begin(index, "same:change=4", index)
+                begin_host(world, index, "same:change=4", index)
             told.append(torch.tensor(_play(world, 9)))
     finally:
         forget("same")
@@ -90,11 +91,11 @@ def test_contributions_and_probes_have_the_numbers_of_the_cpu() -> None:
     readings = []
     for device in ("cpu", "cuda"):
         world = EngineWorld(1, device)
-        world.begin(0, "tiny", 0)
+        begin_host(world, 0, "tiny", 0)
         for epoch in range(4):
             if epoch in (1, 2, 3):
-                world.apply(0, SCRIPT[epoch])
-            world.epoch([0])
+                world.host(0).apply(SCRIPT[epoch])
+            run_epoch(world)
         first, _, last = world.host(0).readings()
         readings.append((first.contribution, last.probe, last.gradient_norm, last.gradient_health))
     assert readings[0] == pytest.approx(readings[1], abs=0.05)
@@ -103,13 +104,13 @@ def test_contributions_and_probes_have_the_numbers_of_the_cpu() -> None:
 def test_the_hot_path_waits_for_nothing() -> None:
     world = EngineWorld(3, "cuda")
     for index in range(3):
-        world.begin(index, "tiny", index)
-        world.apply(index, germinate())
-        world.apply(index, germinate(2, "mixer"))
-    world.epoch(range(3))
+        begin_host(world, index, "tiny", index)
+        world.host(index).apply(germinate())
+        world.host(index).apply(germinate(2, "mixer"))
+    run_epoch(world, range(3))
     for index in range(3):
-        world.apply(index, advance())
-    world.epoch(range(3))
+        world.host(index).apply(advance())
+    run_epoch(world, range(3))
     population = world.population
     with _waits("error"):
         for index in range(3):
@@ -123,12 +124,12 @@ def test_an_epoch_waits_once_however_many_hosts() -> None:
     """Reading the numbers is the one wait; governor and snapshots add none."""
     world = EngineWorld(3, "cuda")
     for index in range(3):
-        world.begin(index, "tiny", index)
-        world.apply(index, germinate())
-    world.epoch(range(3))
-    world.epoch(range(3))
+        begin_host(world, index, "tiny", index)
+        world.host(index).apply(germinate())
+    run_epoch(world, range(3))
+    run_epoch(world, range(3))
     with _waits("warn"), pytest.warns(UserWarning, match="synchronizing") as told:
-        world.epoch(range(3))
+        run_epoch(world, range(3))
     assert len([warning for warning in told if "synchronizing" in str(warning.message)]) == 1
 
 
@@ -176,13 +177,13 @@ def test_only_the_broken_host_is_touched() -> None:
     for broken in (False, True):
         world = EngineWorld(3, "cuda")
         for index in range(3):
-            world.begin(index, "tiny", index)
-            world.apply(index, germinate())
+            begin_host(world, index, "tiny", index)
+            world.host(index).apply(germinate())
         for epoch in range(4):
             if epoch == 2 and broken:
                 with torch.no_grad():
                     next(world.host(1).model.host.parameters()).fill_(float("nan"))
-            world.epoch(range(3))
+            run_epoch(world, range(3))
             if epoch == 2 and broken:
                 assert world.host(1).report.rolled_back == "not_finite"
         told.append([world.host(index).report for index in range(3)])
@@ -212,17 +213,17 @@ def test_memory_is_steady_over_topology_changes() -> None:
 def test_a_host_saved_on_cuda_goes_on_there() -> None:
     world = EngineWorld(2, "cuda")
     for index in range(2):
-        world.begin(index, "tiny", index)
+        begin_host(world, index, "tiny", index)
     _play(world, 4)
-    state = world.state_dict(0)
+    state = world.snapshot([0])[0]
     rest = [_step(world), _step(world)]
     twin = EngineWorld(1, "cuda")
-    twin.load_state_dict(0, state)
+    twin.restore({0: state})
     assert [_step(twin), _step(twin)] == pytest.approx(rest, rel=1e-5)
 
 
 def _step(world: EngineWorld) -> float:
-    world.epoch([0])
+    run_epoch(world)
     return world.host(0).report.validation_loss
 
 

@@ -9,10 +9,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from esper.benchmark.rows import SeedRow
 from esper.leyline import (
-    ActionSpec,
     Beginning,
     HostProtocol,
     HostsLost,
+    HostState,
+    HostStep,
     LifecycleOp,
     SlotSnapshot,
     Stage,
@@ -110,9 +111,6 @@ class MeteredWorld:
         self._logs: list[list[EpisodeLog]] = [[] for _ in range(size)]
         self._ledger = ledger
 
-    def begin(self, host_idx: int, case: str, seed: int) -> None:
-        self.begin_many([Beginning(host_idx, case, seed)])
-
     def begin_many(self, beginnings: Sequence[Beginning]) -> None:
         self.world.begin_many(beginnings)
         for host_idx, _, _ in beginnings:
@@ -130,36 +128,34 @@ class MeteredWorld:
         """Of the episode that this host is in."""
         return next(logs[-1] for index, logs in enumerate(self._logs) if self.world.host(index) is host)
 
-    def apply(self, host_idx: int, action: ActionSpec) -> None:
-        self.world.apply(host_idx, action)
-        if action.op is not LifecycleOp.WAIT:
-            log = self._logs[host_idx][-1]
-            log.clauses.append(Clause(len(log.validation_losses) - 1, action))
-
-    def epoch(self, host_idxs: Sequence[int]) -> None:
+    def step_many(self, steps: Sequence[HostStep]) -> None:
+        """The same step, in two parts where hosts settle: what they were before is part of the log."""
+        for step in steps:
+            if step.action is not None and step.action.op is not LifecycleOp.WAIT:
+                log = self._logs[step.host_idx][-1]
+                log.clauses.append(Clause(len(log.validation_losses) - 1, step.action))
+        lost: HostsLost | None = None
         try:
-            self.world.epoch(host_idxs)
+            self.world.step_many([step._replace(settle=None) for step in steps])
         except HostsLost as loss:
-            host_idxs = [index for index in host_idxs if index not in loss.host_idxs]
-            raise
-        finally:
-            for host_idx in host_idxs:
-                self._note(host_idx)
-                self._charge(host_idx)
+            lost = loss
+        left = [step for step in steps if lost is None or step.host_idx not in lost.host_idxs]
+        for step in left:
+            self._note(step.host_idx)
+            self._charge(step.host_idx)
+            if step.settle is not None:
+                self._logs[step.host_idx][-1].before_settling = self.host(step.host_idx).snapshots()
+        settling = [step._replace(action=None) for step in left if step.settle is not None]
+        if settling:
+            self.world.step_many(settling)
+        if lost is not None:
+            raise lost
 
-    def settle(self, host_idx: int, rent: float, *, committed_only: bool) -> None:
-        self.settle_many([host_idx], rent, committed_only=committed_only)
+    def snapshot(self, host_idxs: Sequence[int]) -> dict[int, HostState]:
+        return self.world.snapshot(host_idxs)
 
-    def settle_many(self, host_idxs: Sequence[int], rent: float, *, committed_only: bool) -> None:
-        for host_idx in host_idxs:
-            self._logs[host_idx][-1].before_settling = self.host(host_idx).snapshots()
-        self.world.settle_many(host_idxs, rent, committed_only=committed_only)
-
-    def state_dict(self, host_idx: int) -> dict[str, object]:
-        return self.world.state_dict(host_idx)
-
-    def load_state_dict(self, host_idx: int, state: Mapping[str, object]) -> None:
-        self.world.load_state_dict(host_idx, state)
+    def restore(self, states: Mapping[int, HostState]) -> None:
+        self.world.restore(states)
 
     def _note(self, host_idx: int) -> None:
         log, report = self._logs[host_idx][-1], self.host(host_idx).report

@@ -10,10 +10,10 @@ from esper.benchmark.controllers import open_controller
 from esper.benchmark.metering import EpisodeLog, FlopLedger, MeteredWorld
 from esper.benchmark.rows import BenchRow, SeedRow
 from esper.benchmark.suites import host_seed
-from esper.leyline import BaselineCurve, DecisionSettings, HostProtocol
+from esper.leyline import BaselineCurve, DecisionSettings, HostProtocol, Settle
 from esper.leyline.utility import utility
 from esper.simic.env.cases import CaseList
-from esper.simic.env.episodes import Episodes, Settle
+from esper.simic.env.episodes import Episodes
 from esper.simic.env.making import Setting, make_world
 from esper.simic.evaluation import Judged, play_cases
 from esper.simic.reward import RewardConfig

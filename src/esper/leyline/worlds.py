@@ -1,10 +1,11 @@
-"""Hosts that are stepped together: what an environment needs of whoever runs them."""
+"""Worlds: hosts that are stepped together, and what can be read of each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from esper.leyline.decisions import ActionSpec
+from esper.leyline.lifecycle import Settle
 from esper.leyline.slots import BlueprintCard, LegalOperations, SlotConfig, SlotSnapshot
 
 
@@ -12,12 +13,13 @@ class SlotReading(NamedTuple):
     """A slot in numbers, for tensors. What has not been measured is NaN; what does not exist is -1."""
 
     stage: int
-    """Stage"""
+    """The number of its `Stage`."""
     fading: bool
     alpha: float
     alpha_target: float
     epochs_to_target: int
     age: int
+    """Epochs since the seed was germinated."""
     epochs_in_stage: int
     blueprint: int
     """Index into the slot's cards."""
@@ -31,7 +33,7 @@ class SlotReading(NamedTuple):
     probe: float
     """Validation accuracy with a TRAINING seed switched on at its target, minus without it."""
     gradient_norm: float
-    """Of the seed, mean over the epoch's steps."""
+    """Gradient norm of the seed, mean over the epoch's steps."""
     gradient_health: float
     """0..1: the share of the seed's gradient tensors that are finite and neither vanish nor explode."""
 
@@ -47,7 +49,7 @@ class EpochReport:
     validation_loss: float
     validation_accuracy: float | None
     gradient_norm: float | None
-    """Of the host, before clipping, mean over the epoch's steps."""
+    """Gradient norm of the host before clipping, mean over the epoch's steps."""
     rolled_back: str | None
     """Why the governor restored the host in this epoch; the numbers are then those that condemned it."""
 
@@ -56,16 +58,24 @@ class HostProtocol(Protocol):
     """One host of a world, for reading."""
 
     @property
-    def slot_config(self) -> SlotConfig: ...
+    def slot_config(self) -> SlotConfig:
+        """The names of its slots, in order."""
+        ...
 
     @property
-    def cards(self) -> Mapping[str, tuple[BlueprintCard, ...]]: ...
+    def cards(self) -> Mapping[str, tuple[BlueprintCard, ...]]:
+        """The blueprints that each slot offers."""
+        ...
 
     @property
-    def host_parameters(self) -> int: ...
+    def host_parameters(self) -> int:
+        """Parameters of the bare host."""
+        ...
 
     @property
-    def added_parameters(self) -> int: ...
+    def added_parameters(self) -> int:
+        """Parameters of the seeds that it has now."""
+        ...
 
     @property
     def training_samples(self) -> int:
@@ -74,16 +84,20 @@ class HostProtocol(Protocol):
 
     @property
     def report(self) -> EpochReport:
-        """The latest."""
+        """What the latest epoch measured."""
         ...
 
     def readings(self) -> Sequence[SlotReading]:
         """One per slot, in the order of `slot_config`."""
         ...
 
-    def snapshots(self) -> tuple[SlotSnapshot, ...]: ...
+    def snapshots(self) -> tuple[SlotSnapshot, ...]:
+        """Every slot in words, in the order of `slot_config`."""
+        ...
 
-    def legal_operations(self) -> Mapping[str, LegalOperations]: ...
+    def legal_operations(self) -> Mapping[str, LegalOperations]:
+        """What can be done in each slot now."""
+        ...
 
 
 class HostsLost(RuntimeError):
@@ -98,67 +112,76 @@ class HostsLost(RuntimeError):
 
 
 class Beginning(NamedTuple):
-    """A host that is to begin."""
+    """A host that is to begin: a new, untrained one of the task instance `case`."""
 
     host_idx: int
     case: str
     seed: int
 
 
-class World(Protocol):
-    """K hosts on one device, stepped together one epoch at a time.
+class Settling(NamedTuple):
+    """How a host is made into the product at the end of its episode."""
 
-    A host's numbers depend on its case, its seed and what was done to it: not on its index, nor on the others.
+    rent: float
+    settle: Settle = "worth"
+
+
+class HostStep(NamedTuple):
+    """One step of one host: apply the action, tick, train one epoch, validate, govern, settle."""
+
+    host_idx: int
+    action: ActionSpec | None = ActionSpec()
+    """By default WAIT. None skips the epoch and only settles, for callers that read the host in between."""
+    settle: Settling | None = None
+    """Given in the last step. A host that the governor rolled back is not settled."""
+
+
+HostState = Mapping[str, object]
+"""Everything of one host in the middle of an episode, loadable with `weights_only=True`."""
+
+
+class World(Protocol):
+    """K hosts that are stepped together, one epoch at a time.
+
+    A host's numbers depend on its case, its rng seed and what was done to it: not on its index, nor on the others.
     """
 
-    def begin(self, host_idx: int, case: str, seed: int) -> None:
-        """Replace a host by a new, untrained one of the task instance `case`, and validate it (epoch 0)."""
-        ...
-
     def begin_many(self, beginnings: Sequence[Beginning]) -> None:
-        """The same for several hosts, all at work at once where that is possible."""
+        """Replace hosts by new ones and validate them (epoch 0)."""
         ...
 
-    def host(self, host_idx: int) -> HostProtocol: ...
-
-    def apply(self, host_idx: int, action: ActionSpec) -> None:
-        """Execute a legal action. Its effect on alphas is seen from the next epoch on."""
+    def step_many(self, steps: Sequence[HostStep]) -> None:
+        """Do one step of each of these hosts. Their reports and readings are new afterwards."""
         ...
 
-    def epoch(self, host_idxs: Sequence[int]) -> None:
-        """For these hosts: tick, train one epoch, validate, govern. Their reports and readings are new after it."""
+    def snapshot(self, host_idxs: Sequence[int]) -> dict[int, HostState]:
+        """The states of these hosts, by host index."""
         ...
 
-    def settle(self, host_idx: int, rent: float, *, committed_only: bool) -> None:
-        """At the end: remove what is not part of the product and validate again if it changed."""
+    def restore(self, states: Mapping[int, HostState]) -> None:
+        """Replace hosts by those whose states `snapshot` returned."""
         ...
 
-    def settle_many(self, host_idxs: Sequence[int], rent: float, *, committed_only: bool) -> None:
-        """The same for several hosts, all at work at once where that is possible."""
+    def host(self, host_idx: int) -> HostProtocol:
+        """One host, for reading."""
         ...
-
-    def state_dict(self, host_idx: int) -> dict[str, object]:
-        """Everything of one host mid-episode, loadable with `weights_only=True`."""
-        ...
-
-    def load_state_dict(self, host_idx: int, state: Mapping[str, object]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineCurve:
-    """What an instance measures when nothing is grown, at epochs 0, 1, ... Unknown accuracies are None."""
+    """Validation of an instance when nothing is grown, at epochs 0, 1, ... Unknown accuracies are None."""
 
     accuracies: tuple[float | None, ...]
     losses: tuple[float, ...]
 
 
 class Baselines(Protocol):
-    """Where wait-only control curves come from."""
+    """Where baseline curves come from."""
 
     def curve(self, case: str, seed: int) -> BaselineCurve:
-        """Of the host that `World.begin(_, case, seed)` makes, from epoch 0 to the horizon."""
+        """The curve of the host that `Beginning(_, case, seed)` makes, from epoch 0 to the horizon."""
         ...
 
     def curves(self, wanted: Sequence[tuple[str, int]]) -> list[BaselineCurve]:
-        """Of several (case, seed); those that must be trained first are trained at once where that is possible."""
+        """The curves of several (case, seed); missing ones are trained at once where that is possible."""
         ...

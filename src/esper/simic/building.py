@@ -122,7 +122,7 @@ def prepare_baselines(
     wanted = list(training.pool.pairs())
     if config.eval_every:
         wanted += selection_cases(training, config.eval_episodes)
-    controls.prepare(wanted, tell=count, stop=stop)
+    controls.prepare(wanted, progress=count, stop=stop)
     return latest
 
 

@@ -89,7 +89,7 @@ def evaluate_checkpoint(
     wanted = held_out_cases(name or config.suite, episodes, seed)
     arena = evaluation_episodes(training, config, min(len(wanted), ARENA), suite=name)
     if isinstance(arena.controls, BaselineCurves):
-        arena.controls.prepare(wanted, processes=max(config.workers, 1))
+        arena.controls.prepare(wanted, workers=max(config.workers, 1))
     learned = {LEARNED: LearnedPlayer(training.agent.actor)}
     return _compare(learned, arena, wanted, rules=policies, seed=seed, tell=tell)
 

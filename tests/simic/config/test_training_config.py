@@ -21,6 +21,7 @@ from esper.simic.env import make_env
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.tracker import SignalTracker
 from esper.tolaria.worlds.toy.world import ToyWorld
+from world_steps import begin_host, run_epoch
 
 IN_UNIT = ("gamma", "gae_lambda", "clip_ratio")
 POSITIVE = ("lr", "adam_eps", "value_clip", "max_grad_norm")
@@ -163,14 +164,14 @@ def test_the_shortest_horizon_lets_a_seed_live_its_life(tempo: int) -> None:
     """And one epoch less would not."""
     shortest = next(horizon for horizon in range(1, 99) if _fits(horizon, tempo))
     world = ToyWorld(1)
-    world.begin(0, "toy:draw=0,slots=3", 0)
+    begin_host(world, 0, "toy:draw=0,slots=3", 0)
     slot, offered = next(iter(world.host(0).cards.items()))
     wanted = [LifecycleOp.GERMINATE, LifecycleOp.ADVANCE, LifecycleOp.FOSSILIZE]
     epochs = 0
     while wanted:
         if wanted[0] in world.host(0).legal_operations()[slot].operations:
-            world.apply(0, ActionSpec(wanted.pop(0), slot, offered[0].name, tempo=tempo))
-        world.epoch([0])
+            world.host(0).apply(ActionSpec(wanted.pop(0), slot, offered[0].name, tempo=tempo))
+        run_epoch(world)
         epochs += 1
     assert epochs == shortest
 

@@ -1,6 +1,6 @@
 """What is asked of an environment reaches the part that does it."""
 
-import json
+import pickle
 
 import numpy as np
 import pytest
@@ -12,7 +12,8 @@ from esper.simic import TrainingConfig
 from esper.simic.env import GrowthVectorEnv, make_env
 from esper.simic.env.making import make_world
 from esper.tolaria.worlds.engine import EngineWorld
-from esper.tolaria.worlds.worker import Plain, load_named
+from esper.tolaria.worlds.worker import WorldFactory
+from world_steps import begin_host
 
 
 def waiting(envs: GrowthVectorEnv) -> NDArray[np.int64]:
@@ -31,7 +32,7 @@ def test_an_episode_is_as_long_as_was_asked() -> None:
 def test_the_governor_judges_by_the_rules_that_were_asked() -> None:
     world = make_world("digits", 1, governor=GovernorRules(collapse_patience=5)).world
     assert isinstance(world, EngineWorld)
-    world.begin(0, "digits", 0)
+    begin_host(world, 0, "digits", 0)
     governor = world.governor(0)
     assert governor is not None
     assert governor.rules == GovernorRules(collapse_patience=5)
@@ -43,11 +44,9 @@ def test_the_governor_of_a_worker_judges_by_them_too(monkeypatch: pytest.MonkeyP
     class Here:
         """What a worker does with what it is sent, without the process."""
 
-        def __init__(
-            self, factory: str, *, num_hosts: int, workers: int, options: dict[str, Plain], **_: object
-        ) -> None:
+        def __init__(self, factory: WorldFactory, *, num_hosts: int, workers: int, **_: object) -> None:
             assert workers == 1
-            world = load_named(factory)(num_hosts, **json.loads(json.dumps(options)))
+            world = pickle.loads(pickle.dumps(factory))(num_hosts)
             assert isinstance(world, EngineWorld)
             made.append(world)
 
@@ -56,7 +55,7 @@ def test_the_governor_of_a_worker_judges_by_them_too(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("esper.simic.env.making.ProcessWorld", Here)
     make_world("digits", 1, workers=1, governor=GovernorRules(collapse_share=0.7))
-    made[0].begin(0, "digits", 0)
+    begin_host(made[0], 0, "digits", 0)
     governor = made[0].governor(0)
     assert governor is not None
     assert governor.rules == GovernorRules(collapse_share=0.7)

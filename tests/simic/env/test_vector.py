@@ -1,5 +1,6 @@
 """The vector environment: one step in the right order, ends, illegal actions, and hosts of different kinds."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ from esper.leyline import (
     BaselineCurve,
     DecisionSettings,
     HostsLost,
+    HostStep,
     LifecycleOp,
+    Settling,
     SlotConfig,
     Stage,
 )
@@ -21,6 +24,7 @@ from esper.simic.reward import RewardConfig
 from esper.tamiyo import growth_layout
 from esper.tamiyo.rules import rule_policy
 from esper.tolaria.worlds.toy import BLUEPRINTS, ToyBaselines, ToyWorld, best_plan, toy_case, toy_instance
+from esper.tolaria.worlds.toy.host import ToyHost
 from growth_envs import encoded, summaries, toy_envs, toy_space
 from reward_strategies import Standing, Step, reward
 
@@ -177,28 +181,13 @@ def test_a_rollback_ends_the_episode_and_costs() -> None:
     assert total == pytest.approx(0.995 ** (steps - 1) * (0.0 - control - 1.0))
 
 
-class SettlingWorld(ToyWorld):
-    """Counts what is settled."""
-
-    __slots__ = ("settled",)
-
-    def __init__(self, num_hosts: int) -> None:
-        super().__init__(num_hosts)
-        self.settled = 0
-
-    def settle(self, host_idx: int, rent: float, *, committed_only: bool) -> None:
-        self.settled += 1
-        super().settle(host_idx, rent, committed_only=committed_only)
-
-
-def test_a_host_condemned_in_its_last_epoch_is_not_settled() -> None:
+def test_a_host_condemned_in_its_last_epoch_is_not_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    settled: list[Settling] = []
+    monkeypatch.setattr(ToyHost, "settle", lambda _, settling: settled.append(settling))
     case, blueprint = harmful()
     horizon = 30
     for _ in range(2):  # first to learn when it breaks, then with that epoch as the last
-        world = SettlingWorld(1)
-        envs = GrowthVectorEnv(
-            world, toy_space(case), case, num_envs=1, horizon=horizon, controls=ToyBaselines(horizon)
-        )
+        envs = toy_envs([case], horizon=horizon)
         envs.reset(seed=1, options={"host_seed": 3})
         actions = iter([ActionSpec(G, "blocks.0", blueprint), ActionSpec(A, "blocks.0")])
         terminated = np.array([False])
@@ -207,7 +196,7 @@ def test_a_host_condemned_in_its_last_epoch_is_not_settled() -> None:
         (summary,) = summaries(info)
         horizon = summary.epochs
         assert summary.rolled_back is not None
-        assert world.settled == 0
+        assert settled == []
 
 
 class LossyWorld(ToyWorld):
@@ -219,8 +208,8 @@ class LossyWorld(ToyWorld):
         super().__init__(num_hosts)
         self.epochs = 0
 
-    def epoch(self, host_idxs: Any) -> None:
-        super().epoch([host_idx for host_idx in host_idxs if host_idx != 1 or self.epochs != 2])
+    def step_many(self, steps: Sequence[HostStep]) -> None:
+        super().step_many([step for step in steps if step.host_idx != 1 or self.epochs != 2])
         self.epochs += 1
         if self.epochs == 3:
             raise HostsLost([1], "its worker died")

@@ -10,9 +10,10 @@ import torch
 
 from esper.tolaria.tasks import forget, register
 from esper.tolaria.worlds import baselines as controls
-from esper.tolaria.worlds.baselines import BaselineCurves, BaselineRun, compute_plain, run_from_plain
+from esper.tolaria.worlds.baselines import BaselineCurves, BaselineRun, compute
 from esper.tolaria.worlds.engine import EngineWorld
 from tiny_tasks import germinate, tiny_task
+from world_steps import begin_host, run_epoch
 
 
 @pytest.fixture
@@ -23,16 +24,16 @@ def directory(tmp_path: Path) -> Path:
 def test_a_run_that_waits_gains_exactly_nothing(directory: Path) -> None:
     control = BaselineCurves(4, directory).run("tiny:change=2", 5)
     world = EngineWorld(2)
-    world.begin(0, "tiny", 0)
-    world.begin(1, "tiny:change=2", 5)
+    begin_host(world, 0, "tiny", 0)
+    begin_host(world, 1, "tiny:change=2", 5)
     for epoch in range(5):
         report = world.host(1).report
         assert report.validation_accuracy is not None
         assert control.gain(epoch, report.validation_accuracy) == 0.0
         assert control.validation_loss[epoch] == report.validation_loss
         assert control.train_loss[epoch] == report.train_loss
-        world.apply(0, germinate()) if epoch == 0 else None
-        world.epoch([0, 1])
+        world.host(0).apply(germinate()) if epoch == 0 else None
+        run_epoch(world, [0, 1])
 
 
 def test_a_curve_is_computed_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +99,7 @@ def test_a_damaged_file_is_computed_again(directory: Path) -> None:
 def test_several_processes_give_the_same_curves(tmp_path: Path) -> None:
     one, many = BaselineCurves(1, tmp_path / "one"), BaselineCurves(1, tmp_path / "many")
     wanted = [("digits", 0), ("mnist1d:size=500", 0)]
-    many.prepare(wanted, processes=2)
+    many.prepare(wanted, workers=2)
     assert len(list((tmp_path / "many").iterdir())) == 2
     for case, seed in wanted:
         assert many.run(case, seed) == one.run(case, seed)
@@ -108,19 +109,21 @@ def test_preparing_tells_how_far_it_is(directory: Path) -> None:
     curves, told = BaselineCurves(2, directory), list[tuple[int, int]]()
     curves.run("tiny", 1)  # is there already
     wanted = [("tiny", seed) for seed in (0, 1, 2, 0)]
-    curves.prepare(wanted, tell=lambda done, total: told.append((done, total)))
+    curves.prepare(wanted, progress=lambda done, total: told.append((done, total)))
     assert told == [(0, 2), (1, 2), (2, 2)]
-    curves.prepare(wanted, tell=lambda done, total: told.append((done, total)))
+    curves.prepare(wanted, progress=lambda done, total: told.append((done, total)))
     assert len(told) == 3
 
 
 def test_preparing_stops_when_it_is_asked_to_and_keeps_what_is_done(directory: Path) -> None:
     curves, told = BaselineCurves(2, directory), list[tuple[int, int]]()
     wanted = [("tiny", seed) for seed in range(5)]
-    curves.prepare(wanted, tell=lambda done, total: told.append((done, total)), stop=lambda: len(told) >= 3)
+    curves.prepare(
+        wanted, progress=lambda done, total: told.append((done, total)), stop=lambda: len(told) >= 3
+    )
     assert told == [(0, 5), (1, 5), (2, 5)]
     assert len(list(directory.iterdir())) == 2
-    curves.prepare(wanted, tell=lambda done, total: told.append((done, total)), stop=lambda: True)
+    curves.prepare(wanted, progress=lambda done, total: told.append((done, total)), stop=lambda: True)
     assert len(told) == 3
 
 
@@ -132,7 +135,7 @@ def test_several_at_once_are_trained_by_whoever_is_there_for_it(directory: Path)
     ) -> Generator[BaselineRun]:
         asked.append(list(wanted))
         for case, seed in reversed(wanted):  # the order in which they come back is theirs
-            yield run_from_plain(compute_plain(case, seed, epochs, str(device)))
+            yield compute(case, seed, epochs, device)
 
     curves = BaselineCurves(2, directory, trainer=trainer)
     curves.curve("tiny", 1)

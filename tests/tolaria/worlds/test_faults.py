@@ -20,6 +20,7 @@ from esper.leyline import (
 from esper.tolaria.tasks import forget, register
 from esper.tolaria.worlds.engine import EngineWorld
 from tiny_tasks import advance, germinate, tiny_task
+from world_steps import begin_host, run_epoch
 
 EPOCHS, FAULTY, FAULT_EPOCH = 6, 1, 3
 Fault = Callable[[EngineWorld], None]
@@ -41,17 +42,17 @@ def _live(fault: Fault | None) -> tuple[EngineWorld, list[list[Told]], Recorder]
     register(tiny_task("other"))  # data of its own for the one that will break
     try:
         for index in range(3):
-            world.begin(index, "other" if index == FAULTY else "tiny", seed=index)
+            begin_host(world, index, "other" if index == FAULTY else "tiny", index)
     finally:
         forget("other")
     told: list[list[Told]] = [[], [], []]
     for epoch in range(EPOCHS):
         for index in range(3):
             if epoch < 2:
-                world.apply(index, germinate() if epoch == 0 else advance())
+                world.host(index).apply(germinate() if epoch == 0 else advance())
         if epoch == FAULT_EPOCH and fault is not None:
             fault(world)
-        world.epoch([0, 1, 2])
+        run_epoch(world, [0, 1, 2])
         for index in range(3):
             told[index].append((world.host(index).report, world.host(index).snapshots()))
     return world, told, recorder
@@ -149,39 +150,39 @@ def test_the_host_is_restored_and_goes_on_and_no_other_is_touched(name: str) -> 
 
 def test_a_rollback_undoes_growth_too() -> None:
     world = EngineWorld(1)
-    world.begin(0, "tiny", seed=0)
-    world.epoch([0])
+    begin_host(world, 0, "tiny", 0)
+    run_epoch(world)
     groups = len(world.host(0).optimizer.param_groups)
-    world.apply(0, germinate())
+    world.host(0).apply(germinate())
     _break(world)
-    world.epoch([0])
+    run_epoch(world)
     host = world.host(0)
     assert host.report.rolled_back == "not_finite"
     assert _stage(world) is Stage.DORMANT
     assert host.added_parameters == 0
     assert len(host.optimizer.param_groups) == groups
-    world.apply(0, germinate())
-    world.epoch([0])
+    world.host(0).apply(germinate())
+    run_epoch(world)
     assert _stage(world) is Stage.TRAINING
     assert host.report.rolled_back is None
 
 
 def test_a_rollback_brings_a_pruned_seed_back() -> None:
     world = EngineWorld(1)
-    world.begin(0, "tiny", seed=0)
+    begin_host(world, 0, "tiny", 0)
     for action in (germinate(), advance(), None):
         if action is not None:
-            world.apply(0, action)
-        world.epoch([0])
+            world.host(0).apply(action)
+        run_epoch(world)
     seed = world.host(0).slots[1].seed
-    world.apply(0, ActionSpec(LifecycleOp.PRUNE, "blocks.1"))
+    world.host(0).apply(ActionSpec(LifecycleOp.PRUNE, "blocks.1"))
     _break(world)
-    world.epoch([0])
+    run_epoch(world)
     slot = world.host(0).slots[1]
     assert slot.seed is seed is not None
     assert _stage(world) is Stage.BLENDING
     assert all(parameter.requires_grad for parameter in seed.parameters())
-    world.epoch([0])
+    run_epoch(world)
     assert _stage(world) is Stage.HOLDING
     assert world.host(0).report.rolled_back is None
 
@@ -199,24 +200,24 @@ def test_a_host_that_breaks_again_and_again_is_given_up_after_the_others_had_the
     register(tiny_task("hopeless"))
     world = EngineWorld(2)
     try:
-        world.begin(0, "hopeless", seed=0)
+        begin_host(world, 0, "hopeless", 0)
     finally:
         forget("hopeless")
-    world.begin(1, "tiny", seed=1)
+    begin_host(world, 1, "tiny", 1)
     world.host(0).data.inputs[:] = math.nan
     for _ in range(2):
-        world.epoch([0, 1])
+        run_epoch(world, [0, 1])
     with pytest.raises(HostsLost, match=r"host 0 \(hopeless, seed 0\): not_finite"):
-        world.epoch([0, 1])
+        run_epoch(world, [0, 1])
     assert world.host(1).report.epoch == 3
     assert world.host(1).report.rolled_back is None
 
 
 def test_without_a_governor_nothing_is_restored() -> None:
     world = EngineWorld(1, governor=None)
-    world.begin(0, "tiny", seed=0)
+    begin_host(world, 0, "tiny", 0)
     _break(world)
-    world.epoch([0])
+    run_epoch(world)
     assert world.host(0).report.rolled_back is None
     assert math.isnan(world.host(0).report.validation_loss)
 
@@ -233,14 +234,14 @@ def _collapse(world: EngineWorld) -> None:
 
 def test_a_host_that_collapsed_goes_back_to_when_it_had_learned() -> None:
     world = EngineWorld(1)
-    world.begin(0, "tiny", seed=0)
+    begin_host(world, 0, "tiny", 0)
     for _ in range(5):
-        world.epoch([0])
+        run_epoch(world)
     good = world.host(0).report
     _collapse(world)
-    world.epoch([0])
+    run_epoch(world)
     assert world.host(0).report.rolled_back is None
-    world.epoch([0])
+    run_epoch(world)
     assert world.host(0).report.rolled_back == "collapsed"
     assert world.population.validate().loss.item() == good.validation_loss
 
@@ -249,26 +250,26 @@ def test_a_host_that_collapsed_goes_back_to_when_it_had_learned() -> None:
 def test_a_host_saved_before_its_rollback_goes_back_to_the_same_host(fault: str) -> None:
     """What is remembered is not always what is there: growth since then, or an epoch at chance."""
     world, twin = EngineWorld(1), EngineWorld(1)
-    world.begin(0, "tiny", seed=0)
+    begin_host(world, 0, "tiny", 0)
     for action in (germinate(0), advance(0), None, None, None):
         if action is not None:
-            world.apply(0, action)
-        world.epoch([0])
+            world.host(0).apply(action)
+        run_epoch(world)
     if fault == "growth":
-        world.apply(0, ActionSpec(LifecycleOp.PRUNE, "blocks.0"))
-        world.apply(0, germinate(2, "mixer"))
+        world.host(0).apply(ActionSpec(LifecycleOp.PRUNE, "blocks.0"))
+        world.host(0).apply(germinate(2, "mixer"))
         before = world.host(0).snapshots()
-        state = world.state_dict(0)
+        state = world.snapshot([0])[0]
         assert world.host(0).snapshots() == before
     else:
         _collapse(world)
-        world.epoch([0])
-        state = world.state_dict(0)
-    twin.load_state_dict(0, state)
+        run_epoch(world)
+        state = world.snapshot([0])[0]
+    twin.restore({0: state})
     for each in (world, twin):
         if fault == "growth":
             _break(each)
-        each.epoch([0])
+        run_epoch(each)
         assert each.host(0).report.rolled_back is not None
     for _ in range(3):
         assert twin.host(0).snapshots() == world.host(0).snapshots()
@@ -277,63 +278,63 @@ def test_a_host_saved_before_its_rollback_goes_back_to_the_same_host(fault: str)
         ):
             assert torch.equal(ours, theirs)
         for each in (world, twin):
-            each.epoch([0])
+            run_epoch(each)
         assert twin.host(0).report == world.host(0).report
 
 
 def test_chance_is_that_of_the_data_at_hand() -> None:
     world = EngineWorld(1)
-    world.begin(0, "shift:change=1,size=500,classes=2", seed=0)
+    begin_host(world, 0, "shift:change=1,size=500,classes=2", 0)
     governor = world.governor(0)
     assert governor is not None
     assert governor.chance_accuracy == pytest.approx(0.5, abs=0.05)
     for chance in (0.5, 0.1):
-        world.epoch([0])
+        run_epoch(world)
         assert governor.chance_accuracy == pytest.approx(chance, abs=0.05)
 
 
 def test_a_seed_does_not_learn_from_a_gradient_that_is_not_finite() -> None:
     """Without a governor, who would put back what was spoilt."""
     world = EngineWorld(1, governor=None)
-    world.begin(0, "tiny", seed=0)
+    begin_host(world, 0, "tiny", 0)
     for action in (germinate(), advance(), None):
         if action is not None:
-            world.apply(0, action)
-        world.epoch([0])
+            world.host(0).apply(action)
+        run_epoch(world)
     seed = world.host(0).slots[1].seed
     assert seed is not None
     handle = seed.scale.register_hook(lambda gradient: gradient * math.nan)
     before = [parameter.detach().clone() for parameter in seed.parameters()]
-    world.epoch([0])
+    run_epoch(world)
     handle.remove()
     assert all(torch.equal(now, then) for now, then in zip(seed.parameters(), before, strict=True))
     assert world.host(0).snapshots()[1].gradients_finite is False
     assert math.isfinite(world.host(0).report.validation_loss)
-    world.epoch([0])
+    run_epoch(world)
     assert world.host(0).snapshots()[1].gradients_finite is True
 
 
 def test_a_fading_seed_that_breaks_is_noticed_though_it_has_no_gradient() -> None:
     world = EngineWorld(2)
     for index in range(2):
-        world.begin(index, "tiny", seed=index)
+        begin_host(world, index, "tiny", index)
     for action in (germinate(), advance(), None, ActionSpec(LifecycleOp.PRUNE, "blocks.1", alpha_speed=8)):
         if action is not None:
-            world.apply(FAULTY, action)
-        world.epoch([0, 1])
+            world.host(FAULTY).apply(action)
+        run_epoch(world, [0, 1])
     _inf_from_seed(world)
-    world.epoch([0, 1])
+    run_epoch(world, [0, 1])
     assert [world.host(index).report.rolled_back for index in range(2)] == [None, "seed_not_finite"]
 
 
 def test_what_was_reached_on_old_data_is_forgotten_with_them() -> None:
     world = EngineWorld(1)
-    world.begin(0, "tiny:change=2", seed=0)
+    begin_host(world, 0, "tiny:change=2", 0)
     governor = world.governor(0)
     assert governor is not None
     best = []
     for _ in range(3):
         governor.best_accuracy = 2.0
-        world.epoch([0])
+        run_epoch(world)
         best.append(governor.best_accuracy == 2.0)
     assert best == [True, True, False]

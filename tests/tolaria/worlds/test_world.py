@@ -14,6 +14,7 @@ from esper.tolaria.engine.host import TrainedHost
 from esper.tolaria.tasks import OptimiserSpec, forget, register
 from esper.tolaria.worlds.engine import EngineWorld
 from tiny_tasks import advance, germinate, picture_task
+from world_steps import begin_host, run_epoch, settle_hosts
 
 SCRIPT: dict[int, ActionSpec] = {
     0: germinate(0),
@@ -30,15 +31,15 @@ def _play(world: EngineWorld, epochs: range) -> list[object]:
     told: list[object] = []
     for epoch in epochs:
         if epoch in SCRIPT:
-            world.apply(0, SCRIPT[epoch])
-        world.epoch([0])
+            world.host(0).apply(SCRIPT[epoch])
+        run_epoch(world)
         told.append((world.host(0).report, world.host(0).snapshots()))
     return told
 
 
 def _begun(case: str = "tiny:change=6", seed: int = 7) -> EngineWorld:
     world = EngineWorld(1)
-    world.begin(0, case, seed)
+    begin_host(world, 0, case, seed)
     return world
 
 
@@ -57,7 +58,7 @@ def test_a_host_learns() -> None:
     untrained = world.host(0).report
     assert untrained.train_loss is None
     for _ in range(EPOCHS):
-        world.epoch([0])
+        run_epoch(world)
     trained = world.host(0).report
     assert trained.epoch == EPOCHS
     assert trained.validation_accuracy is not None
@@ -68,15 +69,15 @@ def test_a_host_learns() -> None:
 
 def test_what_was_measured_of_a_seed_is_told_to_its_slot() -> None:
     world = _begun("tiny")
-    world.apply(0, germinate())
-    world.epoch([0])
+    world.host(0).apply(germinate())
+    run_epoch(world)
     reading = world.host(0).readings()[1]
     assert reading.probe == reading.probe  # not NaN
     assert reading.contribution != reading.contribution
     assert reading.gradient_norm > 0.0
     assert reading.legal >> LifecycleOp.ADVANCE & 1
-    world.apply(0, advance())
-    world.epoch([0])
+    world.host(0).apply(advance())
+    run_epoch(world)
     reading = world.host(0).readings()[1]
     assert reading.contribution == reading.contribution
     assert reading.probe != reading.probe
@@ -87,12 +88,12 @@ def test_a_host_saved_mid_episode_goes_on_bit_for_bit(saved_at: int) -> None:
     world = _begun()
     _play(world, range(saved_at))
     file = io.BytesIO()
-    torch.save(world.state_dict(0), file)
+    torch.save(world.snapshot([0])[0], file)
     rest = _play(world, range(saved_at, EPOCHS))
 
     file.seek(0)
     twin = EngineWorld(1)
-    twin.load_state_dict(0, torch.load(file, weights_only=True))
+    twin.restore({0: torch.load(file, weights_only=True)})
     assert _play(twin, range(saved_at, EPOCHS)) == rest
     for ours, theirs in zip(world.host(0).model.parameters(), twin.host(0).model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
@@ -105,7 +106,7 @@ def test_a_host_whose_channels_come_last_goes_on_bit_for_bit_too(kind: str, save
     try:
         world, twin = _begun("pictures"), EngineWorld(1)
         _play(world, range(saved_at))
-        twin.load_state_dict(0, world.state_dict(0))
+        twin.restore({0: world.snapshot([0])[0]})
     finally:
         forget("pictures")
     for parameter, state in twin.host(0).optimizer.state.items():
@@ -135,21 +136,21 @@ def test_an_operation_may_come_as_its_number() -> None:
 @pytest.mark.parametrize("hosts", [[0, 1], [0, 0], [0, 2], []])
 def test_hosts_that_cannot_have_their_epoch_do_not_cost_the_others_one(hosts: list[int]) -> None:
     world = EngineWorld(2)
-    world.begin(0, "tiny", 0)
-    world.apply(0, germinate())
+    begin_host(world, 0, "tiny", 0)
+    world.host(0).apply(germinate())
     with pytest.raises(ValueError, match=r"has not begun|host_idx"):
-        world.epoch(hosts)
+        run_epoch(world, hosts)
     assert world.host(0).readings()[1].age == 0
 
 
 def test_a_host_outlives_a_beginning_that_was_refused() -> None:
     world = _begun("tiny")
-    world.epoch([0])
+    run_epoch(world)
     with pytest.raises(ValueError, match="no task is named"):
-        world.begin(0, "nonsense", 0)
+        begin_host(world, 0, "nonsense", 0)
     with torch.no_grad():
         next(world.host(0).model.host.parameters()).fill_(float("nan"))
-    world.epoch([0])
+    run_epoch(world)
     assert world.host(0).report.rolled_back == "not_finite"
 
 
@@ -159,12 +160,12 @@ def test_a_host_outlives_a_beginning_that_was_refused() -> None:
 def _three_kinds() -> tuple[EngineWorld, TrainedHost]:
     """A blended seed in slot 0, a seed in TRAINING in slot 2."""
     world = _begun("tiny")
-    world.apply(0, germinate(0))
-    world.epoch([0])
-    world.apply(0, advance(0))
-    world.epoch([0])
-    world.apply(0, germinate(2, "mixer"))
-    world.epoch([0])
+    world.host(0).apply(germinate(0))
+    run_epoch(world)
+    world.host(0).apply(advance(0))
+    run_epoch(world)
+    world.host(0).apply(germinate(2, "mixer"))
+    run_epoch(world)
     return world, world.host(0)
 
 
@@ -196,11 +197,11 @@ def test_settling_removes_a_seed_that_does_not_pay_its_rent(without: float, kept
 def test_settling_is_greedy_and_measures_again() -> None:
     world = _begun("tiny")
     for slot in (0, 2):
-        world.apply(0, germinate(slot, "norm"))
-        world.epoch([0])
+        world.host(0).apply(germinate(slot, "norm"))
+        run_epoch(world)
     for slot in (0, 2):
-        world.apply(0, advance(slot))
-        world.epoch([0])
+        world.host(0).apply(advance(slot))
+        run_epoch(world)
     host, asked = world.host(0), []
 
     def measure(rows: Sequence[int]) -> list[dict[Coalition, float]]:
@@ -217,16 +218,16 @@ def test_settling_is_greedy_and_measures_again() -> None:
 def test_committed_only_keeps_fossils_alone() -> None:
     world = _begun()
     _play(world, range(10))
-    world.apply(0, germinate(1))
-    world.epoch([0])
-    world.settle(0, 0.01, committed_only=True)
+    world.host(0).apply(germinate(1))
+    run_epoch(world)
+    settle_hosts(world, 0.01, "committed")
     assert [slot.stage for slot in world.host(0).slots][2] is Stage.FOSSILIZED
     assert not any(slot.stage.is_live for slot in world.host(0).slots)
 
 
 def test_the_report_after_settling_is_of_the_settled_model() -> None:
     world, host = _three_kinds()
-    world.settle(0, 100.0, committed_only=False)  # no seed can pay such a rent
+    settle_hosts(world, 100.0)  # no seed can pay such a rent
     assert host.added_parameters == 0
     again = world.population.validate([0])
     assert host.report.validation_loss == pytest.approx(again.loss[0, 0].item())
@@ -235,12 +236,12 @@ def test_the_report_after_settling_is_of_the_settled_model() -> None:
 @pytest.mark.parametrize("rent", [-0.1, float("nan"), float("inf")])
 def test_rent_is_a_number(rent: float) -> None:
     with pytest.raises(ValueError, match=r"rent must be a finite number >= 0, not"):
-        _begun("tiny").settle(0, rent, committed_only=False)
+        settle_hosts(_begun("tiny"), rent)
 
 
 def test_settling_a_bare_host_changes_nothing() -> None:
     world = _begun("tiny")
-    world.epoch([0])
+    run_epoch(world)
     report = world.host(0).report
-    world.settle(0, 0.01, committed_only=False)
+    settle_hosts(world, 0.01)
     assert world.host(0).report is report

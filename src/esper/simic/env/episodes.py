@@ -1,6 +1,6 @@
 """Episodes of growth in a world: one step of all of them, told once from top to bottom.
 
-    apply -> tick, train, validate, govern (the world's epoch) -> settle at the horizon -> reward -> observe
+    decode -> apply, tick, train, validate, govern, settle at the horizon (the world's step) -> reward -> observe
 
 Both Gymnasium environments are thin shells around this.
 """
@@ -24,8 +24,12 @@ from esper.leyline import (
     DecisionSettings,
     HostProtocol,
     HostsLost,
+    HostState,
+    HostStep,
     IllegalChoice,
     LifecycleOp,
+    Settle,
+    Settling,
     Situation,
     World,
 )
@@ -141,8 +145,6 @@ class Episode:
 
 
 OnIllegal = Literal["raise", "noop"]
-Settle = Literal["worth", "committed"]
-"""What the product keeps at the horizon: every blended seed that is worth its rent, or fossilised ones only."""
 Flags = NDArray[np.bool_]
 Observation = dict[str, NDArray[np.float32]]
 WAIT = ActionSpec()
@@ -318,11 +320,20 @@ class Episodes:
     # Stepping
 
     def step(self, actions: Actions) -> StepResult:
-        outcomes = self._execute(actions)
+        outcomes = self._decode(actions)
+        settling = Settling(self.reward.rent, self.settle)
+        steps = [
+            HostStep(
+                env_idx,
+                outcome.executed,
+                settling if self.episode(env_idx).epoch + 1 == self.horizon else None,
+            )
+            for env_idx, outcome in enumerate(outcomes)
+        ]
         lost = np.zeros(self.num_envs, dtype=np.bool_)
         try:
             with self.stopwatch.part(HOSTS), self.stopwatch.part("epoch"):
-                self.world.epoch(range(self.num_envs))
+                self.world.step_many(steps)
         except HostsLost as loss:
             lost[list(loss.host_idxs)] = True
         rolled_back = np.zeros(self.num_envs, dtype=np.bool_)
@@ -333,7 +344,6 @@ class Episodes:
             episode.operations[outcomes[env_idx].executed.op] += 1
             rolled_back[env_idx] = self.world.host(env_idx).report.rolled_back is not None
             at_horizon[env_idx] = episode.epoch == self.horizon and not rolled_back[env_idx]
-        lost |= self._settle(at_horizon)
         terminated = (at_horizon | rolled_back) & ~lost
         before, after = self._now, self._now.copy()
         for env_idx in map(int, np.flatnonzero(~lost)):
@@ -384,7 +394,8 @@ class Episodes:
 
     def state_dict(self) -> dict[str, object]:
         """Everything, mid-episode: plain data and what the world gives, loadable with `weights_only=True`."""
-        return {**self._terms(), "envs": [self._env_state(env_idx) for env_idx in range(self.num_envs)]}
+        hosts = self.world.snapshot(range(self.num_envs))
+        return {**self._terms(), "envs": [self._env_state(env_idx, host) for env_idx, host in hosts.items()]}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state_dict` was taken; what does not fit is refused by name, before anything changes."""
@@ -396,6 +407,7 @@ class Episodes:
         envs = state["envs"]
         if not isinstance(envs, Sequence) or len(envs) != self.num_envs:
             raise ValueError(f"the saved state is not that of {self.num_envs} environments")
+        self.world.restore({env_idx: saved["host"] for env_idx, saved in enumerate(envs)})
         for env_idx, saved in enumerate(envs):
             self._load_env(env_idx, saved)
 
@@ -410,28 +422,26 @@ class Episodes:
             "reward": asdict(self.reward),
         }
 
-    def _env_state(self, env_idx: int) -> dict[str, object]:
+    def _env_state(self, env_idx: int, host: HostState) -> dict[str, object]:
         rng = self._generators[env_idx]
         return {
             "generator": None if rng is None else dict(rng.bit_generator.state),
             "episode": self.episode(env_idx).state_dict(),
             "untrained_loss": float(self._untrained_loss[env_idx]),
-            "host": self.world.state_dict(env_idx),
+            "host": host,
             "observer": self._observer.state_dict(env_idx),
         }
 
     def _load_env(self, env_idx: int, saved: Mapping[str, object]) -> None:
-        generator, episode, host_state, observer, untrained = (
-            saved[name] for name in ("generator", "episode", "host", "observer", "untrained_loss")
+        generator, episode, observer, untrained = (
+            saved[name] for name in ("generator", "episode", "observer", "untrained_loss")
         )
         assert isinstance(episode, Mapping)
-        assert isinstance(host_state, Mapping)
         assert isinstance(observer, Mapping)
         if isinstance(generator, Mapping):
             rng = case_generator(0)
             rng.bit_generator.state = dict(generator)
             self._generators[env_idx] = rng
-        self.world.load_state_dict(env_idx, host_state)
         host = self.world.host(env_idx)
         self._observer.load_state_dict(env_idx, host, observer)
         self._episodes[env_idx] = Episode.from_state(episode)
@@ -447,8 +457,8 @@ class Episodes:
         for env_idx, _, _ in beginnings:
             self._observer.begin(env_idx, self.world.host(env_idx), horizon=self.horizon)
 
-    def _execute(self, actions: Actions) -> tuple[ActionOutcome, ...]:
-        """Decode and apply, after everything has been checked."""
+    def _decode(self, actions: Actions) -> tuple[ActionOutcome, ...]:
+        """What each env asks of its host, and what is to be executed there."""
         expected = (self.num_envs, self.space.action_layout.head_count)
         if actions.shape != expected:
             raise ValueError(f"actions have shape {actions.shape}; expected {expected} (env, head)")
@@ -468,7 +478,6 @@ class Episodes:
             else:
                 host = self.world.host(env_idx)
                 asked = decode(actions[env_idx], self.space, host.slot_config, host.cards)
-                self.world.apply(env_idx, asked)
                 outcome = ActionOutcome(asked, asked)
             outcomes.append(outcome)
         return tuple(outcomes)
@@ -481,20 +490,6 @@ class Episodes:
         except ValueError:  # a slot or blueprint that this host does not have: there are no words for it
             asked = WAIT
         return ActionOutcome(asked, WAIT, illegal_choice(action, mask, self.space))
-
-    def _settle(self, ended: Flags) -> Flags:
-        """Make the products. Returns which hosts were lost meanwhile."""
-        lost = np.zeros_like(ended)
-        host_idxs = [int(env_idx) for env_idx in np.flatnonzero(ended)]
-        if host_idxs:
-            try:
-                with self.stopwatch.part(HOSTS), self.stopwatch.part("settle"):
-                    self.world.settle_many(
-                        host_idxs, self.reward.rent, committed_only=self.settle == "committed"
-                    )
-            except HostsLost as loss:
-                lost[list(loss.host_idxs)] = True
-        return lost
 
     def _stand(self, env_idx: int, host: HostProtocol, standings: Standings) -> None:
         """Write down what the host is worth now, beside its control."""

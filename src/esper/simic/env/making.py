@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from esper.kasmina.governor import GovernorRules
-from esper.leyline import Baselines, HostSinks, World
+from esper.leyline import Baselines, Beginning, HostSinks, World
 from esper.simic.config.errors import ConfigError
 from esper.simic.env.cases import CaseList, CaseSource
 from esper.simic.env.single import GrowthEnv
@@ -21,7 +21,7 @@ from esper.tolaria.engine.population import Population
 from esper.tolaria.tasks import Instance, all_tasks, suite, suite_names, task
 from esper.tolaria.worlds.baselines import BaselineCurves
 from esper.tolaria.worlds.engine import EngineWorld
-from esper.tolaria.worlds.processes import PATIENCE_SECONDS, BaselinesByWorkers, ProcessWorld
+from esper.tolaria.worlds.processes import PATIENCE_SECONDS, ProcessWorld, train_by_workers
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
 from esper.tolaria.worlds.toy.world import ToyBaselines, ToyWorld
 
@@ -215,14 +215,13 @@ def _engine(source: CaseSource, examples: tuple[str, ...], asked: _Asked) -> Set
     space = _engine_space(examples)
     if asked.workers:
         spread = ProcessWorld(
-            "esper.tolaria.worlds.engine:worker_world",
+            partial(EngineWorld, device=asked.device, governor=asked.governor),
             num_hosts=asked.num_hosts,
             workers=asked.workers,
-            options={"device": asked.device, "governor": asdict(asked.governor)},
             events=asked.events,
             timeout=asked.worker_timeout,
         )
-        shared = BaselineCurves(horizon, device=asked.device, trainer=BaselinesByWorkers(spread))
+        shared = BaselineCurves(horizon, device=asked.device, trainer=partial(train_by_workers, spread))
         return Setting(spread, shared, source, space, horizon, rents.pop(), spread.close)
     world = EngineWorld(asked.num_hosts, asked.device, governor=asked.governor, events=asked.events)
     controls = BaselineCurves(horizon, device=asked.device)
@@ -256,9 +255,8 @@ def _toy(name: str, asked: _Asked) -> Setting:
     horizon = TOY_HORIZON if asked.horizon is None else asked.horizon
     controls, space = ToyBaselines(horizon), _toy_space(max(source.slots))
     if asked.workers:
-        factory = "esper.tolaria.worlds.toy.world:ToyWorld"
         spread = ProcessWorld(
-            factory, num_hosts=asked.num_hosts, workers=asked.workers, timeout=asked.worker_timeout
+            ToyWorld, num_hosts=asked.num_hosts, workers=asked.workers, timeout=asked.worker_timeout
         )
         return Setting(spread, controls, source, space, horizon, 0.01, spread.close)
     return Setting(ToyWorld(asked.num_hosts), controls, source, space, horizon, 0.01)
@@ -266,7 +264,7 @@ def _toy(name: str, asked: _Asked) -> Setting:
 
 def _toy_space(slots: int) -> GrowthSpace:
     world = ToyWorld(1)
-    world.begin(0, f"toy:draw=0,slots={slots}", 0)
+    world.begin_many([Beginning(0, f"toy:draw=0,slots={slots}", 0)])
     return GrowthSpace.covering([world.host(0)])
 
 

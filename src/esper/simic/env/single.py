@@ -7,9 +7,9 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from esper.leyline import ActionSpec, Baselines, DecisionSettings, Situation, World
+from esper.leyline import ActionSpec, Baselines, DecisionSettings, Settle, Situation, World
 from esper.simic.env.cases import CaseSource, as_source
-from esper.simic.env.episodes import Episodes, Observation, OnIllegal, Settle
+from esper.simic.env.episodes import Episodes, Observation, OnIllegal
 from esper.simic.env.rendering import RENDER_MODES, Frame, render_host, require_render_mode
 from esper.simic.env.spaces import Actions, action_space, observation_space
 from esper.simic.reward import RewardConfig

@@ -9,7 +9,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.leyline import ActionSpec, Baselines, DecisionSettings, Situation, World
+from esper.leyline import ActionSpec, Baselines, DecisionSettings, Settle, Situation, World
 from esper.simic.env.cases import CaseSource, as_source
 from esper.simic.env.episodes import (
     ANY_HOST_SEED,
@@ -17,7 +17,6 @@ from esper.simic.env.episodes import (
     Flags,
     Observation,
     OnIllegal,
-    Settle,
     StepResult,
 )
 from esper.simic.env.rendering import RENDER_MODES, Frame, render_host, require_render_mode

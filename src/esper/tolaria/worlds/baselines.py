@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from esper.leyline import BaselineCurve, EpochReport
+from esper.leyline import BaselineCurve, Beginning, EpochReport, HostStep
 from esper.leyline.files import write_bytes
 from esper.tolaria.tasks import Instance
 from esper.tolaria.worlds.engine import EngineWorld
@@ -82,7 +82,7 @@ class BaselineCurves:
         self._trainer = trainer
 
     def curve(self, case: str, seed: int) -> BaselineCurve:
-        """Loss and accuracy at epochs 0, 1, ... of the host that `EngineWorld.begin(_, case, seed)` makes."""
+        """Loss and accuracy at epochs 0, 1, ... of the host that `Beginning(_, case, seed)` makes."""
         return self.run(case, seed).curve
 
     def run(self, case: str, seed: int) -> BaselineRun:
@@ -104,28 +104,28 @@ class BaselineCurves:
         self,
         wanted: Iterable[tuple[str, int]],
         *,
-        processes: int = 1,
-        tell: Callable[[int, int], None] = lambda done, total: None,  # noqa: ARG005
+        workers: int = 1,
+        progress: Callable[[int, int], None] = lambda done, total: None,  # noqa: ARG005
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """Compute what is missing, and keep each as it is done.
 
-        processes  to start for it, where there is no `trainer`
-        tell       hears how many of how many are done, 0 first
-        stop       is asked after each; the rest is then left
+        workers   processes to start for it, where there is no `trainer`
+        progress  called with how many of how many are done, 0 first
+        stop      called after each; where it returns True the rest is left
         """
         cases = dict.fromkeys((str(Instance.parse(case)), seed) for case, seed in wanted)
         missing = [(case, seed) for case, seed in cases if self._find(case, seed) is None]
         if not missing or stop():
             return
         _LOG.info("training %s wait-only controls of %s epochs", len(missing), self.epochs)
-        tell(0, len(missing))
-        here = train_here if processes <= 1 or len(missing) == 1 else partial(train_in_processes, processes)
+        progress(0, len(missing))
+        here = train_here if workers <= 1 or len(missing) == 1 else partial(train_in_processes, workers)
         trained = (self._trainer or here)(missing, self.epochs, self.device)
         with contextlib.closing(trained):
             for done, run in enumerate(trained, start=1):
                 self._keep(run)
-                tell(done, len(missing))
+                progress(done, len(missing))
                 if stop():
                     return
 
@@ -162,10 +162,10 @@ def train_here(
 
 
 def train_in_processes(
-    processes: int, wanted: Sequence[tuple[str, int]], epochs: int, device: torch.device
+    workers: int, wanted: Sequence[tuple[str, int]], epochs: int, device: torch.device
 ) -> Generator[BaselineRun]:
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, spawn, initializer=_serve_quietly) as pool:
+    with ProcessPoolExecutor(workers, spawn, initializer=_serve_quietly) as pool:
         jobs = [pool.submit(compute, case, seed, epochs, device) for case, seed in wanted]
         try:
             for job in jobs:
@@ -174,22 +174,13 @@ def train_in_processes(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def compute_plain(case: str, seed: int, epochs: int, device: str) -> dict[str, object]:
-    """`compute`, for workers to whom only plain data travel; `run_from_plain` reads it."""
-    return asdict(compute(case, seed, epochs, device))
-
-
-def run_from_plain(plain: object) -> BaselineRun:
-    return _RUN.validate_python(plain)
-
-
 def compute(case: str, seed: int, epochs: int, device: torch.device | str = "cpu") -> BaselineRun:
     """Train one host and do nothing else."""
     world = EngineWorld(1, device)
-    world.begin(0, case, seed)
+    world.begin_many([Beginning(0, case, seed)])
     reports = [world.host(0).report]
     for _ in range(epochs):
-        world.epoch([0])
+        world.step_many([HostStep(0)])
         reports.append(world.host(0).report)
     return BaselineRun(
         case=case,

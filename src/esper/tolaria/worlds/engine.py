@@ -14,7 +14,16 @@ from esper.kasmina.governor import Governor, GovernorRules, Verdict, Vitals
 from esper.kasmina.persistence import ModelRecord, describe, reinstate
 from esper.kasmina.settling import settle
 from esper.kasmina.snapshots import ModelSnapshot
-from esper.leyline import ActionSpec, Beginning, EpochReport, HostRolledBack, HostSinks, HostsLost, Settle
+from esper.leyline import (
+    Beginning,
+    EpochReport,
+    HostRolledBack,
+    HostSinks,
+    HostsLost,
+    HostState,
+    HostStep,
+    Settling,
+)
 from esper.tolaria.engine.host import TrainedHost
 from esper.tolaria.engine.population import CoalitionScores, EpochTally, Population
 
@@ -126,10 +135,9 @@ class EngineWorld:
     """A population under a governor, one epoch at a time (leyline's `World`).
 
         world = EngineWorld(2)
-        world.begin(0, "digits", seed=0)
-        world.begin(1, "mnist1d:noise=0.2", seed=0)
-        world.apply(0, ActionSpec(LifecycleOp.GERMINATE, "blocks.1", "mixer"))
-        world.epoch([0, 1])
+        world.begin_many([Beginning(0, "digits", seed=0), Beginning(1, "mnist1d:noise=0.2", seed=0)])
+        germinate = ActionSpec(LifecycleOp.GERMINATE, "blocks.1", "mixer")
+        world.step_many([HostStep(0, germinate), HostStep(1)])
 
     governor  what counts as broken; None lets broken hosts be
     events    where what happens to each host is told
@@ -149,9 +157,6 @@ class EngineWorld:
         self._governors: list[Governor | None] = [None] * size
         self._memories: list[tuple[ModelSnapshot, dict[str, Tensor]] | None] = [None] * size
 
-    def begin(self, host_idx: int, case: str, seed: int) -> None:
-        self.begin_many([Beginning(host_idx, case, seed)])
-
     def begin_many(self, beginnings: Sequence[Beginning]) -> None:
         for host_idx, case, seed in beginnings:
             sink = None if self._events is None else self._events(host_idx)
@@ -170,34 +175,44 @@ class EngineWorld:
     def governor(self, host_idx: int) -> Governor | None:
         return self._governors[host_idx]
 
-    def apply(self, host_idx: int, action: ActionSpec) -> None:
-        self.host(host_idx).apply(action)
+    def step_many(self, steps: Sequence[HostStep]) -> None:
+        """Apply the actions, then one epoch of all hosts that act, then settle those that are to be settled."""
+        self.population.chosen([step.host_idx for step in steps])  # all are there, before any of them changes
+        acting = [step.host_idx for step in steps if step.action is not None]
+        for step in steps:
+            if step.action is not None:
+                self.host(step.host_idx).apply(step.action)
+        if acting:
+            self._epoch(acting)
+        for settling in dict.fromkeys(step.settle for step in steps):
+            if settling is not None:
+                self._settle([step.host_idx for step in steps if step.settle == settling], settling)
+        self._give_up_on([host_idx for host_idx in acting if self._is_lost(host_idx)])
 
-    def epoch(self, host_idxs: Sequence[int]) -> None:
-        for index in self.population.chosen(host_idxs):  # all are there, before any of them ticks
+    def _epoch(self, host_idxs: Sequence[int]) -> None:
+        for index in host_idxs:
             self._notice_new_data(index)
             self.host(index).model.tick()
         tally = self.population.train_epoch(host_idxs)
         scores = self.population.validate(host_idxs)
         for index, numbers in zip(host_idxs, read(tally, scores), strict=True):
             self._file(index, numbers, self._judge(index, numbers))
-        self._give_up_on([index for index in host_idxs if self._is_lost(index)])
 
-    def settle(self, host_idx: int, rent: float, *, committed_only: bool) -> None:
-        self.settle_many([host_idx], rent, committed_only=committed_only)
+    def _settle(self, host_idxs: Sequence[int], settling: Settling) -> None:
+        """Make the products of these hosts, and validate those again that changed."""
+        whole = [index for index in host_idxs if self.host(index).report.rolled_back is None]
 
-    def settle_many(self, host_idxs: Sequence[int], rent: float, *, committed_only: bool) -> None:
         def measure(rows: Sequence[int]) -> list[dict[Coalition, float]]:
-            validated = self._validated([host_idxs[row] for row in rows])
+            validated = self._validated([whole[row] for row in rows])
             return [
                 {members: accuracy for members, (_, accuracy) in numbers.coalitions.items()}
                 for numbers in validated
             ]
 
-        hosts = [self.host(index) for index in host_idxs]
-        keep: Settle = "committed" if committed_only else "worth"
-        changed = settle([host.model for host in hosts], rent, settle=keep, measure=measure)
-        for row, numbers in zip(changed, self._validated([host_idxs[row] for row in changed]), strict=True):
+        hosts = [self.host(index) for index in whole]
+        models = [host.model for host in hosts]
+        changed = settle(models, settling.rent, settle=settling.settle, measure=measure)
+        for row, numbers in zip(changed, self._validated([whole[row] for row in changed]), strict=True):
             host = hosts[row]
             host.report = replace(
                 host.report,
@@ -211,7 +226,14 @@ class EngineWorld:
 
     # A whole host, mid-episode
 
-    def state_dict(self, host_idx: int) -> dict[str, object]:
+    def snapshot(self, host_idxs: Sequence[int]) -> dict[int, HostState]:
+        return {host_idx: self._state(host_idx) for host_idx in host_idxs}
+
+    def restore(self, states: Mapping[int, HostState]) -> None:
+        for host_idx, state in states.items():
+            self._load(host_idx, state)
+
+    def _state(self, host_idx: int) -> dict[str, object]:
         host, governor = self.host(host_idx), self._governors[host_idx]
         return {
             "case": host.case,
@@ -236,8 +258,8 @@ class EngineWorld:
         finally:
             present.restore()
 
-    def load_state_dict(self, host_idx: int, state: Mapping[str, Any]) -> None:
-        self.begin(host_idx, state["case"], state["seed"])
+    def _load(self, host_idx: int, state: Mapping[str, Any]) -> None:
+        self.begin_many([Beginning(host_idx, state["case"], state["seed"])])
         host, governor = self.host(host_idx), self._governors[host_idx]
         memory = state["memory"]
         if memory is not None and governor is not None:
@@ -336,13 +358,6 @@ class EngineWorld:
         memory[0].restore()
         self.host(host_idx).stream.load_state_dict(memory[1])
         self.population.forget_step(host_idx)
-
-
-def worker_world(
-    size: int, device: str, governor: Mapping[str, Any], events: HostSinks | None = None
-) -> EngineWorld:
-    """For worker processes, to whom only plain data travel; `governor` has the fields of its rules."""
-    return EngineWorld(size, device, governor=GovernorRules(**governor), events=events)
 
 
 def _written(model: GrowingModel) -> dict[str, object]:

@@ -1,54 +1,40 @@
-"""Control curves trained by the workers of a world, which have nothing else to do while one waits for them."""
+"""A world whose hosts live in worker processes: the same numbers on several cores."""
 
 import contextlib
 import multiprocessing
+import pickle
 from collections import Counter, deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
-from typing import NamedTuple, Protocol
+from typing import TypeVar, cast
 
 import torch
 
 from esper.leyline import (
-    ActionSpec,
     Beginning,
-    BlueprintCard,
-    EpochReport,
+    HostEvent,
     HostRolledBack,
     HostSinks,
     HostsLost,
+    HostState,
+    HostStep,
     LegalOperations,
-    SlotConfig,
     SlotReading,
     SlotSnapshot,
+    World,
 )
-from esper.tolaria.worlds.baselines import BaselineRun, run_from_plain
-from esper.tolaria.worlds.worker import (
-    HostFacts,
-    HostView,
-    Plain,
-    action_to_plain,
-    event_from_plain,
-    facts_from_plain,
-    legal_from_plain,
-    pack,
-    serve,
-    snapshot_from_plain,
-    state_from_plain,
-    state_to_plain,
-    unpack,
-    view_from_plain,
-)
-
-# One worker as its world sees it: a process, a connection, and the answers that are still to come.
-
+from esper.tolaria.worlds import worker as requests
+from esper.tolaria.worlds.baselines import BaselineRun, compute
+from esper.tolaria.worlds.worker import Answer, HostDetails, HostView, NewHost, Request, WorldFactory, serve
 
 STOP_SECONDS = 5.0
 """How long a worker may take to stop before it is killed."""
 PATIENCE_SECONDS = 1800.0
 """How long an answer may take, by default: longer than an epoch of many large hosts on a slow machine."""
+T = TypeVar("T")
 
 
 class WorkerDied(RuntimeError):
@@ -63,15 +49,8 @@ class WorkerHung(RuntimeError):
     """A worker lives, and does not answer."""
 
 
-class Answer(NamedTuple):
-    verb: str
-    result: Plain
-    events: list[Plain]
-    """What happened to hosts meanwhile."""
-
-
 class WorkerLink:
-    """Sends requests without waiting; `answers` collects what came of them, in order.
+    """One worker process and the connection to it.
 
     patience  seconds that an answer may take; None waits for ever
     """
@@ -81,54 +60,52 @@ class WorkerLink:
     def __init__(
         self,
         name: str,
-        factory: str,
+        factory: WorldFactory,
         num_hosts: int,
-        options: dict[str, Plain],
         *,
-        tells: bool,
+        with_events: bool,
         patience: float | None,
     ) -> None:
         context = multiprocessing.get_context("spawn")  # forking a process with threads is not safe
         ours, theirs = context.Pipe()
         self.name, self._patience = name, patience
         self.process = context.Process(
-            target=serve, args=(theirs, factory, num_hosts, options, tells), name=name, daemon=True
+            target=serve, args=(theirs, factory, num_hosts, with_events), name=name, daemon=True
         )
         self.process.start()
         theirs.close()  # so that its death is seen as the end of the stream
         self.connection: Connection = ours
         self._pending: deque[str] = deque()
+        """Names of the requests whose answers have not been read."""
         self.answered = False
         """Whether it has ever answered: one that has not may not be able to start at all."""
 
-    def send(self, *request: Plain) -> None:
+    def send(self, request: Request[T]) -> None:
+        """Send a request without waiting for its answer."""
+        # Not `connection.send`, whose pickler would pass tensors as shared memory.
+        message = pickle.dumps(request)
         try:
-            self.connection.send_bytes(pack(list(request)))
+            self.connection.send_bytes(message)
         except OSError as error:
             raise WorkerDied(f"{self.name} is gone ({error})") from error
-        self._pending.append(str(request[0]))
+        self._pending.append(request.func.__name__)
 
-    def answers(self) -> list[Answer]:
-        """What all requests so far came to; an error is raised after the others have been read."""
-        collected: list[Answer] = []
-        failures: list[str] = []
-        while self._pending:
+    def receive(self) -> Answer:
+        """The answer to the latest request; those to earlier ones, which nobody waited for, are dropped."""
+        while True:
             answer = self._receive()
-            verb = self._pending.popleft()
             self.answered = True
-            events = answer[-1]
-            assert isinstance(events, list)
-            if answer[0] == "done":
-                collected.append(Answer(verb, answer[1], events))
-            else:
-                failures.append(f"{verb}: {answer[1]}: {answer[2]}")
-        if failures:
-            raise WorkerError(f"{self.name} could not {'; '.join(failures)}")
-        return collected
+            name = self._pending.popleft()
+            if not self._pending:
+                break
+        if answer.error is not None:
+            raise WorkerError(f"{self.name} could not {name}: {answer.error}")
+        return answer
 
     def ask_to_stop(self) -> None:
+        """Tell the process to end, without waiting for it."""
         with contextlib.suppress(OSError):  # it may be gone already
-            self.connection.send_bytes(pack(["stop"]))
+            self.connection.send_bytes(pickle.dumps(None))
         self.connection.close()
 
     def stop(self) -> None:
@@ -142,29 +119,27 @@ class WorkerLink:
         self.process.close()
 
     def hung(self) -> WorkerHung:
-        """What is to be said of one whose answer has been waited for too long."""
+        """The error to raise when its answer has taken too long."""
         return WorkerHung(
             f"{self.name} (process {self.process.pid}) has not answered {self._pending[0]!r} for "
             f"{self._patience:g} seconds: it hangs, or worker_timeout is too short for what it was asked"
         )
 
-    def _receive(self) -> list[Plain]:
+    def _receive(self) -> Answer:
         try:
             if not self.connection.poll(self._patience):
                 raise self.hung()
-            answer = unpack(self.connection.recv_bytes())
+            message = self.connection.recv_bytes()
         except (EOFError, OSError) as error:
-            raise WorkerDied(f"{self.name} died (exit code {self._exit_code()})") from error
-        assert isinstance(answer, list)
+            self.process.join(STOP_SECONDS)
+            raise WorkerDied(f"{self.name} died (exit code {self.process.exitcode})") from error
+        answer = pickle.loads(message)
+        assert isinstance(answer, Answer)
         return answer
-
-    def _exit_code(self) -> int | None:
-        self.process.join(STOP_SECONDS)
-        return self.process.exitcode
 
 
 def first_to_answer(links: Iterable[WorkerLink], patience: float | None) -> list[WorkerLink]:
-    """Those of some that were asked something whose answer, or end, is there; waits for the first."""
+    """Wait for the first of some that were asked something; returns those whose answer, or end, is there."""
     asked = {link.connection: link for link in links}
     ready = wait(list(asked), patience)
     if not ready:
@@ -172,154 +147,137 @@ def first_to_answer(links: Iterable[WorkerLink], patience: float | None) -> list
     return [link for connection, link in asked.items() if connection in ready]
 
 
-# A host that lives elsewhere, as last reported.
+class RemoteHost:
+    """A host that lives in a worker, as last reported (a `HostProtocol`)."""
 
+    __slots__ = (
+        *("_ask", "_details", "_readings", "added_parameters", "cards"),
+        *("host_parameters", "report", "slot_config", "training_samples"),
+    )
 
-class Asked(Protocol):
-    """Whoever can be asked about what is seldom needed."""
+    def __init__(self, new: NewHost, ask: Callable[[], HostDetails]) -> None:
+        self.slot_config, self.cards, self.host_parameters = new.facts
+        self.update(new.view)
+        self._ask = ask
+        self._details: HostDetails | None = new.details
 
-    def ask(self, host_idx: int, verb: str) -> Plain: ...
-
-
-class HostMirror:
-    """A host that lives in a worker, as last reported."""
-
-    __slots__ = ("_facts", "_host_idx", "_world", "view")
-
-    def __init__(self, world: Asked, host_idx: int, facts: HostFacts, view: HostView) -> None:
-        self._world, self._host_idx, self._facts = world, host_idx, facts
-        self.view = view
-
-    @property
-    def slot_config(self) -> SlotConfig:
-        return self._facts.slot_config
-
-    @property
-    def cards(self) -> Mapping[str, tuple[BlueprintCard, ...]]:
-        return self._facts.cards
-
-    @property
-    def host_parameters(self) -> int:
-        return self._facts.host_parameters
-
-    @property
-    def added_parameters(self) -> int:
-        return self.view.added_parameters
-
-    @property
-    def training_samples(self) -> int:
-        return self.view.training_samples
-
-    @property
-    def report(self) -> EpochReport:
-        return self.view.report
+    def update(self, view: HostView) -> None:
+        """Take over what the host is after a step."""
+        self.added_parameters, self.training_samples = view.added_parameters, view.training_samples
+        self.report, self._readings = view.report, view.readings
+        self._details = None
 
     def readings(self) -> Sequence[SlotReading]:
-        return self.view.readings
+        """One per slot, in the order of `slot_config`."""
+        return self._readings
 
     def snapshots(self) -> tuple[SlotSnapshot, ...]:
-        answer = self._world.ask(self._host_idx, "snapshots")
-        assert isinstance(answer, list)
-        return tuple(map(snapshot_from_plain, answer))
+        """Every slot in words; asked of the worker once after each step."""
+        return self._known_details().snapshots
 
-    def legal_operations(self) -> dict[str, LegalOperations]:
-        answer = self._world.ask(self._host_idx, "legal")
-        assert isinstance(answer, dict)
-        return {slot: legal_from_plain(plain) for slot, plain in answer.items()}
+    def legal_operations(self) -> Mapping[str, LegalOperations]:
+        """What can be done in each slot now; asked of the worker once after each step."""
+        return self._known_details().legal_operations
 
-
-# A world whose hosts live in worker processes: the same numbers, several cores.
-
-
-Requests = Mapping[int, Sequence[Plain]]
-"""Host -> what else there is to say of what is wanted of it."""
+    def _known_details(self) -> HostDetails:
+        if self._details is None:
+            self._details = self._ask()
+        return self._details
 
 
 class ProcessWorld:
     """`num_hosts` hosts spread over `workers` processes, one torch thread each.
 
-    >>> with ProcessWorld("esper.tolaria.worlds.toy.world:ToyWorld", num_hosts=8, workers=2) as world: ...
+    >>> with ProcessWorld(ToyWorld, num_hosts=8, workers=2) as world: ...
 
-    factory  "module:callable" that makes a world of its first argument's number of hosts; it is found by name in
-             each worker, and everything that travels is plain data, so nothing here needs one machine
-    options  further arguments of the factory
-    events   where what happens to each host is told; the factory must then take `events` too
+    factory  makes the world of each worker; it is pickled by name, so it must be importable there
+    events   where what happens to each host is reported; the factory must then take `events` too
     timeout  seconds that an answer may take before the worker counts as hung; None waits for ever
 
-    A worker that dies is started anew. Its hosts are lost: `epoch` and `settle` raise `HostsLost`, after the
-    others have done what was asked, until each is begun again. `losses` counts them. One that hangs ends it all
-    with `WorkerHung`, which names it.
+    A worker that dies is started anew. Its hosts are lost: `step_many` raises `HostsLost`, after the others have
+    done what was asked, until each is begun again. `losses` counts them. One that hangs raises `WorkerHung`, which
+    names it.
     """
 
     def __init__(
         self,
-        factory: str,
+        factory: WorldFactory,
         *,
         num_hosts: int,
         workers: int,
-        options: Mapping[str, Plain] | None = None,
         events: HostSinks | None = None,
         timeout: float | None = PATIENCE_SECONDS,
     ) -> None:
         if not 1 <= workers <= num_hosts:
             raise ValueError(f"workers is {workers}; expected 1..{num_hosts}, the number of hosts")
-        self._factory, self._options = factory, dict(options or {})
-        self._events, self._timeout = events, timeout
-        self._shares = [len(range(worker, num_hosts, workers)) for worker in range(workers)]
-        self._links: list[WorkerLink] = []
-        try:
-            for worker in range(workers):
-                self._links.append(self._start(worker))
-        except BaseException:
-            self.close()
-            raise
-        self._hosts: list[HostMirror | None] = [None] * num_hosts
+        self._factory, self._events, self._timeout = factory, events, timeout
+        self._hosts: list[RemoteHost | None] = [None] * num_hosts
         self._lost: dict[int, str] = {}
         """Host -> why; until it is begun again."""
         self.losses = 0
         """Hosts lost so far."""
         self.restarts = 0
         """Workers started anew so far."""
+        self._links: list[WorkerLink] = []
+        try:
+            for worker in range(workers):
+                self._links.append(self._start(worker, len(range(worker, num_hosts, workers))))
+        except BaseException:
+            self.close()
+            raise
 
     # The world
 
-    def begin(self, host_idx: int, case: str, seed: int) -> None:
-        self.begin_many([Beginning(host_idx, case, seed)])
-
     def begin_many(self, beginnings: Sequence[Beginning]) -> None:
-        self._renew("begin", {host_idx: [case, seed] for host_idx, case, seed in beginnings})
+        """Replace hosts by new ones, in all workers at once."""
+        wanted = {one.host_idx: one for one in beginnings}
+        self._renew(
+            wanted,
+            lambda mine: partial(
+                requests.begin, [wanted[index]._replace(host_idx=self._place(index)) for index in mine]
+            ),
+        )
 
-    def host(self, host_idx: int) -> HostMirror:
-        self._collect(self._worker(host_idx))
-        mirror = self._hosts[host_idx]
-        if mirror is None:
-            raise RuntimeError(f"host {host_idx} has not begun: call begin({host_idx}, case, seed) first")
-        return mirror
+    def step_many(self, steps: Sequence[HostStep]) -> None:
+        """Step hosts, in all workers at once."""
+        wanted = {one.host_idx: one for one in steps}
+        views = self._ask(
+            [index for index in wanted if index not in self._lost],
+            lambda mine: partial(
+                requests.step, [wanted[index]._replace(host_idx=self._place(index)) for index in mine]
+            ),
+        )
+        for host_idx, view in views:
+            self.host(host_idx).update(view)
+            if view.lost is not None:
+                self._lost[host_idx] = view.lost
+                self.losses += 1
+        self._require_alive(wanted)
 
-    def apply(self, host_idx: int, action: ActionSpec) -> None:
-        self._send(host_idx, "apply", action_to_plain(action))
+    def snapshot(self, host_idxs: Sequence[int]) -> dict[int, HostState]:
+        """The states of these hosts, by host index."""
+        return self._read(host_idxs, requests.snapshot)
 
-    def epoch(self, host_idxs: Sequence[int]) -> None:
-        self._share_out("epoch", self._alive(host_idxs))
-        self._require_alive(host_idxs)
+    def restore(self, states: Mapping[int, HostState]) -> None:
+        """Replace hosts by those whose states `snapshot` returned."""
+        self._renew(
+            states,
+            lambda mine: partial(requests.restore, {self._place(index): states[index] for index in mine}),
+        )
 
-    def settle(self, host_idx: int, rent: float, *, committed_only: bool) -> None:
-        self.settle_many([host_idx], rent, committed_only=committed_only)
-
-    def settle_many(self, host_idxs: Sequence[int], rent: float, *, committed_only: bool) -> None:
-        self._share_out("settle", self._alive(host_idxs), rent, committed_only)
-        self._require_alive(host_idxs)
-
-    def state_dict(self, host_idx: int) -> dict[str, object]:
-        return state_from_plain(self.ask(host_idx, "save"))
-
-    def load_state_dict(self, host_idx: int, state: Mapping[str, object]) -> None:
-        self._renew("load", {host_idx: [state_to_plain(state)]})
+    def host(self, host_idx: int) -> RemoteHost:
+        """One host as last reported."""
+        self._worker(host_idx)
+        host = self._hosts[host_idx]
+        if host is None:
+            raise RuntimeError(f"host {host_idx} has not begun: call begin_many first")
+        return host
 
     # The processes
 
     @property
     def process_ids(self) -> tuple[int | None, ...]:
+        """Of the workers, in order; empty once the world is closed."""
         return tuple(link.process.pid for link in self._links)
 
     def close(self) -> None:
@@ -338,64 +296,51 @@ class ProcessWorld:
     ) -> None:
         self.close()
 
-    def ask(self, host_idx: int, verb: str) -> Plain:
-        """A question about one host, answered at once."""
-        worker = self._worker(host_idx)
-        self._collect(worker)
-        self._require_alive([host_idx])
-        try:
-            self._links[worker].send(verb, self._place(host_idx))
-            (answer,) = self._links[worker].answers()
-        except WorkerDied as death:
-            self._lose(worker, death)
-            raise HostsLost([host_idx], str(death)) from death
-        return answer.result
+    def call_all(self, function: Callable[..., T], calls: Sequence[Sequence[object]]) -> Iterator[T]:
+        """The results of an importable function for each of these arguments, in the order they are done.
 
-    def call_all(self, function: str, calls: Sequence[Sequence[Plain]]) -> Iterator[Plain]:
-        """What a function by name ("module:callable") makes of each of these arguments, in the order they are done.
-
-        Every worker does one at a time. A call whose worker dies is made once more. Whoever stops listening early
-        may go on with the world: answers that come late are passed over.
+        Every worker does one at a time. A call whose worker dies is made once more. A caller that stops early may
+        go on with the world: answers that come late are dropped.
         """
-        for worker in range(len(self._links)):
-            self._collect(worker)
         waiting, busy, deaths = deque(range(len(calls))), dict[int, int](), Counter[int]()
         while waiting or busy:
             for worker in range(len(self._links)):
                 if waiting and worker not in busy:
                     busy[worker] = waiting.popleft()
-                    self._call(worker, function, calls[busy[worker]])
+                    self._call(worker, partial(requests.call, function, calls[busy[worker]]))
             asked = {self._links[worker]: worker for worker in busy}
             for link in first_to_answer(asked, self._timeout):
                 call = busy.pop(asked[link])
                 try:
-                    (answer,) = link.answers()
+                    (result,) = link.receive().results
                 except WorkerDied as death:
                     deaths[call] += 1
                     if deaths[call] == 2:
-                        raise RuntimeError(f"{death}: the second time that {function} was called") from death
+                        name = function.__name__
+                        raise RuntimeError(f"{death}: the second time that {name} was called") from death
                     self._lose(asked[link], death)
                     waiting.append(call)
                 else:
-                    yield answer.result
+                    yield cast(T, result)
 
-    def _call(self, worker: int, function: str, arguments: Sequence[Plain]) -> None:
-        """One that died since it last answered is replaced first."""
+    def _call(self, worker: int, request: Request[T]) -> None:
+        """Send a request; a worker that died since it last answered is replaced first."""
         try:
-            self._links[worker].send("call", function, list(arguments))
+            self._links[worker].send(request)
         except WorkerDied as death:
             self._lose(worker, death)
-            self._links[worker].send("call", function, list(arguments))
+            self._links[worker].send(request)
 
-    def _start(self, worker: int) -> WorkerLink:
+    def _start(self, worker: int, num_hosts: int) -> WorkerLink:
         return WorkerLink(
             f"worker {worker}",
             self._factory,
-            self._shares[worker],
-            self._options,
-            tells=self._events is not None,
+            num_hosts,
+            with_events=self._events is not None,
             patience=self._timeout,
         )
+
+    # Which host lives where
 
     def _worker(self, host_idx: int) -> int:
         if not 0 <= host_idx < len(self._hosts):
@@ -408,84 +353,80 @@ class ProcessWorld:
         """The host's index in its worker."""
         return host_idx // len(self._links)
 
-    def _alive(self, host_idxs: Sequence[int]) -> Requests:
-        return {host_idx: [] for host_idx in host_idxs if host_idx not in self._lost}
+    def _hosts_of(self, worker: int) -> range:
+        return range(worker, len(self._hosts), len(self._links))
 
-    def _renew(self, verb: str, wanted: Requests) -> None:
-        """Put hosts in their places; a worker that dies of old troubles meanwhile is replaced once."""
+    # Asking
+
+    def _ask(
+        self, host_idxs: Iterable[int], make: Callable[[list[int]], Request[T]]
+    ) -> Iterator[tuple[int, T]]:
+        """One request to each worker that has some of these hosts, then (host, result) of all that answered.
+
+        All workers are at work before any is waited for. Those that died are replaced, their hosts are lost. An
+        error is raised after the others' answers have been read.
+        """
+        shares: dict[int, list[int]] = {}
+        for host_idx in host_idxs:
+            shares.setdefault(self._worker(host_idx), []).append(host_idx)
+        sent = []
+        for worker, mine in shares.items():
+            try:
+                self._links[worker].send(make(mine))
+                sent.append(worker)
+            except WorkerDied as death:
+                self._lose(worker, death)
+        failures = []
+        for worker in sent:
+            try:
+                answer = self._links[worker].receive()
+            except WorkerDied as death:
+                self._lose(worker, death)
+            except WorkerError as error:
+                failures.append(error)
+            else:
+                self._pass_on(worker, answer.events)
+                yield from zip(shares[worker], cast("Sequence[T]", answer.results), strict=True)
+        if failures:
+            raise failures[0]
+
+    def _read(
+        self, host_idxs: Sequence[int], question: Callable[[Sequence[int], World], list[T]]
+    ) -> dict[int, T]:
+        """What a request that changes nothing finds of hosts that are not lost."""
+        self._require_alive(host_idxs)
+        found = dict(self._ask(host_idxs, lambda mine: partial(question, [self._place(i) for i in mine])))
+        self._require_alive(host_idxs)
+        return {host_idx: found[host_idx] for host_idx in host_idxs}
+
+    def _renew(self, host_idxs: Iterable[int], make: Callable[[list[int]], Request[NewHost]]) -> None:
+        """Put hosts in their places; a worker that dies of earlier troubles meanwhile is replaced once."""
+        missing = list(host_idxs)
         for _ in range(2):
-            for host_idx in wanted:
+            for host_idx in missing:
                 self._lost.pop(host_idx, None)
-            links = {host_idx: self._links[self._worker(host_idx)] for host_idx in wanted}
-            self._share_out(verb, wanted)
-            wanted = {
-                host_idx: request
-                for host_idx, request in wanted.items()
-                if self._links[self._worker(host_idx)] is not links[host_idx]
-            }
-            if not wanted:
+            renewed = dict(self._ask(missing, make))
+            for host_idx, new in renewed.items():
+                ask = partial(self._read_details, host_idx)
+                self._hosts[host_idx] = RemoteHost(new, ask)
+            missing = [host_idx for host_idx in missing if host_idx not in renewed]
+            if not missing:
                 return
-        raise HostsLost(list(wanted), f"their workers died twice while they were to {verb} them")
+        raise HostsLost(missing, "their workers died twice while they were to begin them")
 
-    def _share_out(self, verb: str, wanted: Requests, *common: Plain) -> None:
-        """Ask for something of each host; all workers are at work before anyone is waited for."""
-        by_worker: dict[int, list[Plain]] = {}
-        for host_idx, request in wanted.items():
-            by_worker.setdefault(self._worker(host_idx), []).append([self._place(host_idx), *request])
-        for worker, requests in by_worker.items():
-            self._send_to(worker, verb, requests, *common)
-        for worker in by_worker:
-            self._collect(worker)
+    def _read_details(self, host_idx: int) -> HostDetails:
+        return self._read([host_idx], requests.read)[host_idx]
 
-    def _send(self, host_idx: int, verb: str, *arguments: Plain) -> None:
-        if host_idx not in self._lost:
-            self._send_to(self._worker(host_idx), verb, self._place(host_idx), *arguments)
-
-    def _send_to(self, worker: int, *request: Plain) -> None:
-        try:
-            self._links[worker].send(*request)
-        except WorkerDied as death:
-            self._lose(worker, death)
-
-    def _collect(self, worker: int) -> None:
-        """Read the answers that are still to come, and what they say of the hosts."""
-        try:
-            answers = self._links[worker].answers()
-        except WorkerDied as death:
-            self._lose(worker, death)
-            return
-        for answer in answers:
-            self._pass_on(worker, answer.events)
-            if answer.verb != "call":  # of which nobody waits for the result any longer
-                assert isinstance(answer.result, list)
-                for change in answer.result:
-                    self._take(worker, change)
-
-    def _take(self, worker: int, change: Plain) -> None:
-        assert isinstance(change, list)
-        place, view, facts, lost = change
-        assert isinstance(place, int)
-        host_idx = place * len(self._links) + worker
-        mirror = self._hosts[host_idx]
-        if facts is not None:
-            self._hosts[host_idx] = HostMirror(self, host_idx, facts_from_plain(facts), view_from_plain(view))
-        elif mirror is not None:
-            mirror.view = view_from_plain(view)
-        if lost is not None:
-            self._lost[host_idx] = str(lost)
-            self.losses += 1
-
-    def _pass_on(self, worker: int, events: list[Plain]) -> None:
+    def _pass_on(self, worker: int, events: Sequence[tuple[int, HostEvent]]) -> None:
         if self._events is None:
             return
-        for told in events:
-            assert isinstance(told, list)
-            place, plain = told
-            assert isinstance(place, int)
-            host_idx, event = place * len(self._links) + worker, event_from_plain(plain)
+        for place, event in events:
+            host_idx = place * len(self._links) + worker
             if isinstance(event, HostRolledBack):
                 event = replace(event, host=host_idx)  # the worker knows it by another number
             self._events(host_idx).emit(event)
+
+    # Losing hosts
 
     def _lose(self, worker: int, death: WorkerDied) -> None:
         link = self._links[worker]
@@ -494,32 +435,21 @@ class ProcessWorld:
                 f"{death}: it has never answered, so another would not start either"
             ) from death
         link.stop()
-        self._links[worker] = self._start(worker)
+        mine = self._hosts_of(worker)
+        self._links[worker] = self._start(worker, len(mine))
         self.restarts += 1
-        mine = range(worker, len(self._hosts), len(self._links))
         begun = {host_idx for host_idx in mine if self._hosts[host_idx] is not None}
         self.losses += len(begun - self._lost.keys())
         self._lost |= dict.fromkeys(sorted(begun), "their worker died")
 
-    def _require_alive(self, host_idxs: Sequence[int]) -> None:
-        lost = {
-            host_idx: self._lost[host_idx] for host_idx in sorted(set(host_idxs)) if host_idx in self._lost
-        }
+    def _require_alive(self, host_idxs: Iterable[int]) -> None:
+        lost = {host_idx: self._lost[host_idx] for host_idx in sorted(host_idxs) if host_idx in self._lost}
         if lost:
             raise HostsLost(list(lost), "; ".join(dict.fromkeys(lost.values())))
 
 
-class BaselinesByWorkers:
-    """A `BaselineTrainer` of `BaselineCurves`."""
-
-    __slots__ = ("_world",)
-
-    def __init__(self, world: ProcessWorld) -> None:
-        self._world = world
-
-    def __call__(
-        self, wanted: Sequence[tuple[str, int]], epochs: int, device: torch.device
-    ) -> Generator[BaselineRun]:
-        calls: list[list[Plain]] = [[case, seed, epochs, str(device)] for case, seed in wanted]
-        for plain in self._world.call_all("esper.tolaria.worlds.baselines:compute_plain", calls):
-            yield run_from_plain(plain)
+def train_by_workers(
+    world: ProcessWorld, wanted: Sequence[tuple[str, int]], epochs: int, device: torch.device
+) -> Generator[BaselineRun]:
+    """Train baselines in the workers of a world, which have nothing else to do meanwhile (a `BaselineTrainer`)."""
+    yield from world.call_all(compute, [(case, seed, epochs, device) for case, seed in wanted])

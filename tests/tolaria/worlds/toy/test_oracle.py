@@ -1,13 +1,15 @@
 """The oracle is exact: its plans give what they promise, and no sequence of legal actions gives more."""
 
 import random
+from typing import get_args
 
 import pytest
 
 from esper.kasmina import GrowthRules
-from esper.leyline import TEMPOS, ActionSpec, LifecycleOp, Style
+from esper.leyline import TEMPOS, ActionSpec, HostState, LifecycleOp, Settle, Style
 from esper.tolaria.worlds.toy import BLUEPRINTS, OraclePlan, ToyWorld, best_plan, toy_case, toy_instance
 from toy_lives import legal_actions
+from world_steps import begin_host, run_epoch, settle_hosts
 
 HASTY = GrowthRules(min_prune_age=1, embargo_epochs=1)
 """So that a second seed in the same slot can bear fruit within a few epochs."""
@@ -15,59 +17,59 @@ RENT = 0.01
 LOST = -9.0
 
 
-def plan_for(case: str, horizon: int, rules: GrowthRules | None = None, **options: bool) -> OraclePlan:
-    return best_plan(toy_instance(case), horizon=horizon, rent=RENT, rules=rules, **options)
+def plan_for(
+    case: str, horizon: int, rules: GrowthRules | None = None, settle: Settle = "worth"
+) -> OraclePlan:
+    return best_plan(toy_instance(case), horizon=horizon, rent=RENT, rules=rules, settle=settle)
 
 
-def final_utility(world: ToyWorld, *, committed_only: bool = False) -> float:
-    world.settle(0, RENT, committed_only=committed_only)
+def final_utility(world: ToyWorld, *, settle: Settle = "worth") -> float:
+    settle_hosts(world, RENT, settle)
     host = world.host(0)
     return host.expected_accuracy() - RENT * host.added_parameters / host.host_parameters
 
 
-@pytest.mark.parametrize("committed_only", [False, True])
+@pytest.mark.parametrize("settle", get_args(Settle))
 @pytest.mark.parametrize("horizon", [1, 2, 4, 7, 20])
-def test_a_plan_gives_what_it_promises(horizon: int, committed_only: bool) -> None:
+def test_a_plan_gives_what_it_promises(horizon: int, settle: Settle) -> None:
     for draw in range(12):
         case = toy_case(draw, slots=1 + draw % 4, change=3 * (draw % 3), noise=0.0)
-        plan = plan_for(case, horizon, committed_only=committed_only)
+        plan = plan_for(case, horizon, settle=settle)
         assert len(plan.actions) == horizon
         world = ToyWorld(1)
-        world.begin(0, case, 0)
+        begin_host(world, 0, case, 0)
         for action in plan.actions:
-            world.apply(0, action)
-            world.epoch([0])
+            world.host(0).apply(action)
+            run_epoch(world)
         assert world.host(0).report.rolled_back is None
-        assert final_utility(world, committed_only=committed_only) == pytest.approx(plan.utility, abs=1e-12)
+        assert final_utility(world, settle=settle) == pytest.approx(plan.utility, abs=1e-12)
         assert plan.gain >= 0.0
 
 
-def brute_force(
-    case: str, horizon: int, rules: GrowthRules, choices: "Choices", *, committed_only: bool
-) -> float:
+def brute_force(case: str, horizon: int, rules: GrowthRules, choices: "Choices", *, settle: Settle) -> float:
     """The best final utility over every sequence of the legal actions that `choices` lets through."""
     best: dict[str, float] = {}
 
-    def search(state: dict[str, object], left: int) -> float:
+    def search(state: HostState, left: int) -> float:
         key = f"{left} {state}"
         if key not in best:
             best[key] = max(search_action(state, left, action) for action in choices(state))
         return best[key]
 
-    def search_action(state: dict[str, object], left: int, action: ActionSpec) -> float:
+    def search_action(state: HostState, left: int, action: ActionSpec) -> float:
         world = ToyWorld(1, rules)
-        world.load_state_dict(0, state)
-        world.apply(0, action)
-        world.epoch([0])
+        world.restore({0: state})
+        world.host(0).apply(action)
+        run_epoch(world)
         if world.host(0).report.rolled_back is not None:
             return LOST
         if left == 1:
-            return final_utility(world, committed_only=committed_only)
-        return search(world.state_dict(0), left - 1)
+            return final_utility(world, settle=settle)
+        return search(world.snapshot([0])[0], left - 1)
 
     world = ToyWorld(1, rules)
-    world.begin(0, case, 0)
-    return search(world.state_dict(0), horizon)
+    begin_host(world, 0, case, 0)
+    return search(world.snapshot([0])[0], horizon)
 
 
 class Choices:
@@ -79,9 +81,9 @@ class Choices:
         self.targets = wide.get("targets", (1.0,))
         self.tempos = wide.get("tempos", (min(TEMPOS),))
 
-    def __call__(self, state: dict[str, object]) -> list[ActionSpec]:
+    def __call__(self, state: HostState) -> list[ActionSpec]:
         world = ToyWorld(1, self.rules)
-        world.load_state_dict(0, state)
+        world.restore({0: state})
         return [
             action
             for action in legal_actions(world.host(0), speeds=(0,))
@@ -99,14 +101,14 @@ EVERYTHING = {"styles": tuple(Style), "targets": (0.5, 0.7, 1.0), "tempos": TEMP
 
 
 @pytest.mark.parametrize(
-    ("draw", "committed_only"), [(0, False), pytest.param(3, True, marks=pytest.mark.slow)]
+    ("draw", "settle"), [(0, "worth"), pytest.param(3, "committed", marks=pytest.mark.slow)]
 )
-def test_no_sequence_of_any_actions_in_one_slot_does_better(draw: int, committed_only: bool) -> None:
+def test_no_sequence_of_any_actions_in_one_slot_does_better(draw: int, settle: Settle) -> None:
     """Every head is searched, and pruning and germinating again fits into the horizon."""
     case = toy_case(draw, slots=1, noise=0.0)
     choices = Choices(HASTY, ("norm", "mixer" if draw else "conv_small"), **EVERYTHING)
-    found = brute_force(case, 5, HASTY, choices, committed_only=committed_only)
-    plan = plan_for(case, 5, HASTY, committed_only=committed_only)
+    found = brute_force(case, 5, HASTY, choices, settle=settle)
+    plan = plan_for(case, 5, HASTY, settle=settle)
     assert {action.blueprint for action in plan.actions} <= {None, *choices.blueprints}
     assert plan.utility == pytest.approx(found, abs=1e-12)
 
@@ -123,7 +125,7 @@ def test_no_sequence_in_two_slots_does_better(draw: int, max_live_seeds: int, ho
     }
     planned = {action.blueprint for action in plan.actions if action.blueprint is not None}
     choices = Choices(rules, tuple(largest | planned))
-    found = brute_force(case, horizon, rules, choices, committed_only=False)
+    found = brute_force(case, horizon, rules, choices, settle="worth")
     assert plan.utility == pytest.approx(found, abs=1e-12)
 
 
@@ -132,10 +134,10 @@ def test_nobody_at_random_does_better() -> None:
     for draw in range(40):
         case = toy_case(draw, noise=0.0)
         world = ToyWorld(1)
-        world.begin(0, case, 0)
+        begin_host(world, 0, case, 0)
         for _ in range(12):
-            world.apply(0, rng.choice(legal_actions(world.host(0), speeds=(0,))))
-            world.epoch([0])
+            world.host(0).apply(rng.choice(legal_actions(world.host(0), speeds=(0,))))
+            run_epoch(world)
             if world.host(0).report.rolled_back is not None:
                 break
         else:

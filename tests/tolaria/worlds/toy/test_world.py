@@ -11,6 +11,7 @@ from esper.leyline import ActionSpec, LifecycleOp, Stage, Style, World
 from esper.tolaria.worlds.toy import BLUEPRINTS, ToyBaselines, ToyWorld, toy_case, toy_instance
 from esper.tolaria.worlds.toy.instance import MAX_DRAW
 from toy_lives import legal_actions, live_randomly
+from world_steps import begin_host, run_epoch, settle_hosts
 
 G, P, F, A = LifecycleOp.GERMINATE, LifecycleOp.PRUNE, LifecycleOp.FOSSILIZE, LifecycleOp.ADVANCE
 QUIET = toy_case(17, noise=0.0)
@@ -18,14 +19,14 @@ QUIET = toy_case(17, noise=0.0)
 
 def begun(case: str, seed: int = 0, **rules: int) -> ToyWorld:
     world = ToyWorld(1, GrowthRules(**rules))
-    world.begin(0, case, seed)
+    begin_host(world, 0, case, seed)
     return world
 
 
 def run(world: ToyWorld, actions: Sequence[ActionSpec]) -> None:
     for action in actions:
-        world.apply(0, action)
-        world.epoch([0])
+        world.host(0).apply(action)
+        run_epoch(world)
 
 
 def test_it_is_a_world() -> None:
@@ -59,7 +60,7 @@ def test_the_case_says_everything() -> None:
 )
 def test_an_unknown_case_is_refused(case: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        ToyWorld(1).begin(0, case, 0)
+        begin_host(ToyWorld(1), 0, case)
 
 
 @pytest.mark.parametrize("case", ["toy:draw=3", "toy:change=7,draw=4", "toy:draw=5,slots=1"])
@@ -71,15 +72,15 @@ def test_the_control_is_what_waiting_measures_bit_for_bit(case: str) -> None:
         assert report.epoch == epoch
         assert report.validation_accuracy == curve.accuracies[epoch]
         assert report.validation_loss == curve.losses[epoch]
-        world.epoch([0])
+        run_epoch(world)
 
 
 def test_a_seed_in_training_does_not_touch_the_host() -> None:
     waiting, training = begun("toy:draw=9"), begun("toy:draw=9")
-    training.apply(0, ActionSpec(G, "blocks.1", "mixer"))
+    training.host(0).apply(ActionSpec(G, "blocks.1", "mixer"))
     for _ in range(5):
-        waiting.epoch([0])
-        training.epoch([0])
+        run_epoch(waiting)
+        run_epoch(training)
         assert training.host(0).report == waiting.host(0).report
 
 
@@ -126,8 +127,8 @@ def test_random_lives_keep_to_the_rules(draw: int) -> None:
             assert (snapshot.name, snapshot.stage, snapshot.alpha) == (name, reading.stage, reading.alpha)
             assert (snapshot.probe is None) == math.isnan(reading.probe)
         assert sum(reading.parameters for reading in host.readings()) == host.added_parameters
-        world.apply(0, rng.choice(legal_actions(host)))
-        world.epoch([0])
+        world.host(0).apply(rng.choice(legal_actions(host)))
+        run_epoch(world)
         accuracy = host.report.validation_accuracy
         assert accuracy is not None
         assert 0.0 <= accuracy <= 1.0
@@ -136,13 +137,13 @@ def test_random_lives_keep_to_the_rules(draw: int) -> None:
 def test_illegal_actions_are_refused_with_the_reason() -> None:
     world = begun(QUIET)
     with pytest.raises(IllegalOperation, match=r"FOSSILIZE is not legal at slot 'blocks.0' in stage DORMANT"):
-        world.apply(0, ActionSpec(F, "blocks.0"))
+        world.host(0).apply(ActionSpec(F, "blocks.0"))
     with pytest.raises(ValueError, match="blueprint='conv_heavy' is not a choice here"):
-        world.apply(0, ActionSpec(G, "blocks.0", "conv_heavy"))
+        world.host(0).apply(ActionSpec(G, "blocks.0", "conv_heavy"))
     with pytest.raises(ValueError, match="GERMINATE names no slot"):
-        world.apply(0, ActionSpec(G, None, "norm"))
+        world.host(0).apply(ActionSpec(G, None, "norm"))
     with pytest.raises(ValueError, match=r"unknown slot 'blocks.7'"):
-        world.apply(0, ActionSpec(G, "blocks.7", "norm"))
+        world.host(0).apply(ActionSpec(G, "blocks.7", "norm"))
 
 
 def test_pruning_what_was_blended_in_leaves_a_scar() -> None:
@@ -176,12 +177,12 @@ def test_settling_keeps_what_is_worth_its_rent() -> None:
         world = begun(QUIET)
         run(world, [ActionSpec(G, "blocks.0", BLUEPRINTS[blueprint]), ActionSpec(A, "blocks.0")])
         run(world, [ActionSpec()] * 4)
-        world.settle(0, 0.01, committed_only=False)
+        settle_hosts(world, 0.01)
         assert (world.host(0).added_parameters > 0) is kept
     # Nothing is committed that is not fossilised; nothing in TRAINING or fading is part of the product.
     world = begun(QUIET)
     run(world, [ActionSpec(G, "blocks.0", BLUEPRINTS[best])])
-    world.settle(0, 0.0, committed_only=False)
+    settle_hosts(world, 0.0)
     assert world.host(0).added_parameters == 0
 
 
@@ -209,9 +210,9 @@ def test_the_same_actions_give_the_same_numbers_and_saved_state_goes_on(draw: in
     rng = random.Random(draw)
     first = begun(case, 3)
     head = live_randomly(first, 13, rng)
-    saved = first.state_dict(0)
+    saved = first.snapshot([0])
     moved = ToyWorld(1)
-    moved.load_state_dict(0, saved)
+    moved.restore(saved)
     assert head + live_randomly(moved, 17, rng) == whole
 
 
@@ -226,7 +227,7 @@ def test_gates_cost_parameters_and_styles_do_not() -> None:
     costs = []
     for style in (Style.LINEAR_ADD, Style.MULTIPLY, Style.GATE):
         world = begun(QUIET)
-        world.apply(0, ActionSpec(G, "blocks.0", "norm", style=style))
+        world.host(0).apply(ActionSpec(G, "blocks.0", "norm", style=style))
         costs.append(world.host(0).added_parameters)
     assert costs == [8, 8, 17]
 

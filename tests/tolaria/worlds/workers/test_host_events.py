@@ -1,12 +1,12 @@
 """What happens to hosts is heard of wherever they live, in the same order and by the same numbers."""
 
 import math
+import pickle
 
 import pytest
 
-from esper.leyline import Beginning, HostEvent, HostLog, StageChanged, World
+from esper.leyline import ActionSpec, Beginning, HostEvent, HostLog, HostStep, Settling, StageChanged, World
 from esper.tolaria.worlds.processes import ProcessWorld
-from esper.tolaria.worlds.worker import event_from_plain, event_to_plain, pack, unpack
 from event_examples import EXAMPLES
 from tiny_tasks import advance, germinate, prune
 from worker_worlds import tiny_engine
@@ -16,7 +16,7 @@ HOST_EVENTS = [record.event for record in EXAMPLES.values() if isinstance(record
 
 @pytest.mark.parametrize("event", HOST_EVENTS, ids=lambda event: event.kind)
 def test_an_event_survives_the_journey(event: HostEvent) -> None:
-    back = event_from_plain(unpack(pack(event_to_plain(event))))
+    back = pickle.loads(pickle.dumps(event))
     assert back == event
     assert repr(back) == repr(event)  # enumerations are members again, not their numbers
 
@@ -24,7 +24,7 @@ def test_an_event_survives_the_journey(event: HostEvent) -> None:
 def test_a_stage_that_changed_by_itself_has_no_operation() -> None:
     changed = next(event for event in HOST_EVENTS if isinstance(event, StageChanged))
     silent = StageChanged(changed.slot, changed.before, changed.after, None)
-    assert event_from_plain(unpack(pack(event_to_plain(silent)))) == silent
+    assert pickle.loads(pickle.dumps(silent)) == silent
 
 
 def _live(world: World, log: HostLog) -> list[list[tuple[int, HostEvent]]]:
@@ -32,12 +32,10 @@ def _live(world: World, log: HostLog) -> list[list[tuple[int, HostEvent]]]:
     told = []
     world.begin_many([Beginning(host_idx, "tiny", host_idx) for host_idx in range(3)])
     for step in range(6):
-        for host_idx, slot in ((0, 1), (2, 0)):
-            if step in (0, 1, 4):
-                world.apply(host_idx, (germinate(slot), advance(slot), None, None, prune(slot))[step])  # type: ignore[arg-type]
-        world.epoch([0, 1, 2])
-        if step == 5:
-            world.settle_many([0, 1, 2], 0.01, committed_only=False)
+        act = {0: germinate, 1: advance, 4: prune}.get(step, lambda _: ActionSpec())
+        settling = Settling(0.01) if step == 5 else None
+        actions = (act(1), ActionSpec(), act(0))
+        world.step_many([HostStep(host_idx, action, settling) for host_idx, action in enumerate(actions)])
         told.append(sorted(log.take(), key=lambda each: each[0]))
     return told
 
@@ -45,7 +43,7 @@ def _live(world: World, log: HostLog) -> list[list[tuple[int, HostEvent]]]:
 def test_workers_tell_what_a_world_of_ones_own_tells() -> None:
     here, there = HostLog(), HostLog()
     mine = _live(tiny_engine(3, here.sink), here)
-    with ProcessWorld("worker_worlds:tiny_engine", num_hosts=3, workers=2, events=there.sink) as world:
+    with ProcessWorld(tiny_engine, num_hosts=3, workers=2, events=there.sink) as world:
         theirs = _live(world, there)
     assert theirs == mine
     kinds = [[event.kind for _, event in step] for step in mine]

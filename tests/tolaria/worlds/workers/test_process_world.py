@@ -13,10 +13,10 @@ from esper.leyline import ActionSpec, HostsLost, LifecycleOp, World
 from esper.simic.env import FlatVectorEnv, GrowthVectorEnv, make_env
 from esper.tolaria.worlds.processes import ProcessWorld, WorkerError
 from esper.tolaria.worlds.toy import ToyBaselines, ToyWorld, toy_case
-from esper.tolaria.worlds.worker import Plain, pack, unpack
 from growth_envs import toy_space
+from worker_worlds import impossible
+from world_steps import act_on, begin_host, run_epoch, settle_hosts
 
-TOY = "esper.tolaria.worlds.toy.world:ToyWorld"
 CASES = [toy_case(draw, slots=2 + draw % 3) for draw in range(12)]
 SPACE = toy_space(*CASES)
 
@@ -24,7 +24,7 @@ SPACE = toy_space(*CASES)
 @pytest.fixture(scope="module")
 def shared() -> Iterator[ProcessWorld]:
     """Starting processes is what takes time here, so most tests use the same ones."""
-    with ProcessWorld(TOY, num_hosts=5, workers=2) as world:
+    with ProcessWorld(ToyWorld, num_hosts=5, workers=2) as world:
         yield world
 
 
@@ -74,15 +74,14 @@ def test_state_moves_between_worlds(shared: ProcessWorld) -> None:
 
 
 def test_what_a_worker_refuses_is_said_here_and_it_goes_on(shared: ProcessWorld) -> None:
-    shared.begin(0, CASES[0], 1)
-    shared.apply(0, ActionSpec(LifecycleOp.FOSSILIZE, "blocks.0"))
+    begin_host(shared, 0, CASES[0], 1)
     with pytest.raises(
-        WorkerError, match=r"worker 0 could not apply: IllegalOperation: FOSSILIZE is not legal"
+        WorkerError, match=r"worker 0 could not step: IllegalOperation: FOSSILIZE is not legal"
     ):
-        shared.host(0)
+        act_on(shared, ActionSpec(LifecycleOp.FOSSILIZE, "blocks.0"))
     with pytest.raises(WorkerError, match="begin: ValueError: case 'digits' is of task 'digits'"):
-        shared.begin(0, "digits", 1)
-    shared.begin(0, CASES[0], 1)
+        begin_host(shared, 0, "digits", 1)
+    begin_host(shared, 0, CASES[0], 1)
     assert shared.host(0).report.epoch == 0
 
 
@@ -121,18 +120,18 @@ def test_killed_between_episodes_nobody_notices_but_the_clock(shared: ProcessWor
 @pytest.mark.slow
 def test_a_world_by_itself_says_which_hosts_are_lost(shared: ProcessWorld) -> None:
     for host_idx in range(2):
-        shared.begin(host_idx, CASES[0], 1)
+        begin_host(shared, host_idx, CASES[0], 1)
     kill(shared.process_ids[0])
     with pytest.raises(HostsLost, match="lost hosts 0: their worker died") as loss:
-        shared.epoch([0, 1])
+        run_epoch(shared, [0, 1])
     assert loss.value.host_idxs == (0,)
     assert shared.host(1).report.epoch == 1
     with pytest.raises(HostsLost):
-        shared.settle(0, 0.01, committed_only=False)
+        settle_hosts(shared, 0.01)
     with pytest.raises(HostsLost):
-        shared.state_dict(0)
-    shared.begin(0, CASES[0], 1)
-    shared.epoch([0, 1])
+        shared.snapshot([0])[0]
+    begin_host(shared, 0, CASES[0], 1)
+    run_epoch(shared, [0, 1])
     assert [shared.host(host_idx).report.epoch for host_idx in range(2)] == [1, 2]
 
 
@@ -140,12 +139,12 @@ def test_killed_before_a_hosts_first_episode_and_closed_with_the_environment() -
     envs = make_env("toy", 2, workers=1)
     world = envs.episodes.world
     assert isinstance(world, ProcessWorld)
-    world.begin(0, CASES[0], 1)
+    begin_host(world, 0, CASES[0], 1)
     kill(world.process_ids[0])
-    world.begin(1, CASES[0], 1)  # never begun before, so it is not among those that were lost
+    begin_host(world, 1, CASES[0], 1)  # never begun before, so it is not among those that were lost
     assert world.host(1).report.epoch == 0
     with pytest.raises(HostsLost, match="lost hosts 0"):
-        world.epoch([0])
+        run_epoch(world)
     FlatVectorEnv(envs).close()
     assert world.process_ids == ()
     with pytest.raises(RuntimeError, match="the world was closed"):
@@ -155,19 +154,12 @@ def test_killed_before_a_hosts_first_episode_and_closed_with_the_environment() -
 @pytest.mark.slow
 def test_a_worker_that_cannot_start_is_no_endless_loop() -> None:
     with (
-        ProcessWorld("esper.tolaria.worlds.toy.world:NoSuchWorld", num_hosts=1, workers=1) as world,
+        ProcessWorld(impossible, num_hosts=1, workers=1) as world,
         pytest.raises(RuntimeError, match="has never answered"),
     ):
-        world.begin(0, CASES[0], 1)
-
-
-def test_messages_are_plain_data_and_keep_every_number() -> None:
-    message: Plain = [float("nan"), 0.1 + 0.2, 1e-308, None, True, "x", {"a": [1]}]
-    assert repr(unpack(pack(message))) == repr(message)
-    with pytest.raises(TypeError):
-        pack([np.float32(1.0)])  # type: ignore[list-item]
+        begin_host(world, 0, CASES[0], 1)
 
 
 def test_too_many_workers() -> None:
     with pytest.raises(ValueError, match=r"workers is 3; expected 1\.\.2"):
-        ProcessWorld(TOY, num_hosts=2, workers=3)
+        ProcessWorld(ToyWorld, num_hosts=2, workers=3)

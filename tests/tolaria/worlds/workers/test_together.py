@@ -2,25 +2,29 @@
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from esper.leyline import Beginning, HostLog, HostRolledBack, HostsLost
+from esper.leyline import Beginning, HostLog, HostRolledBack, HostsLost, HostStep, Settling
+from esper.simic.env import make_env
 from esper.tolaria.worlds import processes as link_module
 from esper.tolaria.worlds.processes import ProcessWorld, WorkerError, WorkerHung, WorkerLink, first_to_answer
-from esper.tolaria.worlds.toy import toy_case
-from esper.tolaria.worlds.worker import event_to_plain
+from esper.tolaria.worlds.toy import ToyWorld, toy_case
+from esper.tolaria.worlds.worker import Answer, Request
+from worker_worlds import GivenUp, doubled, fatal_once, refused
+from world_steps import begin_host, run_epoch
 
-TOY = "esper.tolaria.worlds.toy.world:ToyWorld"
 CASE = toy_case(1)
 BOTH = [Beginning(0, CASE, 1), Beginning(1, CASE, 2)]
 
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[ProcessWorld]:
-    with ProcessWorld(TOY, num_hosts=2, workers=2) as shared:
+    with ProcessWorld(ToyWorld, num_hosts=2, workers=2) as shared:
         yield shared
 
 
@@ -28,8 +32,8 @@ def world() -> Iterator[ProcessWorld]:
     "do",
     [
         lambda world: world.begin_many(BOTH),
-        lambda world: world.epoch([0, 1]),
-        lambda world: world.settle_many([0, 1], 0.01, committed_only=False),
+        lambda world: run_epoch(world, [0, 1]),
+        lambda world: world.step_many([HostStep(index, settle=Settling(0.01)) for index in range(2)]),
     ],
     ids=["begin", "epoch", "settle"],
 )
@@ -40,9 +44,9 @@ def test_all_are_at_work_before_anyone_is_waited_for(
     told: list[str] = []
     send, receive = WorkerLink.send, WorkerLink._receive
 
-    def heard_send(link: WorkerLink, *request: object) -> None:
+    def heard_send(link: WorkerLink, request: Request[object]) -> None:
         told.append(f"to {link.name}")
-        send(link, *request)  # type: ignore[arg-type]
+        send(link, request)
 
     def heard_receive(link: WorkerLink) -> object:
         told.append(f"from {link.name}")
@@ -54,34 +58,70 @@ def test_all_are_at_work_before_anyone_is_waited_for(
     assert told == ["to worker 0", "to worker 1", "from worker 0", "from worker 1"]
 
 
+def test_a_reset_and_a_step_are_one_message_each_way_for_each_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the environment as it trains: observations, masks and rewards ask nothing more of the workers."""
+    sent, received = Counter[str](), Counter[str]()
+    send, receive = WorkerLink.send, WorkerLink._receive
+
+    def counted_send(link: WorkerLink, request: Request[object]) -> None:
+        sent[link.name] += 1
+        send(link, request)
+
+    def counted_receive(link: WorkerLink) -> Answer:
+        received[link.name] += 1
+        return receive(link)
+
+    monkeypatch.setattr(WorkerLink, "send", counted_send)
+    monkeypatch.setattr(WorkerLink, "_receive", counted_receive)
+    once = {"worker 0": 1, "worker 1": 1}
+    envs = make_env("toy", 4, workers=2, horizon=3)
+    try:
+        envs.reset(seed=0)
+        assert sent == received == once
+        for _ in range(2):
+            sent.clear()
+            received.clear()
+            envs.step(envs.sample_legal(np.random.default_rng(0)))
+            assert sent == received == once
+        sent.clear()
+        received.clear()
+        *_, terminated, _, _ = envs.step(np.zeros((4, 8), dtype=np.int64))
+        assert terminated.all()  # the last step settles, and the same step resets
+        assert sent == received == {"worker 0": 2, "worker 1": 2}
+    finally:
+        envs.close()
+
+
 def test_a_function_is_called_in_whichever_worker_is_free(world: ProcessWorld) -> None:
     world.begin_many(BOTH)
-    doubled = world.call_all("worker_worlds:doubled", [[number] for number in range(7)])
-    assert sorted(map(int, map(str, doubled))) == [0, 2, 4, 6, 8, 10, 12]
+    results = world.call_all(doubled, [[number] for number in range(7)])
+    assert sorted(results) == [0, 2, 4, 6, 8, 10, 12]
     assert world.host(1).report.epoch == 0
 
 
 def test_who_stops_listening_may_go_on_with_the_world(world: ProcessWorld) -> None:
     world.begin_many(BOTH)
-    answers = world.call_all("worker_worlds:doubled", [[number] for number in range(7)])
+    answers = world.call_all(doubled, [[number] for number in range(7)])
     assert next(answers) in (0, 2)
     answers.close()  # type: ignore[attr-defined]
-    world.epoch([0, 1])
+    run_epoch(world, [0, 1])
     assert [world.host(host_idx).report.epoch for host_idx in range(2)] == [1, 1]
 
 
 def test_what_a_function_refuses_is_said_with_the_workers_name(world: ProcessWorld) -> None:
     world.begin_many(BOTH)
     with pytest.raises(WorkerError, match=r"worker 0 could not call: ValueError: 3 is too much"):
-        list(world.call_all("worker_worlds:refused", [[3]]))
-    world.epoch([0, 1])
+        list(world.call_all(refused, [[3]]))
+    run_epoch(world, [0, 1])
 
 
 def test_a_call_that_its_worker_died_of_is_made_once_more(world: ProcessWorld, tmp_path: Path) -> None:
     world.begin_many(BOTH)
-    assert list(world.call_all("worker_worlds:fatal_once", [[str(tmp_path / "died"), 5]])) == [5]
+    assert list(world.call_all(fatal_once, [[str(tmp_path / "died"), 5]])) == [5]
     with pytest.raises(HostsLost, match="lost hosts 0: their worker died"):
-        world.epoch([0, 1])
+        run_epoch(world, [0, 1])
     assert world.host(1).report.epoch == 1
 
 
@@ -90,34 +130,33 @@ def test_a_rollback_is_told_by_the_number_that_the_host_has_here(
 ) -> None:
     log = HostLog()
     monkeypatch.setattr(world, "_events", log.sink)
-    told = event_to_plain(HostRolledBack(1, "tiny", 3, "diverged", 1))
-    world._pass_on(1, [[1, told]])  # the second host of the second worker is the fourth of all
+    world._pass_on(
+        1, [(1, HostRolledBack(1, "tiny", 3, "diverged", 1))]
+    )  # the second host of the second worker is the fourth of all
     assert log.take() == [(3, HostRolledBack(3, "tiny", 3, "diverged", 1))]
 
 
 def test_a_host_that_is_given_up_in_a_worker_is_lost_and_the_others_go_on() -> None:
-    with ProcessWorld("worker_worlds:GivenUp", num_hosts=2, workers=1) as world:
+    with ProcessWorld(GivenUp, num_hosts=2, workers=1) as world:
         world.begin_many(BOTH)
         with pytest.raises(HostsLost, match="lost hosts 0: restored in vain"):
-            world.epoch([0, 1])
+            run_epoch(world, [0, 1])
         assert world.losses == 1
         assert world.host(1).report.epoch == 1
-        world.begin(0, CASE, 0)
+        begin_host(world, 0, CASE, 0)
         assert world.host(0).report.epoch == 0
 
 
 def test_a_worker_that_hangs_is_named_and_can_be_got_rid_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "STOP_SECONDS", 0.1)
-    world = ProcessWorld(TOY, num_hosts=2, workers=1, timeout=60.0)
+    world = ProcessWorld(ToyWorld, num_hosts=2, workers=1, timeout=60.0)
     world.begin_many(BOTH)
     (hung,) = world.process_ids
     assert hung is not None
     os.kill(hung, signal.SIGSTOP)
     world._links[0]._patience = 0.2
-    with pytest.raises(
-        WorkerHung, match=rf"worker 0 \(process {hung}\) has not answered 'epoch' for 0.2 sec"
-    ):
-        world.epoch([0, 1])
+    with pytest.raises(WorkerHung, match=rf"worker 0 \(process {hung}\) has not answered 'step' for 0.2 sec"):
+        run_epoch(world, [0, 1])
     with pytest.raises(WorkerHung, match=r"worker 0 \(process"):
         first_to_answer(world._links, 0.1)
     world.close()

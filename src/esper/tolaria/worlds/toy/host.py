@@ -21,6 +21,7 @@ from esper.leyline import (
     Layout,
     LegalOperations,
     LifecycleOp,
+    Settling,
     SlotConfig,
     SlotReading,
     SlotSnapshot,
@@ -259,15 +260,18 @@ class ToyHost:
             slot.tick()
         self._measure(self.report.epoch + 1)
 
-    def settle(self, rent: float, *, committed_only: bool) -> None:
+    def settle(self, settling: Settling) -> None:
         """Keep what is worth its rent. Effects add up, so each seed can be judged alone."""
         changed = False
         for index, slot in enumerate(self.slots):
             life = slot.life
             if not life.stage.is_live:
                 continue
-            worth = self._effect(index, life.alpha) - rent_due(rent, slot.parameters, self.host_parameters)
-            if committed_only or life.stage is Stage.TRAINING or life.fading or worth < 0.0:
+            worth = self._effect(index, life.alpha) - rent_due(
+                settling.rent, slot.parameters, self.host_parameters
+            )
+            unfinished = life.stage is Stage.TRAINING or life.fading
+            if settling.settle == "committed" or unfinished or worth < 0.0:
                 slot.life = Life(self.rules, births=life.births)
                 slot.clear()
                 changed = True

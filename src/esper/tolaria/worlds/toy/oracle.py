@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from esper.kasmina.stage_machine import GrowthRules, curve_value
-from esper.leyline import STYLES, TEMPOS, ActionSpec, Composition, LifecycleOp, Style
+from esper.leyline import STYLES, TEMPOS, ActionSpec, Composition, LifecycleOp, Settle, Style
 from esper.leyline.utility import rent_due
 from esper.tolaria.worlds.toy.host import ISOLATED_SHARE, host_curve, maturity
 from esper.tolaria.worlds.toy.instance import HOST_PARAMETERS, ToyInstance, toy_cards
@@ -64,10 +64,10 @@ def best_plan(
     horizon: int,
     rent: float = 0.01,
     rules: GrowthRules | None = None,
-    committed_only: bool = False,
+    settle: Settle = "worth",
 ) -> OraclePlan:
     """The highest noise-free final utility that any sequence of legal actions reaches, and one that does."""
-    search = _Search(instance, horizon, rent, GrowthRules() if rules is None else rules, committed_only)
+    search = _Search(instance, horizon, rent, GrowthRules() if rules is None else rules, settle)
     control = host_curve(instance, horizon)[horizon]
     start = (_DORMANT,) * instance.slots
     return OraclePlan(control + search.value(0, start), control, search.actions(start))
@@ -77,10 +77,10 @@ class _Search:
     """Dynamic programming over (step, state of every slot)."""
 
     def __init__(
-        self, instance: ToyInstance, horizon: int, rent: float, rules: GrowthRules, committed_only: bool
+        self, instance: ToyInstance, horizon: int, rent: float, rules: GrowthRules, settle: Settle
     ) -> None:
         self.instance, self.horizon, self.rent, self.rules = instance, horizon, rent, rules
-        self.committed_only = committed_only
+        self.settle = settle
         self.ripe = -(min(TEMPOS) + max(rules.min_holding_epochs - 1, 0))
         """State of a seed that can be fossilised: it has arrived, and arriving counts as the first epoch held."""
         self._values: dict[tuple[int, _States], tuple[float, LifecycleOp, int]] = {}
@@ -104,7 +104,7 @@ class _Search:
 
     def _best(self, step: int, states: _States) -> tuple[float, LifecycleOp, int]:
         if step == self.horizon:
-            unfinished = self.committed_only and any(_FOSSILIZED < state < 0 for state in states)
+            unfinished = self.settle == "committed" and any(_FOSSILIZED < state < 0 for state in states)
             return (_IMPOSSIBLE if unfinished else 0.0), LifecycleOp.WAIT, 0
         key = (step, states)
         if key not in self._values:

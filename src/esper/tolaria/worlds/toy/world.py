@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from esper.kasmina.stage_machine import GrowthRules
-from esper.leyline import ActionSpec, BaselineCurve, Beginning
+from esper.leyline import BaselineCurve, Beginning, HostState, HostStep
 from esper.tolaria.worlds.toy.host import ToyHost, host_curve, loss_of, measured, noise_of
 from esper.tolaria.worlds.toy.instance import toy_instance
 
@@ -19,42 +19,37 @@ class ToyWorld:
         self.rules = GrowthRules() if rules is None else rules
         self._hosts: list[ToyHost | None] = [None] * num_hosts
 
-    def begin(self, host_idx: int, case: str, seed: int) -> None:
-        self._hosts[host_idx] = ToyHost(toy_instance(case), seed, self.rules)
-
     def begin_many(self, beginnings: Sequence[Beginning]) -> None:
-        for beginning in beginnings:
-            self.begin(*beginning)
+        for host_idx, case, seed in beginnings:
+            self._hosts[host_idx] = ToyHost(toy_instance(case), seed, self.rules)
 
     def host(self, host_idx: int) -> ToyHost:
         host = self._hosts[host_idx]
         if host is None:
-            raise RuntimeError(f"host {host_idx} has not begun: call begin({host_idx}, case, seed) first")
+            raise RuntimeError(f"host {host_idx} has not begun: call begin_many first")
         return host
 
-    def apply(self, host_idx: int, action: ActionSpec) -> None:
-        self.host(host_idx).apply(action)
+    def step_many(self, steps: Sequence[HostStep]) -> None:
+        for host_idx, action, _ in steps:
+            if action is not None:
+                self.host(host_idx).apply(action)
+        for host_idx, action, settling in steps:
+            host = self.host(host_idx)
+            if action is not None:
+                host.epoch()
+            if settling is not None and host.report.rolled_back is None:
+                host.settle(settling)
 
-    def epoch(self, host_idxs: Sequence[int]) -> None:
-        for host_idx in host_idxs:
-            self.host(host_idx).epoch()
+    def snapshot(self, host_idxs: Sequence[int]) -> dict[int, HostState]:
+        return {host_idx: self.host(host_idx).state_dict() for host_idx in host_idxs}
 
-    def settle(self, host_idx: int, rent: float, *, committed_only: bool) -> None:
-        self.host(host_idx).settle(rent, committed_only=committed_only)
-
-    def settle_many(self, host_idxs: Sequence[int], rent: float, *, committed_only: bool) -> None:
-        for host_idx in host_idxs:
-            self.settle(host_idx, rent, committed_only=committed_only)
-
-    def state_dict(self, host_idx: int) -> dict[str, object]:
-        return self.host(host_idx).state_dict()
-
-    def load_state_dict(self, host_idx: int, state: Mapping[str, object]) -> None:
-        case, seed = state["case"], state["seed"]
-        assert isinstance(case, str)
-        assert isinstance(seed, int)
-        self.begin(host_idx, case, seed)
-        self.host(host_idx).load_state_dict(state)
+    def restore(self, states: Mapping[int, HostState]) -> None:
+        for host_idx, state in states.items():
+            case, seed = state["case"], state["seed"]
+            assert isinstance(case, str)
+            assert isinstance(seed, int)
+            self.begin_many([Beginning(host_idx, case, seed)])
+            self.host(host_idx).load_state_dict(state)
 
 
 class ToyBaselines:
