@@ -1,4 +1,8 @@
-"""Starting PPO from what a rule does, from a network that was taught before, or from a trained controller."""
+"""Behaviour cloning, and starting PPO from a network that has been taught.
+
+`record_episodes` plays episodes and keeps every step in a `Recording`; `PolicyNetwork` is taught from one;
+`warm_start` gives a training's policy the weights of a cloned rule, a saved network or a controller.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from esper.leyline import SlotConfig
+from esper.leyline.errors import EsperError
 from esper.simic.building import Training, build, prepare_baselines
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
@@ -28,14 +33,17 @@ from esper.tamiyo.policy import NO_ACTION, PolicyInputs
 from esper.tamiyo.rules import RULE_POLICIES, RulePolicy, rule_policy
 from esper.tamiyo.sequences import SequencePlan
 
-# Episodes as they were seen and decided, step by step: what a network can be taught from.
-
-
+EPISODES = 64
+"""Episodes of the training pool that a rule is recorded on."""
+_FORMAT = "esper-clone-1"
 _TENSORS = ("observation", "mask", "action", "previous_reward", "length")
 
 
-class RecordingError(ValueError):
-    """A recording that cannot be read, or does not fit."""
+class CloningError(EsperError, ValueError):
+    """What cannot be recorded, cloned, saved or loaded."""
+
+
+# Episodes as they were observed and decided, step by step
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,41 +67,43 @@ class Recording:
 
     @property
     def steps(self) -> int:
+        """Steps of all episodes, without padding."""
         return int(self.length.sum())
 
     def part(self, episodes: Sequence[int]) -> "Recording":
+        """Some of the episodes, by number."""
         chosen = torch.tensor(list(episodes), dtype=torch.int64)
         return Recording(self.space, *(getattr(self, name)[chosen] for name in _TENSORS))
 
     def split(self, held_out: int) -> tuple["Recording", "Recording"]:
-        """All but the last so many episodes, and these."""
+        """All but the last `held_out` episodes, and these."""
         if not 0 < held_out < len(self):
             raise ValueError(f"held_out is {held_out}; expected 1..{len(self) - 1} of {len(self)} episodes")
         count = len(self) - held_out
         return self.part(range(count)), self.part(range(count, len(self)))
 
     def save(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tensors = {name: getattr(self, name).contiguous() for name in _TENSORS}
-        save_file(tensors, path, metadata={"space": space_text(self.space)})
+        """To a .safetensors file."""
+        _save(path, {name: getattr(self, name) for name in _TENSORS}, self.space)
 
     @staticmethod
     def load(path: Path) -> "Recording":
         """From data alone; nothing in the file is executed."""
         try:
             with safe_open(path, "pt") as file:
-                space = space_of((file.metadata() or {}).get("space", ""))
+                space = _space_of(file.metadata() or {})
                 return Recording(space, *(file.get_tensor(name) for name in _TENSORS))
         except (OSError, SafetensorError, ValueError) as error:
-            raise RecordingError(f"{path}: no recording of episodes can be read from it ({error})") from None
+            raise CloningError(f"{path}: no recording of episodes can be read from it ({error})") from None
 
 
 class _Recorder:
-    """A player who is watched."""
+    """A player whose steps are kept."""
 
     def __init__(self, player: Player) -> None:
         self._player = player
         self.groups: list[list[tuple[Tensor, Tensor, Tensor, Tensor]]] = []
+        """For each group of episodes played together, its steps: observation, mask, action, reward before."""
 
     def begin(self, num_envs: int) -> None:
         self._player.begin(num_envs)
@@ -113,39 +123,35 @@ def record_episodes(
     """Play each (case, host seed) once and keep every step; also what each episode came to."""
     recorder = _Recorder(player)
     judged = play_cases(recorder, episodes, wanted)
-    parts = [torch.cat([_stack(group, part) for group in recorder.groups]) for part in range(4)]
-    kept = len(wanted)  # the last group may have places that only repeat
-    observation, mask, action, reward = (part[:kept] for part in parts)
+    stacked = [
+        [torch.stack(steps, dim=1) for steps in zip(*group, strict=True)]  # (env, step, ...)
+        for group in recorder.groups
+    ]
+    # The last group may have places that only repeat.
+    observation, mask, action, reward = (
+        torch.cat(parts)[: len(wanted)] for parts in zip(*stacked, strict=True)
+    )
     length = torch.tensor([one.summary.epochs for one in judged])
     return Recording(episodes.space, observation, mask, action, reward.float(), length), judged
 
 
-def _stack(group: list[tuple[Tensor, Tensor, Tensor, Tensor]], part: int) -> Tensor:
-    """(env, step, ...)"""
-    return torch.stack([step[part] for step in group], dim=1)
+def _save(path: Path, tensors: Mapping[str, Tensor], space: GrowthSpace, **metadata: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = json.dumps({"slots": space.slot_config.slot_ids, "blueprints": space.blueprints})
+    plain = {name: value.contiguous() for name, value in tensors.items()}
+    save_file(plain, path, metadata={"space": written, **metadata})
 
 
-def space_text(space: GrowthSpace) -> str:
-    return json.dumps({"slots": space.slot_config.slot_ids, "blueprints": space.blueprints})
-
-
-def space_of(text: str) -> GrowthSpace:
-    """The inverse of `space_text`."""
+def _space_of(metadata: Mapping[str, str]) -> GrowthSpace:
+    """What `_save` wrote."""
     try:
-        written = json.loads(text)
+        written = json.loads(metadata["space"])
         return GrowthSpace(SlotConfig(tuple(written["slots"])), tuple(written["blueprints"]))
     except (KeyError, TypeError) as error:
-        raise ValueError(f"it says nothing of slots and blueprints: {error}") from None
+        raise ValueError(f"it does not name its slots and blueprints: {error}") from None
 
 
-# `PolicyNetwork`: behaviour cloning of recorded episodes, with evaluation and persistence.
-
-
-_FORMAT = "esper-clone-1"
-
-
-class CloningError(ValueError):
-    """What cannot be cloned, saved or loaded."""
+# A network that is taught from a recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +172,14 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class CloningReport:
+    """How well a network was taught."""
+
     losses: tuple[float, ...]
     """Mean negative log-likelihood, pass by pass."""
     training: Agreement
+    """On the episodes it was taught from."""
     held_out: Agreement | None
+    """On other episodes; None where there were none."""
 
 
 class PolicyNetwork:
@@ -204,16 +214,16 @@ class PolicyNetwork:
         lr: float = 3e-3,
         batch: int = 16,
         held_out: Recording | None = None,
-        tell: Callable[[int, float], None] = lambda *_: None,
+        progress: Callable[[int, float], None] = lambda *_: None,
     ) -> CloningReport:
-        """Maximum likelihood of what was decided, over whole episodes; `tell` hears the loss of each pass.
+        """Maximum likelihood of what was decided, over whole episodes; `progress` is given each pass and its loss.
 
         The learning rate falls to a tenth. The critic is left as it is.
         """
         self._require_fit(recording)
         if passes < 1 or batch < 1:
             raise ValueError(f"passes is {passes}, batch {batch}; expected whole numbers >= 1")
-        parameters = [p for name, p in self.policy.named_parameters() if not name.startswith("critic.")]
+        parameters = list(_without_critic(dict(self.policy.named_parameters())).values())
         optimizer = torch.optim.Adam(parameters, lr=lr, eps=1e-5)
         anneal = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=passes)
         order_of, losses = torch.Generator().manual_seed(self._seed), []
@@ -228,13 +238,13 @@ class PolicyNetwork:
                 total, count = total + loss.item() * steps, count + steps
             anneal.step()
             losses.append(total / max(count, 1.0))
-            tell(number, losses[-1])
+            progress(number, losses[-1])
         later = None if held_out is None else self.agreement(held_out)
         return CloningReport(tuple(losses), self.agreement(recording), later)
 
     @torch.inference_mode()
     def agreement(self, recording: Recording) -> Agreement:
-        """Step by step along what was recorded."""
+        """How often the network decides as recorded, step by step along the recording."""
         self._require_fit(recording)
         evaluation, action, chosen = self._evaluate(recording)
         free = ~evaluation.forced
@@ -243,18 +253,12 @@ class PolicyNetwork:
         right = (action == chosen) | ~evaluation.has_choice  # (step, head)
         # A head that only matters by the network's own choice of an earlier head counts by that head.
         joint, acts = right.all(dim=1)[free], (action[:, 0] != 0)[free]
-        names = self.policy.layout.names
-        where = evaluation.has_choice
+        heads = zip(self.policy.layout.names, right.unbind(1), evaluation.has_choice.unbind(1), strict=True)
         return Agreement(
             steps=int(free.sum()),
             joint=float(joint.float().mean()),
-            acting=float(joint[acts].float().mean()) if bool(acts.any()) else None,
-            by_head={
-                name: float(right[where[:, head], head].float().mean())
-                if bool(where[:, head].any())
-                else None
-                for head, name in enumerate(names)
-            },
+            acting=_share(joint, acts),
+            by_head={name: _share(hits, where) for name, hits, where in heads},
             log_likelihood=float(evaluation.log_prob.sum(1)[free].mean()),
         )
 
@@ -262,19 +266,10 @@ class PolicyNetwork:
         """For use; greedy without a generator."""
         return Actor(self.policy, num_envs, generator=generator)
 
-    # On disk
-
     def save(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        metadata = {
-            "format": _FORMAT,
-            "space": space_text(self.space),
-            "hidden_size": str(self.hidden_size),
-            "notes": json.dumps(self.notes),
-        }
-        save_file(
-            {name: value.contiguous() for name, value in self.policy.state_dict().items()}, path, metadata
-        )
+        """To a .safetensors file."""
+        sizes = {"hidden_size": str(self.hidden_size), "notes": json.dumps(self.notes)}
+        _save(path, self.policy.state_dict(), self.space, format=_FORMAT, **sizes)
 
     @staticmethod
     def load(path: Path) -> "PolicyNetwork":
@@ -285,7 +280,7 @@ class PolicyNetwork:
                 if written.get("format") != _FORMAT:
                     raise ValueError(f"its format is {written.get('format')!r}, expected {_FORMAT!r}")
                 network = PolicyNetwork(
-                    space_of(written["space"]),
+                    _space_of(written),
                     hidden_size=int(written["hidden_size"]),
                     notes=json.loads(written["notes"]),
                 )
@@ -294,8 +289,6 @@ class PolicyNetwork:
             raise CloningError(f"{path}: no cloned policy can be read from it ({error})") from None
         return network
 
-    # Helpers
-
     def _loss(self, recording: Recording) -> tuple[Tensor, int]:
         evaluation, _, _ = self._evaluate(recording)
         free = ~evaluation.forced
@@ -303,7 +296,7 @@ class PolicyNetwork:
         return -(evaluation.log_prob.sum(1) * free).sum() / max(steps, 1), steps
 
     def _evaluate(self, recording: Recording) -> tuple[HeadEvaluation, Tensor, Tensor]:
-        """Of every recorded step, episodes end to end: its evaluation, the action, and the network's own choice."""
+        """Of every recorded step, episodes end to end: its evaluation, its action, and the network's own choice."""
         lengths = recording.length
         inside = torch.arange(recording.action.shape[1]) < lengths[:, None]  # (episode, step)
         before = torch.full_like(recording.action, NO_ACTION)
@@ -328,8 +321,16 @@ class PolicyNetwork:
             )
 
 
-EPISODES = 64
-"""Of the training pool, that a rule is recorded on."""
+def _share(hits: Tensor, where: Tensor) -> float | None:
+    """The share of True in `hits` over `where`, both (step,) bool; None if that is nowhere."""
+    return float(hits[where].float().mean()) if bool(where.any()) else None
+
+
+def _without_critic(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value for name, value in tensors.items() if not name.startswith("critic.")}
+
+
+# Starting PPO from a rule, a saved network or a controller
 
 
 def require_warm_start(config: TrainingConfig) -> None:
@@ -350,7 +351,7 @@ def warm_start(training: Training, config: TrainingConfig) -> CloningReport | No
     report = None
     if _is_rule(config.warm_start):
         network, report = _clone(training, config, config.warm_start, EPISODES)
-        weights = _taught(network)
+        weights = _without_critic(network.policy.state_dict())
     else:
         weights = _weights(config.warm_start)
     policy = unwrap(training.agent.policy)
@@ -369,7 +370,7 @@ def warm_start(training: Training, config: TrainingConfig) -> CloningReport | No
 def clone_rule(
     config: TrainingConfig, rule: str, *, episodes: int = EPISODES, held_out: int = 8
 ) -> tuple[PolicyNetwork, CloningReport]:
-    """A network that does what a rule does in the environments of a config; `held_out` episodes only judge it."""
+    """A network that decides as a rule does in the environments of a config; `held_out` episodes only judge it."""
     if not _is_rule(rule):
         raise CloningError(f"no rule is named {rule!r}; expected one of {', '.join(RULE_POLICIES)}")
     training = build(config)
@@ -386,7 +387,7 @@ def _clone(
     pairs = list(training.pool.pairs())
     wanted = [pairs[index % len(pairs)] for index in range(episodes)]
     recording, _ = record_episodes(RulePlayer(_maker(rule, config.seed)), training.envs.episodes, wanted)
-    training.envs.episodes.telemetry.take()  # what a rule was paid and what it did are not the learner's
+    training.envs.episodes.telemetry.take()  # the rule's rewards and decisions are not the learner's
     if training.host_log is not None:
         training.host_log.take()
     taught, judged = (recording, None) if not held_out else recording.split(held_out)
@@ -400,15 +401,15 @@ def _clone(
 
 
 def _is_rule(name: str) -> bool:
-    """One that needs to be told nothing."""
+    """Whether there is such a rule, and it needs no further text."""
     return name in RULE_POLICIES and name != "schedule"
 
 
 def _weights(given: str) -> dict[str, Tensor]:
-    """No shape of theirs depends on slots or blueprints, so that they fit any suite."""
+    """A saved network's or a controller's. No shape depends on slots or blueprints: they fit any suite."""
     try:
         if given.endswith(".safetensors"):
-            return _taught(PolicyNetwork.load(Path(given)))
+            return _without_critic(PolicyNetwork.load(Path(given)).policy.state_dict())
         return Controller.load(given).weights
     except UnknownController:
         known = [*(name for name in RULE_POLICIES if _is_rule(name)), *shipped_controllers()]
@@ -425,9 +426,3 @@ def _maker(rule: str, seed: int) -> Callable[[int], RulePolicy]:
         rng = np.random.default_rng(seed)
         return lambda _: rule_policy("random", rng=rng)
     return lambda _: rule_policy(rule)
-
-
-def _taught(network: PolicyNetwork) -> dict[str, Tensor]:
-    """All but the critic."""
-    state = network.policy.state_dict()
-    return {name: value for name, value in state.items() if not name.startswith("critic.")}

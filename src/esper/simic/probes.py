@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from esper.simic.agent import PPOAgent, PPOUpdateMetrics
 from esper.tamiyo import ActionLayout, discrete_layout, multi_discrete_layout
@@ -19,6 +20,8 @@ from esper.tamiyo import ActionLayout, discrete_layout, multi_discrete_layout
 
 @dataclass(frozen=True, slots=True)
 class ProbeStep:
+    """What one step of every env came to."""
+
     observation: Tensor
     """(env, feature): the one to act on next."""
     mask: Tensor
@@ -34,9 +37,9 @@ class ProbeStep:
 class Probe(ABC):
     """Episodes of `length` steps in each of `num_envs` envs; `cue` (env,) is drawn anew for each episode."""
 
-    layout: ClassVar[ActionLayout]
-    observation_size: ClassVar[int]
-    length: ClassVar[int]
+    layout: ClassVar[ActionLayout] = discrete_layout(1)
+    observation_size: ClassVar[int] = 1
+    length: ClassVar[int] = 1
     cues: ClassVar[int] = 2
     truncates: ClassVar[bool] = False
     """Whether the time limit truncates (the task goes on beyond it) or terminates."""
@@ -47,32 +50,36 @@ class Probe(ABC):
         self.time = torch.zeros(num_envs, dtype=torch.int64)
         self.cue = torch.zeros(num_envs, dtype=torch.int64)
 
-    @abstractmethod
     def observe(self) -> Tensor:
-        """(env, feature) from time and cue."""
+        """(env, feature) from time and cue; by default the cue as -1 or +1."""
+        return (self.cue.float() * 2.0 - 1.0).unsqueeze(-1)
 
     @abstractmethod
     def reward(self, actions: Tensor) -> Tensor:
         """(env,) for actions (env, head) at this time and cue."""
 
     def mask(self) -> Tensor:
+        """(env, layout.width) bool; by default everything is legal."""
         return self.layout.all_legal(self.num_envs)
 
     def reset(self) -> tuple[Tensor, Tensor]:
+        """Begin an episode in every env: observation and mask."""
         self._begin(torch.ones(self.num_envs, dtype=torch.bool))
         return self.observe(), self.mask()
 
     def step(self, actions: Tensor) -> ProbeStep:
+        """One step in every env; what ended begins anew."""
         reward = self.reward(actions)
         self.time = self.time + 1
         ended = self.time >= self.length
         final = self.observe()
         self._begin(ended)
-        terminated = torch.zeros_like(ended) if self.truncates else ended
-        truncated = ended if self.truncates else torch.zeros_like(ended)
-        return ProbeStep(self.observe(), self.mask(), reward, terminated.numpy(), truncated.numpy(), final)
+        never = torch.zeros_like(ended).numpy()
+        terminated, truncated = (never, ended.numpy()) if self.truncates else (ended.numpy(), never)
+        return ProbeStep(self.observe(), self.mask(), reward, terminated, truncated, final)
 
     def state_dict(self) -> dict[str, Tensor]:
+        """Everything needed to go on."""
         return {
             "time": self.time.clone(),
             "cue": self.cue.clone(),
@@ -80,6 +87,7 @@ class Probe(ABC):
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on from `state_dict`."""
         self.time, self.cue = state["time"].clone(), state["cue"].clone()
         self.generator.set_state(state["generator"])
 
@@ -88,15 +96,9 @@ class Probe(ABC):
         self.cue = torch.where(where, drawn, self.cue)
         self.time = torch.where(where, 0, self.time)
 
-    def _sign(self) -> Tensor:
-        """The cue as -1 or +1, (env,)."""
-        return self.cue.float() * 2.0 - 1.0
-
 
 class ConstantReward(Probe):
     """V = 1: is the critic trained at all?"""
-
-    layout, observation_size, length = discrete_layout(1), 1, 1
 
     def observe(self) -> Tensor:
         return torch.zeros(self.num_envs, 1)
@@ -105,20 +107,17 @@ class ConstantReward(Probe):
         return torch.ones(len(actions))
 
 
-class RewardIsObservation(ConstantReward):
+class RewardIsObservation(Probe):
     """V(o) = o: does the critic see the observation?"""
 
-    def observe(self) -> Tensor:
-        return self._sign().unsqueeze(-1)
-
     def reward(self, actions: Tensor) -> Tensor:
-        return self._sign().expand(len(actions))
+        return self.observe().squeeze(-1).expand(len(actions))
 
 
 class TwoStepDiscount(Probe):
     """V(first) = gamma, V(second) = 1: is the discount right?"""
 
-    layout, observation_size, length = discrete_layout(1), 1, 2
+    length = 2
 
     def observe(self) -> Tensor:
         return self.time.float().unsqueeze(-1)
@@ -130,36 +129,29 @@ class TwoStepDiscount(Probe):
 class ActionIsObservation(Probe):
     """+1 for the action the observation names, else -1: is the actor's gradient the right way round?"""
 
-    layout, observation_size, length = discrete_layout(2), 1, 1
-
-    def observe(self) -> Tensor:
-        return self._sign().unsqueeze(-1)
+    layout = discrete_layout(2)
 
     def reward(self, actions: Tensor) -> Tensor:
         return (actions[:, 0] == self.cue).float() * 2.0 - 1.0
 
 
-class DelayedMemory(Probe):
+class DelayedMemory(ActionIsObservation):
     """The cue is shown once; two steps later it must be answered: is memory carried, and cut at resets?"""
 
-    layout, observation_size, length = discrete_layout(2), 2, 3
+    observation_size, length = 2, 3
 
     def observe(self) -> Tensor:
-        shown = torch.where(self.time == 0, self._sign(), 0.0)
+        shown = torch.where(self.time == 0, super().observe().squeeze(-1), 0.0)
         return torch.stack((shown, (self.time == self.length - 1).float()), dim=-1)
 
     def reward(self, actions: Tensor) -> Tensor:
-        right = (actions[:, 0] == self.cue).float() * 2.0 - 1.0
-        return torch.where(self.time == self.length - 1, right, 0.0)
+        return torch.where(self.time == self.length - 1, super().reward(actions), 0.0)
 
 
 class TwoHeads(Probe):
     """Half the reward for each of two independent heads: do both learn?"""
 
-    layout, observation_size, length = multi_discrete_layout((2, 3)), 1, 1
-
-    def observe(self) -> Tensor:
-        return self._sign().unsqueeze(-1)
+    layout = multi_discrete_layout((2, 3))
 
     def reward(self, actions: Tensor) -> Tensor:
         return 0.5 * (actions[:, 0] == self.cue).float() + 0.5 * (actions[:, 1] == 2).float()
@@ -171,7 +163,6 @@ class ConditionalHead(Probe):
     layout = ActionLayout(
         names=("kind", "target"), sizes=(2, 3), causal_table={0: ("kind",), 1: ("kind", "target")}
     )
-    observation_size, length = 1, 1
 
     def observe(self) -> Tensor:
         return torch.ones(self.num_envs, 1)
@@ -181,26 +172,23 @@ class ConditionalHead(Probe):
         return torch.where(actions[:, 0] == 1, aimed, 0.2)
 
 
-class EndlessCycle(Probe):
+class EndlessCycle(ConstantReward):
     """A cycle of four states, reward 1 for ever, cut every 8 steps: V = 1 / (1 - gamma)."""
 
-    layout, observation_size, length, truncates = discrete_layout(1), 4, 8, True
+    observation_size, length, truncates = 4, 8, True
 
     def observe(self) -> Tensor:
-        return torch.nn.functional.one_hot(self.time % 4, 4).float()
-
-    def reward(self, actions: Tensor) -> Tensor:
-        return torch.ones(len(actions))
+        return one_hot(self.time % 4, 4).float()
 
 
 class MaskedIdentity(Probe):
     """70 actions, 55 of them illegal, drawn anew each step; 1 for the action the observation names."""
 
-    layout, observation_size, length, cues = discrete_layout(70), 70, 1, 70
+    layout, observation_size, cues = discrete_layout(70), 70, 70
     illegal: ClassVar[int] = 55
 
     def observe(self) -> Tensor:
-        return torch.nn.functional.one_hot(self.cue, self.cues).float()
+        return one_hot(self.cue, self.cues).float()
 
     def reward(self, actions: Tensor) -> Tensor:
         return (actions[:, 0] == self.cue).float()
@@ -212,13 +200,10 @@ class MaskedIdentity(Probe):
         return torch.ones(self.num_envs, self.cues, dtype=torch.bool).scatter_(1, forbidden, False)
 
 
-class MultiIdentity(Probe):
+class MultiIdentity(MaskedIdentity):
     """Heads of 2 and 3 choices, one illegal choice in the second; 1 when both name the observation."""
 
-    layout, observation_size, length, cues = multi_discrete_layout((2, 3)), 6, 1, 6
-
-    def observe(self) -> Tensor:
-        return torch.nn.functional.one_hot(self.cue, self.cues).float()
+    layout, observation_size, cues = multi_discrete_layout((2, 3)), 6, 6
 
     def reward(self, actions: Tensor) -> Tensor:
         return ((actions[:, 0] == self.cue // 3) & (actions[:, 1] == self.cue % 3)).float()
@@ -232,7 +217,7 @@ class MultiIdentity(Probe):
 
 
 def run_probe(agent: PPOAgent, probe: Probe, updates: int) -> list[PPOUpdateMetrics]:
-    """Train for this many updates."""
+    """Train for this many updates; the metrics of each."""
     observation, mask = probe.reset()
     return [metrics for metrics, observation, mask in iterate(agent, probe, observation, mask, updates)]
 
@@ -240,7 +225,7 @@ def run_probe(agent: PPOAgent, probe: Probe, updates: int) -> list[PPOUpdateMetr
 def iterate(
     agent: PPOAgent, probe: Probe, observation: Tensor, mask: Tensor, updates: int
 ) -> list[tuple[PPOUpdateMetrics, Tensor, Tensor]]:
-    """The metrics of each update, and the observation and mask after it."""
+    """Train on from an observation and mask: the metrics of each update, and the observation and mask after it."""
     history = []
     for _ in range(updates):
         while not agent.ready:

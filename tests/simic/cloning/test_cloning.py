@@ -12,7 +12,6 @@ from esper.simic.cloning import (
     CloningError,
     PolicyNetwork,
     Recording,
-    RecordingError,
     clone_rule,
     record_episodes,
     require_warm_start,
@@ -84,13 +83,13 @@ def test_a_clone_agrees_with_its_teacher_on_held_out_episodes(
     assert agreement.steps <= held_out.steps
 
 
-def test_the_loss_falls_and_is_told(teacher: Recording) -> None:
-    told: list[tuple[int, float]] = []
+def test_the_loss_falls_and_is_reported(teacher: Recording) -> None:
+    seen: list[tuple[int, float]] = []
     network = PolicyNetwork(teacher.space, hidden_size=64)
     report = network.fit(
-        teacher.part(range(24)), passes=3, held_out=teacher.part([30]), tell=lambda *now: told.append(now)
+        teacher.part(range(24)), passes=3, held_out=teacher.part([30]), progress=lambda *now: seen.append(now)
     )
-    assert told == list(enumerate(report.losses))
+    assert seen == list(enumerate(report.losses))
     assert report.losses[2] < report.losses[0]
     assert report.held_out is not None
     assert report.held_out == network.agreement(teacher.part([30]))
@@ -125,7 +124,7 @@ def test_recordings_are_padded_and_survive_the_disk(tmp_path: Path) -> None:
     for name in ("observation", "mask", "action", "previous_reward", "length"):
         assert torch.equal(getattr(again, name), getattr(recording, name))
     (tmp_path / "bad.safetensors").write_bytes(b"\x00" * 50)
-    with pytest.raises(RecordingError, match="no recording of episodes"):
+    with pytest.raises(CloningError, match="no recording of episodes"):
         Recording.load(tmp_path / "bad.safetensors")
     with pytest.raises(ValueError, match=r"held_out is 5; expected 1\.\.4"):
         recording.split(5)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, TypedDict
 
 from pydantic import JsonValue, model_validator
 from pydantic.dataclasses import dataclass
@@ -13,7 +13,6 @@ from esper.leyline.decisions import PLATEAU_THRESHOLD
 from esper.simic.config import ranges
 from esper.simic.config.errors import CHECKED, ConfigError, explained, unknown_setting
 from esper.simic.config.files import read_settings, write_settings
-from esper.simic.config.kwargs import AnomalyKwargs
 from esper.simic.config.ppo import PPOConfig, PPOSettings
 from esper.simic.config.presets import preset_settings
 
@@ -26,6 +25,15 @@ ENTROPY_ANNEAL_SHARE = 0.75
 """The last quarter of a run, by default, exploits what was explored."""
 LEAST_TRAINING_EPOCHS, LEAST_HOLDING_EPOCHS = 1, 1
 """Of a seed's life, by the growth rules' defaults."""
+
+
+class AnomalyKwargs(TypedDict):
+    """The thresholds of `AnomalyDetector`."""
+
+    max_ratio_threshold: float
+    min_ratio_threshold: float
+    min_explained_variance: float
+    warmup_updates: int
 
 
 @explained
