@@ -1,4 +1,4 @@
-"""The characters of a text, as tokens and the tokens that come next."""
+"""Data in a file of one's own: tables of numbers (CSV, .npy, .npz) and texts, read into splits."""
 
 import csv
 import zipfile
@@ -19,15 +19,18 @@ from esper.tolaria.data.splits import (
     stratified_splits,
 )
 
-# Tables of numbers with one column to predict: CSV, .npy and .npz files.
-
-
 _DELIMITERS = (",", ";", "\t")
 _MOST_CLASSES = 1000
-_SHARES = (0.70, 0.15)  # training, validation; the rest is the test split
+_TABLE_SHARES = (0.70, 0.15)  # training, validation; the rest is the test split
+_TEXT_ENDS = (0.8, 0.9)  # where the training stretch ends, and where validation does
+
+
+# Tables with one column to predict
 
 
 class Table(NamedTuple):
+    """Features and targets as they are in the file."""
+
     features: NDArray[np.float64]
     """(row, column)"""
     targets: list[str]
@@ -38,56 +41,53 @@ def load_table(path: Path, *, target: str, header: bool) -> TaskData:
     table = read_table(path, target=target, header=header)
     names = _class_names(path, table.targets)
     labels = np.array([names.index(text) for text in table.targets], np.int64)
-    train, validation = (int(share * len(labels)) for share in _SHARES)
+    train, validation = (int(share * len(labels)) for share in _TABLE_SHARES)
     if not validation:
-        raise DatasetCorrupt(path, found=f"{len(labels)} rows", expected="rows enough for three splits")
+        raise DatasetCorrupt(path, f"{len(labels)} rows", "rows enough for three splits")
     parts = stratified_splits(labels, (train, validation, len(labels) - train - validation), seed=0)
     known = table.features[parts[0]]
-    deviation = known.std(0)
     # A column that never varies in training has deviation 0, or nearly so after rounding.
-    constant = np.ptp(known, axis=0) == 0
-    features = ((table.features - known.mean(0)) / np.where(constant, 1.0, deviation)).astype(np.float32)
+    scale = np.where(np.ptp(known, axis=0) == 0, 1.0, known.std(0))
+    features = ((table.features - known.mean(0)) / scale).astype(np.float32)
     splits = [Split.from_arrays(features[part], labels[part]) for part in parts]
     return TaskData((Phase(0, splits[0], splits[1]),), SealedTest(splits[2]), len(names))
 
 
 def read_table(path: Path, *, target: str, header: bool) -> Table:
+    """The table in a file, by its suffix; `target` is a column by name or number."""
+    _require_file(path, "tabular")
+    return _read_arrays(path, target) if path.suffix in (".npy", ".npz") else _read_csv(path, target, header)
+
+
+def _require_file(path: Path, task: str) -> None:
     if not path.is_file():
-        raise DatasetMissing(f"tabular.path: there is no file {path} (looked from {Path.cwd()})")
-    if path.suffix in (".npy", ".npz"):
-        return _read_arrays(path, target)
-    return _read_csv(path, target, header)
+        raise DatasetMissing(f"{task}.path: there is no file {path} (looked from {Path.cwd()})")
 
 
 def _read_csv(path: Path, target: str, header: bool) -> Table:
     rows = _rows(path)
-    names = [name.strip() for name in rows[0][1]] if header else [str(n) for n in range(len(rows[0][1]))]
-    if header:
-        for name in filter(_is_number, names):
-            raise DatasetCorrupt(
-                path, found=f"the number {name} in row 1", expected="column names (or write header=no)"
-            )
+    first = rows[0][1]
+    names = [name.strip() for name in first] if header else [str(number) for number in range(len(first))]
+    if header and any(map(_is_number, names)):
+        number = next(filter(_is_number, names))
+        raise DatasetCorrupt(path, f"the number {number} in row 1", "column names (or write header=no)")
     body = rows[1:] if header else rows
     if not body:
-        raise DatasetCorrupt(path, found="a header and no rows", expected="rows of data")
+        raise DatasetCorrupt(path, "a header and no rows", "rows of data")
     column = _column(path, names, target)
     features = np.empty((len(body), len(names) - 1))
     targets: list[str] = []
     for place, (line, cells) in enumerate(body):
         if len(cells) != len(names):
-            raise DatasetCorrupt(path, found=f"{len(cells)} cells in row {line}", expected=f"{len(names)}")
+            raise DatasetCorrupt(path, f"{len(cells)} cells in row {line}", f"{len(names)}")
         targets.append(cells[column].strip())
         if not targets[-1]:
             raise _bad_cell(path, line, names[column], "nothing", "a class")
-        given = [
-            (name, cell)
-            for index, (name, cell) in enumerate(zip(names, cells, strict=True))
-            if index != column
-        ]
-        for feature, (name, cell) in enumerate(given):
-            if not _is_number(cell):
-                raise _bad_cell(path, line, name, repr(cell), "a finite number")
-            features[place, feature] = float(cell)
+        others = [index for index in range(len(names)) if index != column]
+        for feature, index in enumerate(others):
+            if not _is_number(cells[index]):
+                raise _bad_cell(path, line, names[index], repr(cells[index]), "a finite number")
+            features[place, feature] = float(cells[index])
     return Table(features, targets)
 
 
@@ -95,19 +95,16 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
     """(line number, cells) of every line that is not empty."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
-            first = lines.readline()
+            delimiter = max(_DELIMITERS, key=lines.readline().count)
             lines.seek(0)
-            delimiter = max(_DELIMITERS, key=first.count)
             reader = csv.reader(lines, delimiter=delimiter, strict=True)
             rows = [(reader.line_num, cells) for cells in reader if cells]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DatasetCorrupt(path, found=str(error), expected="a CSV file in UTF-8") from None
+        raise DatasetCorrupt(path, str(error), "a CSV file in UTF-8") from None
     if not rows:
-        raise DatasetCorrupt(path, found="no rows", expected="a CSV file")
+        raise DatasetCorrupt(path, "no rows", "a CSV file")
     if len(rows[0][1]) < 2:
-        raise DatasetCorrupt(
-            path, found="one column", expected="two or more, separated by comma, semicolon or tab"
-        )
+        raise DatasetCorrupt(path, "one column", "two or more, separated by comma, semicolon or tab")
     return rows
 
 
@@ -115,85 +112,66 @@ def _read_arrays(path: Path, target: str) -> Table:
     try:
         with path.open("rb") as stream:  # np.load leaves the file open when it fails
             loaded = np.load(stream, allow_pickle=False)
-            whole = isinstance(loaded, np.ndarray)
-            arrays = {"": loaded} if whole else {name: loaded[name] for name in loaded}
+            arrays = {} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise DatasetCorrupt(path, found=str(error), expected="NumPy arrays without objects") from None
-    if path.suffix == ".npy":
-        table = arrays[""]
-        _require_matrix(path, table)
-        column = _column(path, [str(n) for n in range(table.shape[1])], target)
-        features, targets = np.delete(table, column, axis=1), table[:, column]
+        raise DatasetCorrupt(path, str(error), "NumPy arrays without objects") from None
+    if isinstance(loaded, np.ndarray):
+        _require_matrix(path, loaded)
+        column = _column(path, [str(number) for number in range(loaded.shape[1])], target)
+        features, targets = np.delete(loaded, column, axis=1), loaded[:, column]
     else:
-        if len(arrays) != 2:
-            raise DatasetCorrupt(path, found=f"arrays {', '.join(arrays)}", expected="features and targets")
         names = list(arrays)
+        if len(names) != 2:
+            raise DatasetCorrupt(path, f"arrays {', '.join(names)}", "features and targets")
         column = _column(path, names, target)
         targets, features = arrays[names[column]], arrays[names[1 - column]]
         _require_matrix(path, features)
         if targets.shape != features.shape[:1]:
-            raise DatasetCorrupt(
-                path,
-                found=f"targets {names[column]} of shape {targets.shape}",
-                expected=f"{features.shape[:1]}",
-            )
+            found = f"targets {names[column]} of shape {targets.shape}"
+            raise DatasetCorrupt(path, found, f"{features.shape[:1]}")
     return Table(features.astype(np.float64), [_class_text(value) for value in targets.tolist()])
 
 
 def _require_matrix(path: Path, array: NDArray[np.generic]) -> None:
     if array.ndim != 2 or not np.issubdtype(array.dtype, np.number) or not array.size:
-        raise DatasetCorrupt(
-            path, found=f"{array.dtype} of shape {array.shape}", expected="numbers of shape (row, column)"
-        )
+        found = f"{array.dtype} of shape {array.shape}"
+        raise DatasetCorrupt(path, found, "numbers of shape (row, column)")
     if np.iscomplexobj(array):
-        raise DatasetCorrupt(path, found=f"{array.dtype}", expected="real numbers")
-    wrong = np.argwhere(~np.isfinite(array))
-    if len(wrong):
-        row, column = wrong[0]
+        raise DatasetCorrupt(path, f"{array.dtype}", "real numbers")
+    for row, column in np.argwhere(~np.isfinite(array)):
         raise _bad_cell(path, int(row), str(column), str(array[row, column]), "a finite number")
 
 
 def _bad_cell(path: Path, row: int, column: str, found: str, expected: str) -> DatasetCorrupt:
-    return DatasetCorrupt(path, found=f"{found} in row {row}, column {column}", expected=expected)
+    return DatasetCorrupt(path, f"{found} in row {row}, column {column}", expected)
 
 
 def _column(path: Path, names: Sequence[str], target: str) -> int:
     """By name; else by number, counted from 0, or back from the end if negative."""
-    if names.count(target) == 1:
-        return list(names).index(target)
     if names.count(target) > 1:
-        raise DatasetCorrupt(path, found=f"{names.count(target)} columns named {target}", expected="one")
+        raise DatasetCorrupt(path, f"{names.count(target)} columns named {target}", "one")
+    if target in names:
+        return names.index(target)
     try:
-        number = int(target)
-    except ValueError:
-        number = len(names)
-    if not -len(names) <= number < len(names):
-        raise DatasetCorrupt(
-            path, found=f"columns {', '.join(names)}", expected=f"one named {target!r} (tabular.target)"
-        )
-    return number % len(names)
+        return range(len(names))[int(target)]
+    except (ValueError, IndexError):
+        columns = f"columns {', '.join(names)}"
+        raise DatasetCorrupt(path, columns, f"one named {target!r} (tabular.target)") from None
 
 
 def _class_names(path: Path, targets: Sequence[str]) -> list[str]:
     """The classes, in the order of their numbers if they are whole numbers, else of their texts."""
-    names = set(targets)
-    if all(map(_is_number, names)):
-        broken = sorted(name for name in names if not float(name).is_integer())
-        if broken:
-            raise DatasetCorrupt(
-                path,
-                found=f"targets like {broken[0]}",
-                expected="classes (measured quantities are not predicted)",
-            )
-        ordered = sorted(names, key=float)
-    else:
-        ordered = sorted(names)
+    ordered = sorted(set(targets))
+    if all(map(_is_number, ordered)):
+        for name in ordered:
+            if not float(name).is_integer():
+                expected = "classes (measured quantities are not predicted)"
+                raise DatasetCorrupt(path, f"targets like {name}", expected)
+        ordered.sort(key=float)
     if not 2 <= len(ordered) <= min(_MOST_CLASSES, len(targets) // 2):
-        raise DatasetCorrupt(
-            path,
-            found=f"{len(ordered)} different targets in {len(targets)} rows",
-            expected=f"2 to {_MOST_CLASSES} classes, and at most half as many as rows",
-        )
+        found = f"{len(ordered)} different targets in {len(targets)} rows"
+        expected = f"2 to {_MOST_CLASSES} classes, and at most half as many as rows"
+        raise DatasetCorrupt(path, found, expected)
     return ordered
 
 
@@ -208,7 +186,7 @@ def _is_number(text: str) -> bool:
         return False
 
 
-_TEXT_SHARES = (0.8, 0.9)  # where the training stretch ends, and where validation does
+# Texts, as tokens and the tokens that come next
 
 
 def load_text(path: Path, *, context: int) -> TaskData:
@@ -216,24 +194,21 @@ def load_text(path: Path, *, context: int) -> TaskData:
 
     A class is a character of the file, in the order of code points. Samples are windows that do not overlap.
     """
-    if not path.is_file():
-        raise DatasetMissing(f"text.path: there is no file {path} (looked from {Path.cwd()})")
+    _require_file(path, "text")
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DatasetCorrupt(
-            path, found=f"byte {error.object[error.start]:#04x} at {error.start}", expected="UTF-8"
-        ) from None
+        found = f"byte {error.object[error.start]:#04x} at {error.start}"
+        raise DatasetCorrupt(path, found, "UTF-8") from None
     least = 10 * (context + 1) + 10  # so that each tenth holds one window and the character after it
     if len(text) < least:
-        raise DatasetCorrupt(
-            path, found=f"{len(text)} characters", expected=f"at least {least} for a context of {context}"
-        )
+        expected = f"at least {least} for a context of {context}"
+        raise DatasetCorrupt(path, f"{len(text)} characters", expected)
     points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     alphabet, tokens = np.unique(points, return_inverse=True)
     if len(alphabet) < 2:
-        raise DatasetCorrupt(path, found=f"only the character {text[0]!r}", expected="two or more")
-    ends = [int(share * len(tokens)) for share in _TEXT_SHARES]
+        raise DatasetCorrupt(path, f"only the character {text[0]!r}", "two or more")
+    ends = [int(share * len(tokens)) for share in _TEXT_ENDS]
     train, validation, test = (_windows(part, context) for part in np.split(tokens.astype(np.int64), ends))
     return TaskData((Phase(0, train, validation),), SealedTest(test), len(alphabet))
 

@@ -1,4 +1,4 @@
-"""What a task trains on, validates on, and is tested on at the very end."""
+"""The data of a task: splits to train on and validate on, phases in time, and the sealed test split."""
 
 import hashlib
 import math
@@ -12,55 +12,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-# What can be wrong with data that lie on disk.
-
 
 class DatasetMissing(FileNotFoundError):
     """Files that a task needs are not there. The message says which, and where they belong."""
 
 
 class DatasetCorrupt(ValueError):
-    """A file is there and is not what it should be."""
+    """A file is not what it should be."""
 
-    def __init__(self, file: Path | str, *, found: str, expected: str) -> None:
-        self.file, self.found, self.expected = str(file), found, expected
-        super().__init__(f"{file}: found {found}, expected {expected}")
+    def __init__(self, file: Path | str, found: str, expected: str) -> None:
+        super().__init__(str(file), found, expected)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _again, (self.file, self.found, self.expected)
-
-
-def _again(file: str, found: str, expected: str) -> DatasetCorrupt:
-    return DatasetCorrupt(file, found=found, expected=expected)
-
-
-# Splits with the same mixture of classes in each.
-
-
-def stratified_order(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """A random order of the samples in which every stretch has the classes in nearly their overall shares.
-
-    Each class is shuffled and laid out evenly over 0..1; the samples are then taken in the order of those places.
-    """
-    place = np.empty(len(labels))
-    for label in np.unique(labels):
-        members = rng.permutation(np.flatnonzero(labels == label))
-        # The offset keeps rare classes from all sitting at the same place.
-        place[members] = (np.arange(len(members)) + rng.random()) / len(members)
-    return np.argsort(place, kind="stable")
-
-
-def stratified_splits(labels: NDArray[np.int64], sizes: Sequence[int], seed: int) -> list[NDArray[np.int64]]:
-    """Disjoint index arrays of the given sizes."""
-    if sum(sizes) > len(labels):
-        raise ValueError(f"splits of {tuple(sizes)} need {sum(sizes)} samples, there are {len(labels)}")
-    order = stratified_order(labels, np.random.default_rng(seed))
-    return list(np.split(order, np.cumsum(sizes)))[: len(sizes)]
+    def __str__(self) -> str:
+        file, found, expected = self.args
+        return f"{file}: found {found}, expected {expected}"
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Samples and what they should be taken for."""
+    """Samples and their targets."""
 
     inputs: Tensor
     """(sample, ...) float32, or (sample, position) int64 tokens"""
@@ -82,13 +52,14 @@ class Split:
     def from_arrays(
         cls, inputs: NDArray[np.float32] | NDArray[np.int64], targets: NDArray[np.int64]
     ) -> "Split":
-        """Copies, so that nothing else can write into it."""
+        """From copies, so that nothing else can write into it."""
         return cls(torch.tensor(inputs), torch.tensor(targets))
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def to(self, device: torch.device | str) -> "Split":
+        """The same on another device."""
         return Split(self.inputs.to(device), self.targets.to(device))
 
     def digest(self) -> str:
@@ -102,15 +73,16 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What the data are from `start_epoch` on: the 0-based epoch that is about to be trained."""
+    """The data from an epoch on."""
 
     start_epoch: int
+    """The first epoch that is trained on them, counted from 0."""
     train: Split
     validation: Split
 
 
 class ReportKey:
-    """Opens a SealedTest. Made in `esper.tolaria.final_report` and nowhere else, which a test checks."""
+    """Opens a SealedTest. Only `esper.tolaria.final_report` makes one, which a test checks."""
 
     __slots__ = ()
 
@@ -125,6 +97,7 @@ class SealedTest:
         self.__openings = 0
 
     def open(self, key: ReportKey) -> Split:
+        """The split, for the final report; counted."""
         if type(key) is not ReportKey:
             raise TypeError(f"the test split opens with a ReportKey, not {type(key).__name__}")
         self.__openings += 1
@@ -132,7 +105,7 @@ class SealedTest:
 
     @property
     def openings(self) -> int:
-        """How often it has been opened, in whatever copy it was moved from."""
+        """How often it has been opened, before it was copied too."""
         return self.__openings
 
     def __len__(self) -> int:
@@ -142,20 +115,20 @@ class SealedTest:
         return f"SealedTest({len(self)} samples, opened {self.__openings} times)"
 
     def to(self, device: torch.device | str) -> "SealedTest":
+        """The same on another device."""
         moved = SealedTest(self.__split.to(device))
         moved.__openings = self.__openings
         return moved
 
     def digest(self) -> str:
+        """A hash of the content."""
         return self.__split.digest()
 
     def __copy__(self) -> "SealedTest":
-        return self.__deepcopy__({})
+        return self.to(self.__split.inputs.device)  # nothing writes into a split, so copies may share it
 
     def __deepcopy__(self, memo: dict[int, object]) -> "SealedTest":
-        twin = SealedTest(self.__split)  # nobody writes into a split, so copies may share it
-        twin.__openings = self.__openings
-        return twin
+        return self.__copy__()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
@@ -168,12 +141,12 @@ class SealedTest:
 
 @dataclass(frozen=True, slots=True)
 class TaskData:
-    """Everything a task instance trains on, in the order of time, and its sealed test split."""
+    """The phases that a task instance trains on, in the order of time, and its sealed test split."""
 
     phases: tuple[Phase, ...]
     """The first starts at epoch 0; one phase unless the task shifts."""
     test: SealedTest
-    """Belongs to the last phase."""
+    """Test samples of the last phase."""
     classes: int
     chance_accuracy: float = field(init=False)
     """The share of the commonest class in the last phase's validation set."""
@@ -200,6 +173,7 @@ class TaskData:
         object.__setattr__(self, "untrained_loss", math.log(self.classes))
 
     def to(self, device: torch.device | str) -> "TaskData":
+        """The same on another device."""
         moved = tuple(
             Phase(phase.start_epoch, phase.train.to(device), phase.validation.to(device))
             for phase in self.phases
@@ -208,9 +182,29 @@ class TaskData:
 
     def digest(self) -> str:
         """A hash of the content of every split, the sealed one included."""
-        parts = [
-            f"{phase.start_epoch}:{phase.train.digest()}:{phase.validation.digest()}" for phase in self.phases
-        ]
-        return hashlib.blake2b(
-            ";".join([*parts, self.test.digest(), str(self.classes)]).encode(), digest_size=16
-        ).hexdigest()
+        phases = (
+            f"{each.start_epoch}:{each.train.digest()}:{each.validation.digest()}" for each in self.phases
+        )
+        content = ";".join([*phases, self.test.digest(), str(self.classes)])
+        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
+
+def stratified_order(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """A random order of the samples in which every stretch has the classes in nearly their overall shares.
+
+    Each class is shuffled and laid out evenly over 0..1; the samples are then taken in the order of those places.
+    """
+    place = np.empty(len(labels))
+    for label in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        # The offset keeps rare classes from all sitting at the same place.
+        place[members] = (np.arange(len(members)) + rng.random()) / len(members)
+    return np.argsort(place, kind="stable")
+
+
+def stratified_splits(labels: NDArray[np.int64], sizes: Sequence[int], seed: int) -> list[NDArray[np.int64]]:
+    """Disjoint index arrays of the given sizes, each with the same mixture of classes."""
+    if sum(sizes) > len(labels):
+        raise ValueError(f"splits of {tuple(sizes)} need {sum(sizes)} samples, there are {len(labels)}")
+    order = stratified_order(labels, np.random.default_rng(seed))
+    return list(np.split(order, np.cumsum(sizes)))[: len(sizes)]
