@@ -1,4 +1,4 @@
-"""The tables of the benchmarks in README.md and docs/benchmark.md, and the picture, from the rows alone.
+"""The result in README.md, the tables in docs/benchmark.md and the picture, from the benchmarks' rows alone.
 
 python scripts/headline.py            writes them, and docs/headline.svg
 """
@@ -42,6 +42,11 @@ def verdict_text(tables: Tables) -> str:
     over_waiting, share, *_ = verdict(whole)
     within = f"Inside the training ranges: {verdict(inside)[1].lower()}"
     return textwrap.fill(f"{gate(whole)} {over_waiting.capitalize()} {share} {within}", 118)
+
+
+def result_line(tables: Tables) -> str:
+    """How far the learned controllers are over waiting, in one sentence."""
+    return textwrap.fill(verdict(tables[0])[0].capitalize(), 118)
 
 
 def arm_table(tables: Tables) -> str:
@@ -127,10 +132,12 @@ def with_section(text: str, name: str, made: str) -> str:
 def written() -> dict[Path, str]:
     """File -> what it is to say."""
     cpu, shift = (read_bench(EVIDENCE / suite).tables for suite in ("cpu", "shift"))
-    readme = with_section(README.read_text(), "cpu", f"{verdict_text(cpu)}\n\n{arm_table(cpu)}")
+    page = PAGE.read_text()
+    for name, tables in (("cpu", cpu), ("shift", shift)):
+        page = with_section(page, name, f"{verdict_text(tables)}\n\n{arm_table(tables)}")
     return {
-        README: with_section(readme, "shift", verdict_text(shift)),
-        PAGE: with_section(PAGE.read_text(), "shift", f"{verdict_text(shift)}\n\n{arm_table(shift)}"),
+        README: with_section(README.read_text(), "result", result_line(cpu)),
+        PAGE: page,
         PICTURE: picture(cpu[0]),
     }
 
