@@ -55,8 +55,8 @@ def share_rows(rounds: int, horizon: int, folder: Path) -> list[Row]:
                     "outside hosts": f"{used.outside:.1%}",
                     "acting": f"{used.act / used.whole:.1%}",
                     "learning": f"{used.learn / used.whole:.1%}",
-                    "telling": f"{used.tell / used.whole:.1%}",
-                    "saving": f"{used.remember / used.whole:.1%}",
+                    "logging": f"{used.log / used.whole:.1%}",
+                    "saving": f"{used.save / used.whole:.1%}",
                     "making hosts (inside)": f"{used.begin / used.whole:.1%}",
                 }
             )
@@ -89,8 +89,8 @@ def telemetry_rows(rounds: int, horizon: int, folder: Path) -> list[Row]:
             "full / off": f"{middle:.3f}",
             "95 % low": f"{low:.3f}",
             "95 % high": f"{high:.3f}",
-            "telling, share of a round": f"{loud_spent.tell / loud_spent.whole:.2%}",
-            "with none": f"{quiet_spent.tell / quiet_spent.whole:.2%}",
+            "logging, share of a round": f"{loud_spent.log / loud_spent.whole:.2%}",
+            "with none": f"{quiet_spent.log / quiet_spent.whole:.2%}",
             "the same weights": str(equal),
         }
     ]

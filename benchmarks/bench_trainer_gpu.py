@@ -1,4 +1,4 @@
-"""The whole training loop on CUDA: collecting with CIFAR-shaped hosts, rewards, learning, telling, saving.
+"""The whole training loop on CUDA: collecting with CIFAR-shaped hosts, rewards, learning, logging, saving.
 
 The task `synthetic` (hosts of 8-16-32 channels, batch 512, 88 minibatches an epoch, bf16) with every head free, full
 telemetry, one process or hosts over `--workers` more. Goals with 32 hosts: >= 600,000 trained samples/s, <= 5 % of a
@@ -85,8 +85,8 @@ def measured(cell: Cell, device: str, workers: int, folder: Path) -> Row:
         "making hosts (inside)": f"{used.begin / used.whole:.1%}",
         "acting": f"{used.act / used.whole:.1%}",
         "learning": f"{used.learn / used.whole:.1%}",
-        "telling": f"{used.tell / used.whole:.1%}",
-        "saving": f"{used.remember / used.whole:.1%}",
+        "logging": f"{used.log / used.whole:.1%}",
+        "saving": f"{used.save / used.whole:.1%}",
         "peak MiB": "of workers, not known" if workers else round(memory, 1),
         "seconds before": round(prepared, 1),
     }

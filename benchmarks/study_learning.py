@@ -138,7 +138,7 @@ def _judge(
         _load(training.agent.policy, config)
         player = LearnedPlayer(training.agent.actor)
     arena = evaluation_episodes(training, config, len(part))
-    return name, number, [one.summary.utility or 0.0 for one in play_cases(player, arena, part)]
+    return name, number, [episode.utility or 0.0 for episode in play_cases(player, arena, part)]
 
 
 def _load(policy: torch.nn.Module, config: TrainingConfig) -> None:

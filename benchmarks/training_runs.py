@@ -10,7 +10,7 @@ from pathlib import Path
 from esper.nissa import Checkpoints, RunDirectory, collect_provenance, open_recorder
 from esper.simic.building import build, prepare_baselines
 from esper.simic.config.training_config import TrainingConfig
-from esper.simic.timing import StopRequest, Stopwatch
+from esper.simic.timing import StopRequest, Stopwatch, seconds_in
 from esper.simic.trainer import VectorizedPPOTrainer
 
 
@@ -64,8 +64,8 @@ class Spent:
     """Of that, making new hosts."""
     act: float
     learn: float
-    tell: float
-    remember: float
+    log: float
+    save: float
 
     @property
     def outside(self) -> float:
@@ -76,8 +76,11 @@ class Spent:
 def spent(watch: Stopwatch, before: "Spent | None" = None) -> Spent:
     """So far, or since."""
     now = Spent(
-        whole=watch.total("round"),
-        **{part: watch.total(part) for part in ("hosts", "begin", "act", "learn", "tell", "remember")},
+        whole=seconds_in(watch.seconds, "round"),
+        **{
+            part: seconds_in(watch.seconds, part)
+            for part in ("hosts", "begin", "act", "learn", "log", "save")
+        },
     )
     if before is None:
         return now

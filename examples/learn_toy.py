@@ -17,7 +17,8 @@ import torch
 
 from esper.leyline import DecisionSettings
 from esper.simic.agent import PPOAgent, PPOConfig, PPOUpdateMetrics
-from esper.simic.env import EpisodeSummary, FlatVectorEnv, GrowthVectorEnv, make_env
+from esper.simic.env import FlatVectorEnv, GrowthVectorEnv, make_env
+from esper.simic.evaluation import LearnedPlayer, play_cases
 from esper.simic.gymnasium_loop import learn
 from esper.simic.reward import RewardConfig
 from esper.tamiyo import GrowthPolicy
@@ -71,7 +72,8 @@ class Examiner:
         self.plans = [best_plan(toy_instance(case), horizon=HORIZON) for case in cases]
 
     def score(self, agent: PPOAgent) -> Score:
-        episodes = self.episodes(agent)
+        wanted = [(case, host_seed) for host_seed, case in enumerate(self.cases)]
+        episodes = play_cases(LearnedPlayer(agent.actor), self.envs.episodes, wanted)
         oracle_gain = fmean(plan.gain for plan in self.plans)
         oracle_utility = fmean(plan.utility for plan in self.plans)
         # An episode that the governor ended is worth nothing, so it gains minus what waiting would have had.
@@ -82,23 +84,6 @@ class Examiner:
         utility = fmean(episode.utility or 0.0 for episode in episodes)
         return Score(gain / oracle_gain, utility / oracle_utility)
 
-    def episodes(self, agent: PPOAgent) -> list[EpisodeSummary]:
-        """One episode of each case."""
-        count = len(self.cases)
-        actor = agent.actor(count)
-        self.envs.reset(seed=0, options={"case": self.cases, "host_seed": list(range(count))})
-        ended: list[EpisodeSummary | None] = [None] * count
-        reward = torch.zeros(count)
-        for _ in range(HORIZON):
-            masks = torch.from_numpy(self.envs.action_masks())
-            action = actor.act(self.envs.flat_observation.clone(), masks, reward=reward)
-            _, rewards, terminated, _, info = self.envs.step(action.numpy())
-            reward = torch.from_numpy(rewards).float()
-            for env_idx in terminated.nonzero()[0]:
-                ended[env_idx] = ended[env_idx] or info["final_info"]["summary"][env_idx]
-            actor.reset(torch.from_numpy(terminated))
-        return [episode for episode in ended if episode is not None]
-
 
 def train(updates: int, seed: int, examiner: Examiner, *, every: int = 40) -> Score:
     """Learn for so many updates; prints how well now and then."""
@@ -107,7 +92,7 @@ def train(updates: int, seed: int, examiner: Examiner, *, every: int = 40) -> Sc
     envs.require_layout(agent.policy.layout)
     began = time.perf_counter()
 
-    def tell(metrics: PPOUpdateMetrics) -> None:
+    def show(metrics: PPOUpdateMetrics) -> None:
         if agent.updates % every == 0:
             score = examiner.score(agent)
             print(
@@ -117,7 +102,7 @@ def train(updates: int, seed: int, examiner: Examiner, *, every: int = 40) -> Sc
                 flush=True,
             )
 
-    learn(agent, FlatVectorEnv(envs), updates * ENVS * HORIZON, seed=seed, on_update=tell)
+    learn(agent, FlatVectorEnv(envs), updates * ENVS * HORIZON, seed=seed, progress=show)
     return examiner.score(agent)
 
 

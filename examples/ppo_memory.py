@@ -70,7 +70,7 @@ def make_envs(num_envs: int = NUM_ENVS) -> AnyVectorEnv:
 
 
 def train(
-    seed: int, steps: int, *, memory: bool = True, on_update: Callable[[PPOUpdateMetrics], None] | None = None
+    seed: int, steps: int, *, memory: bool = True, progress: Callable[[PPOUpdateMetrics], None] | None = None
 ) -> tuple[PPOAgent, float]:
     """Train on CartPole without velocities; returns the agent and environment steps per second."""
     envs = make_envs()
@@ -85,7 +85,7 @@ def train(
         warnings.filterwarnings("ignore", "n_epochs 4 with memory is elevated", RuntimeWarning)
         agent = PPOAgent(policy, CONFIG, num_envs=NUM_ENVS, num_steps=NUM_STEPS, seed=seed)
     began = time.perf_counter()
-    learn(agent, envs, steps, seed=seed, on_update=on_update)
+    learn(agent, envs, steps, seed=seed, progress=progress)
     elapsed = time.perf_counter() - began
     envs.close()
     return agent, agent.env_steps / elapsed

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esper.kasmina import GrowthRules
-from esper.leyline import ActionSpec
-from esper.simic.env import EpisodeSummary, GrowthVectorEnv
+from esper.leyline import ActionSpec, EpisodeFinished
+from esper.simic.env import GrowthVectorEnv
 from esper.tamiyo.actions import GrowthSpace, encode
 from esper.tolaria.worlds.toy import ToyBaselines, ToyWorld
 from world_steps import begin_host
@@ -52,7 +52,7 @@ def encoded(envs: GrowthVectorEnv, *actions: ActionSpec) -> NDArray[np.int64]:
     )
 
 
-def summaries(info: dict[str, Any]) -> list[EpisodeSummary]:
+def summaries(info: dict[str, Any]) -> list[EpisodeFinished]:
     final = info["final_info"]
     return [final["summary"][env_idx] for env_idx in np.flatnonzero(final["_summary"])]
 

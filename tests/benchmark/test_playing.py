@@ -18,7 +18,7 @@ from esper.runs.ship import controller_of_run
 from esper.simic.building import build, evaluation_episodes
 from esper.simic.cloning import PolicyNetwork, clone_rule
 from esper.simic.config.training_config import TrainingConfig
-from esper.simic.evaluation import LearnedPlayer, play_cases
+from esper.simic.evaluation import LearnedPlayer, judge_cases
 from esper.simic.trainer import train_ppo_vectorized
 from esper.tolaria import final_report
 from esper.tolaria.data import TaskData
@@ -105,7 +105,7 @@ def test_matched_arms_have_what_was_kept(tiny: str) -> None:
 def test_nothing_kept_is_nothing_to_match(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wait = play(RuleArm("wait"), tiny)
     known = {("wait", 0, tiny): wait, ("idle", 0, tiny): [replace(row, arm="idle") for row in wait]}
-    monkeypatch.setattr("esper.benchmark.playing.play_cases", None)
+    monkeypatch.setattr("esper.benchmark.playing.judge_cases", None)
     rows = play(MatchedArm("static", "idle", 1), tiny, known)
     assert rows == [replace(row, arm="static") for row in wait]
     assert play(ScheduleArm("vbs", {tiny: ""}), tiny, known) == [replace(row, arm="vbs") for row in wait]
@@ -181,7 +181,7 @@ def test_a_controller_plays_as_it_was_trained(tiny: str, run: Path) -> None:
     training.agent.load(file.checkpoint)
     wanted = [(tiny, host_seed(tiny, seed)) for seed in (0, 1)]
     arena = evaluation_episodes(training, config, 2)
-    judged = play_cases(LearnedPlayer(training.agent.actor), arena, wanted, look=lambda *_: 1)
+    judged = judge_cases(LearnedPlayer(training.agent.actor), arena, wanted, look=lambda *_: 1)
     assert [row.utility for row in rows] == [one.summary.utility for one in judged]
     require_fit(file, tiny)
 

@@ -193,7 +193,7 @@ def test_a_run_that_is_stopped_before_its_first_round_says_what_is_kept(
     assert child.returncode == 130
     kept = len(list(Path("cache/controls").iterdir()))
     assert told == (
-        f"esper: stopped by SIGTERM while control curves were trained ({kept} of 40 are kept); "
+        f"esper: stopped by SIGTERM while baseline curves were trained ({kept} of 40 are kept); "
         "`esper resume runs/mine` goes on\n"
     )
     assert 4 <= kept < 40

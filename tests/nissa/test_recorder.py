@@ -29,7 +29,7 @@ from esper.nissa import (
 from esper.nissa.sinks import JsonlSink, TensorBoardSink, WandbSink
 from esper.simic.agent import PPOAgent, PPOConfig, PPOUpdateMetrics
 from esper.simic.gymnasium_loop import action_layout, learn
-from esper.simic.reports import round_finished
+from esper.simic.reports import BatchSummary, round_finished
 from esper.tamiyo import ActorCritic
 from event_examples import EXAMPLES
 
@@ -290,16 +290,15 @@ def trained(sink: RunSink) -> dict[str, torch.Tensor]:
             round_finished(
                 1,
                 metrics,
-                [],
+                BatchSummary(),
                 env_steps=agent.env_steps,
                 seconds=1.0,
                 learning_rate=3e-4,
-                operations=[0] * 6,
                 reward_components={},
             )
         )
 
-    learn(agent, envs, 96, seed=1, on_update=tell)
+    learn(agent, envs, 96, seed=1, progress=tell)
     envs.close()
     return {name: value.clone() for name, value in policy.state_dict().items()}
 

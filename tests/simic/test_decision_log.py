@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from esper.leyline import CAUSAL_TABLE, HEAD_NAMES, DecisionTaken, LifecycleOp, Place
+from esper.leyline import CAUSAL_TABLE, HEAD_NAMES, DecisionTaken, EpisodeFinished, LifecycleOp
 from esper.simic.building import build
 from esper.simic.config.training_config import TrainingConfig
-from esper.simic.decision_log import DecisionLog, by_feature, joint_log_probs
+from esper.simic.decision_log import RoundLog, by_feature, joint_log_probs
 from esper.tamiyo import HOST_FEATURES, SLOT_FEATURES
 
 ENVS, STEPS = 3, 20
@@ -20,23 +20,29 @@ def test_a_rollout_told() -> None:
     training = build(config)
     agent, envs = training.agent, training.envs
     _, info = envs.reset(seed=1)
-    log, chosen, rewards = DecisionLog(envs), [], []
-    for epoch in range(1, STEPS + 1):
+    log, chosen, rewards = RoundLog(envs, 4, decisions=True), [], []
+    for _ in range(STEPS):
         actions = agent.act(envs.flat_observation, torch.from_numpy(info["action_mask"])).numpy()
         log.before()
         _, reward, terminated, truncated, info = envs.step(actions)
         agent.observe(torch.from_numpy(reward), terminated, truncated)
-        log.after([Place(4, env, 7, epoch) for env in range(ENVS)], [0.5] * ENVS)
+        log.after()
         chosen.append(actions)
         rewards.append(reward)
     before = agent.action_generator.get_state()
-    events = [event for step in log.steps(agent) for event in step]
+    emitted = [event for event, _ in log.events(agent)]
+    events = [event for event in emitted if isinstance(event, DecisionTaken)]
+    ended = [event for event in emitted if isinstance(event, EpisodeFinished)]
+    assert [(event.round, event.env, event.episode) for event in ended] == [
+        (4, env, 0) for env in range(ENVS)
+    ]
     assert torch.equal(agent.action_generator.get_state(), before)
     assert len(events) == ENVS * STEPS
     ops = np.stack(chosen)[:, :, 0].reshape(-1)
     assert [event.op for event in events] == ops.tolist()
     assert [event.reward for event in events] == pytest.approx(np.stack(rewards).reshape(-1).tolist())
-    assert {(event.round, event.episode) for event in events} == {(4, 7)}
+    assert {(event.round, event.episode) for event in events} == {(4, 0)}
+    assert [event.epoch for event in events] == [epoch for epoch in range(1, STEPS + 1) for _ in range(ENVS)]
     values = agent.buffer.value.T.flatten().tolist()
     assert [event.value for event in events] == values
     assert all(event.log_prob is not None and event.log_prob <= 0.0 for event in events)
@@ -74,15 +80,14 @@ def test_what_the_policy_saw_is_told_on_demand() -> None:
     training = build(TrainingConfig(suite="toy", num_envs=2, num_minibatches=1, hidden_size=16))
     agent, envs = training.agent, training.envs
     _, info = envs.reset(seed=0)
-    log, epoch = DecisionLog(envs, observations=True), 0
+    log = RoundLog(envs, 1, decisions=True, observations=True)
     while not agent.ready:
         actions = agent.act(envs.flat_observation, torch.from_numpy(info["action_mask"])).numpy()
         log.before()
         _, reward, terminated, truncated, info = envs.step(actions)
         agent.observe(torch.from_numpy(reward), terminated, truncated)
-        epoch += 1
-        log.after([Place(1, env, 0, epoch) for env in range(2)], [None, None])
-    first, *_, last = (event for step in log.steps(agent) for event in step)
+        log.after()
+    first, *_, last = (event for event, _ in log.events(agent) if isinstance(event, DecisionTaken))
     assert first.observation is not None
     assert last.observation is not None
     assert first.stages is not None

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from esper.leyline import HostProtocol
 from esper.nissa import Checkpoints
 from esper.simic.building import build, evaluation_episodes
 from esper.simic.config.training_config import TrainingConfig
-from esper.simic.evaluation import RulePlayer, play_cases
+from esper.simic.evaluation import RulePlayer, judge_cases
 from esper.simic.held_out import UnfitCaseError, evaluate_checkpoint, held_out_cases
 from esper.simic.trainer import train_ppo_vectorized
 from esper.tamiyo.rules import rule_policy
@@ -116,14 +117,14 @@ def test_more_cases_than_envs_are_played_in_order() -> None:
     training = build(config)
     wanted = held_out_cases("toy", 7, 0)
     arena = evaluation_episodes(training, config, 3)
-    looked: list[str] = []
+    looked: list[int] = []
 
-    def look(_: object, case: str) -> float:
-        looked.append(case)
+    def look(host: HostProtocol) -> float:
+        looked.append(host.report.epoch)
         return 0.5
 
-    judged = play_cases(RulePlayer(lambda _: rule_policy("wait")), arena, wanted, look=look)
+    judged = judge_cases(RulePlayer(lambda _: rule_policy("wait")), arena, wanted, look=look)
     assert [(one.summary.case, one.summary.host_seed) for one in judged] == wanted
     assert all(one.summary.gain == pytest.approx(0.0) for one in judged)
     assert {one.seen for one in judged} == {0.5}
-    assert set(looked) == {case for case, _ in wanted}
+    assert looked == [arena.horizon] * 9  # at the end of every episode; the last two only fill their envs

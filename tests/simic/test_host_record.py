@@ -100,6 +100,7 @@ def test_things_are_told_in_the_order_they_happened() -> None:
             assert record.place.epoch is not None
             seen.append((record.place.round, record.place.episode, record.place.epoch))
         elif isinstance(event, EpisodeFinished):
+            assert event.round is not None
             seen.append((event.round, event.episode, event.epochs))
         elif isinstance(event, RoundFinished):
             assert all(place[0] == event.round for place in seen[-7:])

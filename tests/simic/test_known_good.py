@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from esper.leyline import ActionSpec, Situation
-from esper.simic.env import EpisodeSummary, GrowthVectorEnv, make_world
+from esper.leyline import ActionSpec, EpisodeFinished, Situation
+from esper.simic.env import GrowthVectorEnv, make_world
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.making import Setting
 from esper.simic.evaluation import RulePlayer, play_cases
@@ -40,7 +40,7 @@ class Reciting:
 
 def judged(
     setting: Setting, rules: Sequence[RulePolicy], wanted: list[tuple[str, int]]
-) -> list[EpisodeSummary]:
+) -> list[EpisodeFinished]:
     episodes = Episodes(
         setting.world,
         setting.space,
@@ -51,7 +51,7 @@ def judged(
         controls=setting.controls,
         on_illegal="raise",
     )
-    return [one.summary for one in play_cases(RulePlayer(rules.__getitem__), episodes, wanted)]
+    return play_cases(RulePlayer(rules.__getitem__), episodes, wanted)
 
 
 def test_the_oracles_plans_gain_what_they_promise() -> None:

@@ -1,25 +1,37 @@
 """What the trainer has in hand, as events."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from esper.leyline import ActionOutcome, ActionSpec, Curve, IllegalChoice, LifecycleOp, Place, Style
+from esper.leyline import (
+    ActionOutcome,
+    ActionSpec,
+    Curve,
+    EpisodeFinished,
+    IllegalChoice,
+    LifecycleOp,
+    SlotReading,
+    Stage,
+    Style,
+)
 from esper.simic.agent import Anomaly, AnomalyDetector, AnomalyKind, GradientStats, PPOUpdateMetrics
 from esper.simic.agent.anomaly import ADVICE
 from esper.simic.agent.value_metrics import ValueDiagnostics
-from esper.simic.env import EpisodeSummary
-from esper.simic.reports import (
-    anomalies_raised,
-    by_operation,
-    decision_taken,
-    episode_finished,
-    mean_of_known,
-    round_finished,
-)
+from esper.simic.decision_log import decision_taken
+from esper.simic.env.episodes import StepResult
+from esper.simic.reports import BatchSummary, anomalies_raised, mean_of_known, round_finished
+from esper.simic.reward import RewardComponents
 
-SUMMARY = EpisodeSummary(
+SEED = SlotReading(Stage.HOLDING, False, 0.5, 0.7, 0, 5, 2, 0, 0, 10, 0, 0.25, math.nan, 1.0, 1.0)
+EMPTY = SEED._replace(stage=Stage.DORMANT, contribution=math.nan)
+ENDED = EpisodeFinished(
+    round=None,
+    env=1,
+    episode=9,
     case="digits",
     host_seed=5,
     epochs=20,
@@ -30,13 +42,13 @@ SUMMARY = EpisodeSummary(
     validation_loss=0.4,
     added_parameters=10,
     episode_return=0.3,
-    operations=(15, 1, 0, 1, 1, 2),
+    operations={"WAIT": 20},
     illegal_actions=0,
     rolled_back=None,
     lost=False,
 )
 ROLLED_BACK = replace(
-    SUMMARY,
+    ENDED,
     utility=None,
     gain=None,
     validation_accuracy=None,
@@ -73,15 +85,49 @@ METRICS = PPOUpdateMetrics(
 )
 
 
+def step(*ops: LifecycleOp, lost: Sequence[bool] = (), illegal: IllegalChoice | None = None) -> StepResult:
+    """One step in which each env executed one of the operations, with everything an operation can use."""
+    actions = [ActionSpec(op, "a", "norm", Style.GATE, 5, 0.7, 3, Curve.COSINE) for op in ops]
+    return StepResult(
+        RewardComponents(np.tile([[0.5], [0.0], [0.0], [0.0], [0.0], [-1.0]], (1, len(ops)))),
+        np.zeros(len(ops), dtype=np.bool_),
+        np.array(lost or [False] * len(ops)),
+        tuple(ActionOutcome(action, action, illegal) for action in actions),
+        episodes=(3,) * len(ops),
+        epochs=(4,) * len(ops),
+        accuracies=(0.5,) * len(ops),
+        finished={},
+    )
+
+
+def test_operations_of_lost_hosts_are_not_counted() -> None:
+    wait, germinate, advance = LifecycleOp.WAIT, LifecycleOp.GERMINATE, LifecycleOp.ADVANCE
+    batch = BatchSummary()
+    batch.add(step(wait, germinate, advance, lost=[False, False, True]))
+    batch.add(step(germinate, germinate, advance))
+    assert list(batch.operations.values()) == [1, 3, 0, 0, 0, 1]
+    assert list(batch.operations) == [op.name for op in LifecycleOp]
+
+
+def test_episodes_that_ended_are_kept_and_gain_is_of_those_that_have_one() -> None:
+    batch = BatchSummary()
+    assert batch.mean_gain is None
+    for gain in (0.25, None, 0.75):
+        batch.add(replace(step(LifecycleOp.WAIT), finished={0: replace(ENDED, gain=gain)}))
+    assert len(batch.episodes) == 3
+    assert batch.mean_gain == 0.5
+
+
 def test_a_round() -> None:
+    batch = BatchSummary([ENDED, ROLLED_BACK, LOST])
+    batch.operations["ADVANCE"] = 2
     event = round_finished(
         7,
         METRICS,
-        [SUMMARY, ROLLED_BACK, LOST],
+        batch,
         env_steps=640,
         seconds=4.0,
         learning_rate=1e-3,
-        operations=[9, 1, 0, 0, 0, 2],
         reward_components={"final_score": 0.5, "total": 0.25},
     )
     assert (event.round, event.env_steps, event.env_epochs_per_second) == (7, 640, 15.0)
@@ -104,11 +150,10 @@ def test_a_round_without_episodes_and_with_trouble(broken: PPOUpdateMetrics) -> 
     event = round_finished(
         1,
         replace(broken, gradient=None),
-        [],
+        BatchSummary(),
         env_steps=1,
         seconds=0.0,
         learning_rate=1e-3,
-        operations=[0] * 6,
         reward_components={},
     )
     assert event.had_non_finite is True
@@ -116,16 +161,6 @@ def test_a_round_without_episodes_and_with_trouble(broken: PPOUpdateMetrics) -> 
     assert unknown == (None, None, None, None)
     assert event.env_epochs_per_second is None
     assert event.reward_components == {}
-
-
-def test_an_episode_keeps_everything() -> None:
-    event = episode_finished(SUMMARY, Place(round=3, env=1, episode=9))
-    assert (event.round, event.env, event.episode) == (3, 1, 9)
-    counts = {"WAIT": 15, "GERMINATE": 1, "SET_ALPHA_TARGET": 0, "PRUNE": 1, "FOSSILIZE": 1, "ADVANCE": 2}
-    assert event.operations == counts
-    for name in EpisodeSummary.__dataclass_fields__:
-        if name != "operations":
-            assert getattr(event, name) == getattr(SUMMARY, name)
 
 
 @pytest.mark.parametrize(
@@ -140,38 +175,26 @@ def test_an_episode_keeps_everything() -> None:
     ],
 )
 def test_a_decision_has_only_the_choices_that_matter(op: LifecycleOp, used: set[str]) -> None:
-    action = ActionSpec(op, "a", "norm", Style.GATE, 5, 0.7, 3, Curve.COSINE)
-    event = decision_taken(
-        ActionOutcome(action, action),
-        -0.5,
-        {"final_score": 0.5, "rollback": -1.0},
-        place=Place(1, 2, 3, 4),
-        contribution=0.1,
-        value=None,
-        log_prob=-1.0,
-        validation_accuracy=0.5,
-    )
+    result = step(LifecycleOp.WAIT, op)
+    action = result.outcomes[1].executed
+    event = decision_taken(result, 1, {"a": SEED, "b": EMPTY}, round_number=2, log_prob=-1.0)
+    assert (event.round, event.env, event.episode, event.epoch) == (2, 1, 3, 4)
     choices = ("slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
     for name in choices:
         assert getattr(event, name) == (getattr(action, name) if name in used else None)
     assert event.op is op
     assert event.reward == sum(event.reward_components.values()) == -0.5
     assert event.illegal is None
+    assert event.contribution == (0.25 if "slot" in used else None)
+    assert event.contributions == {"a": 0.25}
+    assert event.alphas == {"a": 0.5}
+    assert event.stages == {"a": "HOLDING", "b": "DORMANT"}
+    assert event.validation_accuracy == 0.5
 
 
 def test_an_illegal_decision_says_why() -> None:
-    asked = ActionSpec(LifecycleOp.PRUNE, "a")
-    outcome = ActionOutcome(asked, ActionSpec(), IllegalChoice("op", "PRUNE", ("WAIT", "ADVANCE")))
-    event = decision_taken(
-        outcome,
-        0.0,
-        {},
-        place=Place(1, 2, 3, 4),
-        contribution=None,
-        value=None,
-        log_prob=None,
-        validation_accuracy=None,
-    )
+    why = IllegalChoice("op", "PRUNE", ("WAIT", "ADVANCE"))
+    event = decision_taken(step(LifecycleOp.WAIT, illegal=why), 0, {}, round_number=1)
     assert (event.op, event.slot) == (LifecycleOp.WAIT, None)
     assert event.illegal == "op PRUNE; legal: WAIT, ADVANCE"
 
@@ -196,5 +219,3 @@ def test_every_anomaly_carries_value_threshold_and_advice() -> None:
 def test_helpers() -> None:
     assert mean_of_known([None, 1.0, 3.0]) == 2.0
     assert mean_of_known([None]) is None
-    with pytest.raises(ValueError, match="counts has 2 entries; expected 6"):
-        by_operation([1, 2])

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from esper.simic import timing
-from esper.simic.timing import Stopwatch
+from esper.simic.timing import Stopwatch, seconds_in
 
 
 class Clock:
@@ -34,7 +34,12 @@ def test_parts_inside_parts(clock: Clock) -> None:
             with watch.part("hosts"):
                 clock.now += 0.5
     assert watch.seconds == {"round": 15.0, "round/step": 12.0, "round/step/hosts": 12.0, "round/hosts": 1.0}
-    assert watch.total("hosts") == 13.0
+    assert seconds_in(watch.seconds, "hosts") == 13.0
+    assert watch.since({"round": 14.0, "round/step": 12.0}) == {
+        "round": 1.0,
+        "round/step/hosts": 12.0,
+        "round/hosts": 1.0,
+    }
     assert watch.tree().splitlines() == [
         "round                    15.00 s",
         "  hosts                     1.00 s   6.7%",

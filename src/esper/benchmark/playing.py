@@ -15,7 +15,7 @@ from esper.leyline.utility import utility
 from esper.simic.env.cases import CaseList
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.making import Setting, make_world
-from esper.simic.evaluation import Judged, play_cases
+from esper.simic.evaluation import Judged, judge_cases
 from esper.simic.reward import RewardConfig
 from esper.tolaria import final_report
 from esper.tolaria.engine.host import TrainedHost
@@ -92,7 +92,7 @@ def _play(chunk: Chunk, hosts: Hosts) -> list[BenchRow]:
         cases = staging.cases or (chunk.instance,) * len(hosts.seeds)
         wanted = list(zip(cases, hosts.host_seeds, strict=True))
         began = time.perf_counter()
-        judged = play_cases(staging.player, episodes, wanted, look=lambda host, _: _product(world, host))
+        judged = judge_cases(staging.player, episodes, wanted, look=lambda host: _product(world, host))
         seconds = (time.perf_counter() - began) / len(wanted)
     waited = hosts.known.get((WAIT, 0, chunk.instance))
     bare = waited[0].host_parameters if waited else world.host(0).host_parameters

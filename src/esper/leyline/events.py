@@ -111,8 +111,8 @@ class EpisodeFinished:
     """One host reached the end of its episode."""
 
     kind: ClassVar[str] = "episode_finished"
-    round: int
-    """Round in which it ended."""
+    round: int | None
+    """Round in which it ended; null outside of a training run."""
     env: int
     """Index of the environment."""
     episode: int

@@ -17,14 +17,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from esper.leyline import SlotConfig
+from esper.leyline import EpisodeFinished, SlotConfig
 from esper.leyline.errors import EsperError
 from esper.simic.building import Training, build, prepare_baselines
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.spaces import Actions
-from esper.simic.evaluation import Judged, Player, RulePlayer, play_cases
+from esper.simic.evaluation import Player, RulePlayer, play_cases
 from esper.tamiyo import Actor, GrowthPolicy, unwrap
 from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.controller import Controller, ControllerError, UnknownController, shipped_controllers
@@ -119,10 +119,10 @@ class _Recorder:
 
 def record_episodes(
     player: Player, episodes: Episodes, wanted: Sequence[tuple[str, int]]
-) -> tuple[Recording, list[Judged[None]]]:
+) -> tuple[Recording, list[EpisodeFinished]]:
     """Play each (case, host seed) once and keep every step; also what each episode came to."""
     recorder = _Recorder(player)
-    judged = play_cases(recorder, episodes, wanted)
+    played = play_cases(recorder, episodes, wanted)
     stacked = [
         [torch.stack(steps, dim=1) for steps in zip(*group, strict=True)]  # (env, step, ...)
         for group in recorder.groups
@@ -131,8 +131,8 @@ def record_episodes(
     observation, mask, action, reward = (
         torch.cat(parts)[: len(wanted)] for parts in zip(*stacked, strict=True)
     )
-    length = torch.tensor([one.summary.epochs for one in judged])
-    return Recording(episodes.space, observation, mask, action, reward.float(), length), judged
+    length = torch.tensor([episode.epochs for episode in played])
+    return Recording(episodes.space, observation, mask, action, reward.float(), length), played
 
 
 def _save(path: Path, tensors: Mapping[str, Tensor], space: GrowthSpace, **metadata: str) -> None:

@@ -1,6 +1,7 @@
-"""What happened in a round, remembered as it happens and told in order when the round is full.
+"""What happened in a round, kept as it happens and emitted in order when its rollout is full.
 
-A round that is cut short tells nothing: whoever goes on repeats it.
+A round that is cut short emits nothing: a resumed run repeats it. With each decision goes what the policy saw and
+how probable each choice was, by name.
 """
 
 import math
@@ -15,13 +16,12 @@ from esper.leyline import (
     ALPHA_CURVES,
     ALPHA_SPEEDS,
     ALPHA_TARGETS,
+    CAUSAL_TABLE,
     HEAD_NAMES,
     NOWHERE,
     STYLES,
     TEMPOS,
-    ActionOutcome,
     DecisionTaken,
-    EpisodeFinished,
     Event,
     HostEvent,
     LifecycleOp,
@@ -31,15 +31,11 @@ from esper.leyline import (
 )
 from esper.simic.agent import PPOAgent
 from esper.simic.env import GrowthVectorEnv
-from esper.simic.reports import decision_taken
-from esper.simic.reward import RewardComponents
+from esper.simic.env.episodes import StepResult
 from esper.tamiyo import HOST_FEATURES, SLOT_FEATURES, unwrap
 
-# What the policy saw and weighed when it decided, by name: for people who ask why.
-
-
 DIGITS = 4
-"""Of what is recorded for every choice of every decision: enough to see, and small."""
+"""Digits of the probabilities and observations that are recorded with every decision: enough to see, and small."""
 _KNOWN = "_known"
 _STAGE_NAMES = tuple(stage.name for stage in Stage)
 _HOLDS_A_SEED = frozenset(
@@ -55,32 +51,12 @@ _FIXED_CHOICES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def stages(slots: Sequence[str], readings: Sequence[SlotReading]) -> dict[str, str]:
-    return {slot: _STAGE_NAMES[reading.stage] for slot, reading in zip(slots, readings, strict=True)}
-
-
-def alphas(slots: Sequence[str], readings: Sequence[SlotReading]) -> dict[str, float]:
-    """Of the slots that hold a seed."""
-    return {
-        slot: float(reading.alpha)
-        for slot, reading in zip(slots, readings, strict=True)
-        if reading.stage in _HOLDS_A_SEED
-    }
-
-
-def contributions(slots: Sequence[str], readings: Sequence[SlotReading]) -> dict[str, float]:
-    """Of the slots where it is known."""
-    return {
-        slot: float(reading.contribution)
-        for slot, reading in zip(slots, readings, strict=True)
-        if not math.isnan(reading.contribution)
-    }
-
-
 @torch.inference_mode()
 def rollout_probabilities(agent: PPOAgent) -> NDArray[np.float64]:
-    """(env, step, head, choice) of a full rollout: how probable each choice was, rounded; NaN where it was masked
-    or the head did not matter."""
+    """(env, step, head, choice): probability of each choice in a full rollout, rounded.
+
+    NaN where a choice was masked or its head did not matter.
+    """
     buffer = agent.buffer
     buffer.require_full()
     probability, open_to_choice = (
@@ -131,99 +107,9 @@ def _bit_of(name: str) -> str:
     return name + _KNOWN
 
 
-# Every decision of a rollout, remembered as it is taken and told when the rollout is full.
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A host's slots when it was decided about."""
-
-    slots: tuple[str, ...]
-    readings: Sequence[SlotReading]
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """What was decided in all envs at once, and what came of it."""
-
-    outcomes: tuple[ActionOutcome, ...]
-    seen: tuple[_Seen, ...]
-    components: RewardComponents
-    accuracies: tuple[float | None, ...]
-    places: tuple[Place, ...]
-    lost: NDArray[np.bool_]
-
-
-class DecisionLog:
-    """The decisions of one rollout. It reads the environments and changes nothing.
-
-    observations  whether to tell, too, what the policy saw: about a hundred numbers for every decision
-    """
-
-    def __init__(self, envs: GrowthVectorEnv, *, observations: bool = False) -> None:
-        self._envs, self._observations = envs, observations
-        self._steps: list[_Step] = []
-        self._seen: tuple[_Seen, ...] = ()
-
-    def before(self) -> None:
-        """What is known of the slots that are about to be acted on."""
-        hosts = (self._envs.episodes.host(env_idx) for env_idx in range(self._envs.num_envs))
-        self._seen = tuple(_Seen(host.slot_config.slot_ids, host.readings()) for host in hosts)
-
-    def after(self, places: Sequence[Place], accuracies: Sequence[float | None]) -> None:
-        """What came of them, where in the run each env was, and its accuracy after the step."""
-        result = self._envs.last_step
-        self._steps.append(
-            _Step(
-                outcomes=result.outcomes,
-                seen=self._seen,
-                components=result.components,
-                accuracies=tuple(accuracies),
-                places=tuple(places),
-                lost=result.lost.copy(),
-            )
-        )
-
-    def steps(self, agent: PPOAgent) -> Iterator[list[DecisionTaken]]:
-        """Step by step, with what the agent's full rollout knows of them. Those of lost hosts are left out."""
-        values, log_probs = agent.buffer.value.tolist(), joint_log_probs(agent)
-        probabilities = rollout_probabilities(agent).tolist()
-        blueprints = self._envs.space.blueprints
-        for number, step in enumerate(self._steps):
-            told = []
-            for env_idx, outcome in enumerate(step.outcomes):
-                if step.lost[env_idx]:
-                    continue
-                seen = step.seen[env_idx]
-                known = contributions(seen.slots, seen.readings)
-                slot = None if outcome.executed.op is LifecycleOp.WAIT else outcome.executed.slot
-                decision = decision_taken(
-                    outcome,
-                    float(step.components.total[env_idx]),
-                    step.components.of(env_idx),
-                    place=step.places[env_idx],
-                    contribution=None if slot is None else known.get(slot),
-                    value=values[env_idx][number],
-                    log_prob=log_probs[env_idx][number],
-                    validation_accuracy=step.accuracies[env_idx],
-                )
-                observed = agent.buffer.observation[env_idx, number] if self._observations else None
-                told.append(
-                    replace(
-                        decision,
-                        stages=stages(seen.slots, seen.readings),
-                        alphas=alphas(seen.slots, seen.readings),
-                        contributions=known,
-                        probabilities=by_choice(probabilities[env_idx][number], seen.slots, blueprints),
-                        observation=None if observed is None else by_feature(observed.tolist(), seen.slots),
-                    )
-                )
-            yield told
-
-
 @torch.inference_mode()
 def joint_log_probs(agent: PPOAgent) -> list[list[float]]:
-    """(env, step): of what was chosen in a full rollout, by the policy that chose it."""
+    """(env, step): log-probability of the action chosen in a full rollout, under the policy that chose it."""
     buffer = agent.buffer
     buffer.require_full()
     logits, mask, action = (part.flatten(0, 1) for part in (buffer.logits, buffer.mask, buffer.action))
@@ -233,47 +119,128 @@ def joint_log_probs(agent: PPOAgent) -> list[list[float]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _RoundStep:
-    happened: tuple[tuple[Place, HostEvent], ...]
-    ended: tuple[EpisodeFinished, ...]
+class _Step:
+    """One step of all envs."""
+
+    slots: tuple[Mapping[str, SlotReading], ...]
+    """The slots of each env before the step; empty if decisions are not logged."""
+    result: StepResult
+    host_events: tuple[tuple[int, HostEvent], ...]
+    """(env, what happened to its host), sorted by env."""
 
 
 class RoundLog:
-    """The steps of one round: in each the decisions, what hosts told of what came of them, and what ended.
+    """The steps of one round: in each the decisions, what happened to hosts, and the episodes that ended.
 
-    decisions     whether they are told, too
-    observations  and with each what the policy saw
+    round_number  from 1
+    decisions     whether decisions are logged
+    observations  and with each what the policy saw: about a hundred numbers
     """
 
-    def __init__(self, envs: GrowthVectorEnv, *, decisions: bool, observations: bool = False) -> None:
-        self._decisions = DecisionLog(envs, observations=observations) if decisions else None
-        self._steps: list[_RoundStep] = []
+    def __init__(
+        self, envs: GrowthVectorEnv, round_number: int, *, decisions: bool, observations: bool = False
+    ) -> None:
+        self._envs, self._round = envs, round_number
+        self._decisions, self._observations = decisions, observations
+        self._steps: list[_Step] = []
+        self._slots: tuple[Mapping[str, SlotReading], ...] = ()
 
     def before(self) -> None:
-        """A step is about to be taken."""
-        if self._decisions is not None:
-            self._decisions.before()
+        """Read the slots that the next step will act on."""
+        if self._decisions:
+            self._slots = self._envs.slot_readings()
 
-    def after(
-        self,
-        places: Sequence[Place],
-        accuracies: Sequence[float | None],
-        happened: Iterable[tuple[int, HostEvent]],
-        ended: Iterable[EpisodeFinished],
-    ) -> None:
-        """It was taken: where each env was, its accuracy after it, (env, what its host told), and what ended."""
-        if self._decisions is not None:
-            self._decisions.after(places, accuracies)
-        in_order = sorted(happened, key=lambda told: told[0])  # with workers or without, the same
-        self._steps.append(_RoundStep(tuple((places[env], event) for env, event in in_order), tuple(ended)))
+    def after(self, host_events: Iterable[tuple[int, HostEvent]] = ()) -> None:
+        """Keep the step that the environments have just taken; `host_events` has (env, what happened to its host)."""
+        in_order = sorted(host_events, key=lambda happened: happened[0])  # the same with workers or without
+        self._steps.append(_Step(self._slots, self._envs.last_step, tuple(in_order)))
 
     def events(self, agent: PPOAgent) -> Iterator[tuple[Event, Place]]:
         """Everything, step by step, with what the agent's full rollout knows of the decisions."""
-        decided = iter(()) if self._decisions is None else self._decisions.steps(agent)
+        decided = self._decided(agent) if self._decisions else iter(())
         for step in self._steps:
+            result = step.result
             for decision in next(decided, ()):
                 yield decision, NOWHERE  # it knows its place
-            for place, event in step.happened:
-                yield event, place
-            for episode in step.ended:
-                yield episode, NOWHERE
+            for env_idx, event in step.host_events:
+                yield event, Place(self._round, env_idx, result.episodes[env_idx], result.epochs[env_idx])
+            for episode in result.finished.values():
+                yield replace(episode, round=self._round), NOWHERE
+
+    def _decided(self, agent: PPOAgent) -> Iterator[list[DecisionTaken]]:
+        """The decisions of each step, without those of lost hosts."""
+        values, log_probs = agent.buffer.value.tolist(), joint_log_probs(agent)
+        probabilities = rollout_probabilities(agent).tolist()
+        blueprints = self._envs.space.blueprints
+        for number, step in enumerate(self._steps):
+            decisions = []
+            for env_idx in map(int, np.flatnonzero(~step.result.lost)):
+                slots = tuple(step.slots[env_idx])
+                seen = agent.buffer.observation[env_idx, number].tolist() if self._observations else None
+                decisions.append(
+                    decision_taken(
+                        step.result,
+                        env_idx,
+                        step.slots[env_idx],
+                        round_number=self._round,
+                        value=values[env_idx][number],
+                        log_prob=log_probs[env_idx][number],
+                        probabilities=by_choice(probabilities[env_idx][number], slots, blueprints),
+                        observation=None if seen is None else by_feature(seen, slots),
+                    )
+                )
+            yield decisions
+
+
+def decision_taken(
+    result: StepResult,
+    env_idx: int,
+    slots: Mapping[str, SlotReading],
+    *,
+    round_number: int,
+    value: float | None = None,
+    log_prob: float | None = None,
+    probabilities: Mapping[str, Mapping[str, float]] | None = None,
+    observation: Mapping[str, float | None] | None = None,
+) -> DecisionTaken:
+    """What was executed in one env, with only the choices that its operation uses.
+
+    slots  the env's slots before the step
+    """
+    action, illegal = result.outcomes[env_idx].executed, result.outcomes[env_idx].illegal
+    used = CAUSAL_TABLE[action.op]
+    contributions = {
+        slot: float(reading.contribution)
+        for slot, reading in slots.items()
+        if not math.isnan(reading.contribution)
+    }
+    return DecisionTaken(
+        round=round_number,
+        env=env_idx,
+        episode=result.episodes[env_idx],
+        epoch=result.epochs[env_idx],
+        op=action.op,
+        slot=action.slot if "slot" in used else None,
+        blueprint=action.blueprint if "blueprint" in used else None,
+        style=action.style if "style" in used else None,
+        tempo=action.tempo if "tempo" in used else None,
+        alpha_target=action.alpha_target if "alpha_target" in used else None,
+        alpha_speed=action.alpha_speed if "alpha_speed" in used else None,
+        alpha_curve=action.alpha_curve if "alpha_curve" in used else None,
+        illegal=None
+        if illegal is None
+        else f"{illegal.head} {illegal.value}; legal: {', '.join(illegal.legal)}",
+        contribution=contributions.get(action.slot or "") if "slot" in used else None,
+        value=value,
+        log_prob=log_prob,
+        reward=float(result.components.total[env_idx]),
+        reward_components=result.components.of(env_idx),
+        validation_accuracy=result.accuracies[env_idx],
+        stages={slot: _STAGE_NAMES[reading.stage] for slot, reading in slots.items()},
+        alphas={
+            slot: float(reading.alpha) for slot, reading in slots.items() if reading.stage in _HOLDS_A_SEED
+        },
+        contributions=contributions,
+        probabilities=probabilities,
+        observation=observation,
+    )

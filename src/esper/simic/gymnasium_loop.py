@@ -1,7 +1,8 @@
-"""PPO on any Gymnasium vector environment, told once from top to bottom."""
+"""PPO on any Gymnasium vector environment. `collect` is the loop that fills every rollout, growth's too."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -11,13 +12,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper.simic.agent import PPOAgent, PPOUpdateMetrics
+from esper.simic.timing import Stopwatch
 from esper.tamiyo import ActionLayout, Actor, discrete_layout, multi_discrete_layout
 
 AnyVectorEnv = VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[np.float64]]
 Flags = NDArray[np.bool_]
-OnUpdate = Callable[[PPOUpdateMetrics], None]
+Info = dict[str, Any]  # Gymnasium's own type for it
 MASK_KEY = "action_mask"
 """Where an environment that has illegal actions puts its flat mask (env, layout.width) in `info`."""
+
+
+class VectorStep(NamedTuple):
+    """What one step of a vector environment returned."""
+
+    observation: NDArray[np.float32]
+    """(env, feature)"""
+    reward: NDArray[np.float64]
+    terminated: Flags
+    truncated: Flags
+    info: Info
 
 
 def action_layout(space: gym.Space[NDArray[np.int64]] | gym.Space[np.int64]) -> ActionLayout:
@@ -38,8 +51,55 @@ class LearningCurve:
     """Steps over all envs when each ended."""
 
 
+def collect(
+    agent: PPOAgent,
+    envs: AnyVectorEnv,
+    observation: NDArray[np.float32],
+    info: Info,
+    *,
+    lost_key: str | None = None,
+    stopwatch: Stopwatch | None = None,
+) -> Iterator[VectorStep]:
+    """Fill the agent's rollout from `observation` (env, feature) on, and yield every step after it was stored.
+
+    lost_key   where `info` flags episodes (env,) that have no final state: they are dropped from the rollout
+    stopwatch  counts the seconds of "act" and "step"
+    """
+    stopwatch = stopwatch or Stopwatch()
+    while not agent.ready:
+        with stopwatch.part("act"):
+            action = agent.act(torch.from_numpy(observation), read_mask(info))
+        with stopwatch.part("step"):
+            step = take_step(envs, action)
+        observation, info = step.observation, step.info
+        store(agent, step, np.zeros_like(step.terminated) if lost_key is None else info[lost_key])
+        yield step
+
+
+def store(agent: PPOAgent, step: VectorStep, lost: Flags) -> None:
+    """Give the agent what came of its actions.
+
+    A lost episode has no final state: its last step is invalid, and what was collected of it is dropped.
+    """
+    truncated = step.truncated & ~lost
+    agent.observe(
+        torch.from_numpy(step.reward),
+        step.terminated | lost,
+        truncated,
+        final_observation=read_final(step.info, step.observation) if truncated.any() else None,
+        valid=~lost if lost.any() else None,
+    )
+    for env_idx in map(int, np.flatnonzero(lost)):
+        agent.drop_episode(env_idx)
+
+
 def learn(
-    agent: PPOAgent, envs: AnyVectorEnv, total_steps: int, *, seed: int, on_update: OnUpdate | None = None
+    agent: PPOAgent,
+    envs: AnyVectorEnv,
+    total_steps: int,
+    *,
+    seed: int,
+    progress: Callable[[PPOUpdateMetrics], None] | None = None,
 ) -> LearningCurve:
     """Train for at least `total_steps` steps over all envs: collect, then update, again and again."""
     require_same_step_autoreset(envs)
@@ -49,24 +109,16 @@ def learn(
     agent.begin_episodes()
     target = agent.env_steps + total_steps
     while agent.env_steps < target:
-        while not agent.ready:
-            action = agent.act(torch.from_numpy(observation), read_mask(info))
-            observation, reward, terminated, truncated, info = step(envs, action)
-            agent.observe(
-                torch.from_numpy(reward),
-                terminated,
-                truncated,
-                final_observation=read_final(info, observation) if truncated.any() else None,
-            )
-            running += reward
-            ended = terminated | truncated
-            if ended.any():
-                curve.returns += running[ended].tolist()
-                curve.env_steps += [agent.env_steps] * int(ended.sum())
-                running[ended] = 0.0
+        for step in collect(agent, envs, observation, info):
+            observation, info = step.observation, step.info
+            running += step.reward
+            ended = step.terminated | step.truncated
+            curve.returns += running[ended].tolist()
+            curve.env_steps += [agent.env_steps] * int(ended.sum())
+            running[ended] = 0.0
         metrics = agent.update(torch.from_numpy(observation))
-        if on_update is not None:
-            on_update(metrics)
+        if progress is not None:
+            progress(metrics)
     return curve
 
 
@@ -90,7 +142,7 @@ def evaluate(actor: Actor, envs: AnyVectorEnv, episodes: int, *, seed: int) -> l
             everything if mask is None else mask,
             reward=torch.from_numpy(reward),
         )
-        observation, reward, terminated, truncated, info = step(envs, action)
+        observation, reward, terminated, truncated, info = take_step(envs, action)
         running += reward
         ended = terminated | truncated
         for env_idx in np.flatnonzero(ended):
@@ -102,6 +154,7 @@ def evaluate(actor: Actor, envs: AnyVectorEnv, episodes: int, *, seed: int) -> l
 
 
 def require_same_step_autoreset(envs: AnyVectorEnv) -> None:
+    """Raise unless an env that ended is reset in the same step."""
     mode = envs.metadata.get("autoreset_mode")
     if mode is not AutoresetMode.SAME_STEP:
         raise ValueError(
@@ -110,24 +163,23 @@ def require_same_step_autoreset(envs: AnyVectorEnv) -> None:
         )
 
 
-def step(
-    envs: AnyVectorEnv, action: Tensor
-) -> tuple[NDArray[np.float32], NDArray[np.float64], Flags, Flags, dict[str, NDArray[np.object_]]]:
+def take_step(envs: AnyVectorEnv, action: Tensor) -> VectorStep:
     """One step with actions (env, head); a Discrete space takes them as (env,)."""
     array: NDArray[np.int64] = action.cpu().numpy()
     if isinstance(envs.single_action_space, gym.spaces.Discrete):
         array = array[:, 0]
     observation, reward, terminated, truncated, info = envs.step(array)
     # Gymnasium's annotations give the ends the reward's type; they are bool.
-    return observation, reward, terminated.astype(np.bool_), truncated.astype(np.bool_), info
+    return VectorStep(observation, reward, terminated.astype(np.bool_), truncated.astype(np.bool_), info)
 
 
-def read_mask(info: dict[str, NDArray[np.object_]]) -> Tensor | None:
+def read_mask(info: Info) -> Tensor | None:
+    """(env, width) of an environment that has illegal actions; None of any other."""
     mask = info.get(MASK_KEY)
     return None if mask is None else torch.from_numpy(np.stack(list(mask)).astype(np.bool_))
 
 
-def read_final(info: dict[str, NDArray[np.object_]], observation: NDArray[np.float32]) -> Tensor:
+def read_final(info: Info, observation: NDArray[np.float32]) -> Tensor:
     """The observation each ended episode stopped in; elsewhere the current one."""
     final = observation.copy()
     for env_idx in np.flatnonzero(info["_final_obs"]):

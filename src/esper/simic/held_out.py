@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from esper.leyline import ActionSpec, EpochReport, HostProtocol
+from esper.leyline import ActionSpec, EpisodeFinished, EpochReport, HostProtocol
 from esper.leyline.errors import EsperError
 from esper.simic.building import build, evaluation_episodes
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import make_world
-from esper.simic.env.episodes import Episodes, EpisodeSummary
-from esper.simic.evaluation import Judged, LearnedPlayer, Player, RulePlayer, play_cases
+from esper.simic.env.episodes import Episodes
+from esper.simic.evaluation import Judged, LearnedPlayer, Player, RulePlayer, judge_cases
 from esper.simic.reward import RewardConfig
 from esper.statistics import mean_interval
 from esper.tamiyo.actions import GrowthSpace
@@ -139,7 +139,7 @@ def _compare(
     judged = {}
     for policy, player in players.items():
         tell(policy)
-        judged[policy] = _play(player, arena, wanted)
+        judged[policy] = judge_cases(player, arena, wanted, look=accuracy_on_test)
     return [_score(policy, rows, judged["wait"]) for policy, rows in judged.items()]
 
 
@@ -168,19 +168,14 @@ def _maker(rule: str, seed: int) -> Callable[[int], RulePolicy]:
     return lambda _: rule_policy(rule)
 
 
-def _play(player: Player, arena: Episodes, wanted: Sequence[tuple[str, int]]) -> list[Judged[float]]:
-    return play_cases(player, arena, wanted, look=accuracy_on_test)
-
-
-def accuracy_on_test(host: HostProtocol, case: str) -> float | None:
-    """On the test split of a host that is finished; None where there is none (the toy)."""
-    del case
+def accuracy_on_test(host: HostProtocol) -> float | None:
+    """Test accuracy of a host that is finished, 0..1; None where there is no test split (the toy)."""
     if not isinstance(host, TrainedHost):
         return None
     return final_report.test_score(host.model, host.data.source).accuracy
 
 
-def _score(policy: str, rows: list[Judged[float]], waited: list[Judged[float]]) -> HeldOutScore:
+def _score(policy: str, rows: list[Judged[float | None]], waited: list[Judged[float | None]]) -> HeldOutScore:
     utilities, baseline = (np.array([row.summary.utility or 0.0 for row in of]) for of in (rows, waited))
     differences = utilities - baseline
     low, high = mean_interval(differences)
@@ -217,7 +212,7 @@ class GrownEpoch:
 class GrownTask:
     """The end of it. What a condemned host would have scored is None."""
 
-    summary: EpisodeSummary
+    summary: EpisodeFinished
     host: TrainedHost
     test_accuracy: float | None
     host_parameters: int
@@ -261,8 +256,7 @@ def grow_case(
         tell(GrownEpoch(choice.action, choice.probability, host.report, known, host.added_parameters))
         if result.terminated[0]:
             break
-    host = episodes.host(0)
     assert isinstance(host, TrainedHost)
-    summary = episodes.summary(0, lost=False)
-    tested = None if summary.rolled_back is not None else accuracy_on_test(host, case)
+    summary = result.finished[0]
+    tested = None if summary.rolled_back is not None else accuracy_on_test(host)
     return GrownTask(summary, host, tested, host.host_parameters)

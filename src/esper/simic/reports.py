@@ -1,71 +1,56 @@
-"""What the trainer has in hand, as the events it emits. Pure functions; who listens is not known here."""
+"""A training round in numbers: what is collected, and the events made of it. Pure functions."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from esper.leyline import (
-    CAUSAL_TABLE,
-    ActionOutcome,
-    AnomalyRaised,
-    DecisionTaken,
-    EpisodeFinished,
-    LifecycleOp,
-    Place,
-    RoundFinished,
-    RunEvent,
-)
+from esper.leyline import AnomalyRaised, EpisodeFinished, LifecycleOp, RoundFinished, RunEvent
 from esper.simic.agent import Anomaly, PPOUpdateMetrics
-from esper.simic.env import EpisodeSummary
-
-# What a training run shows while it works; beside what it records, how far its preparation is.
+from esper.simic.env.episodes import StepResult
 
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """How many of the control curves that the first round waits for are trained."""
+    """How many of the baseline curves that the first round waits for are trained."""
 
     done: int
     total: int
 
 
 News = RunEvent | Preparing
+"""What a training run reports while it works: what it records, and how far its preparation is."""
 Progress = Callable[[News], None]
-
-
-# What is collected in one round, before it is learned from.
 
 
 @dataclass(slots=True)
 class BatchSummary:
     """The episodes that ended in a round, and what was done in it."""
 
-    episodes: list[EpisodeSummary] = field(default_factory=list)
-    operations: list[int] = field(default_factory=lambda: [0] * len(LifecycleOp))
-    """How often each LifecycleOp was chosen, over all envs."""
+    episodes: list[EpisodeFinished] = field(default_factory=list)
+    operations: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LifecycleOp.__members__, 0))
+    """LifecycleOp -> times it was executed, over all envs."""
 
     @property
     def mean_gain(self) -> float | None:
+        """Mean gain of the episodes that have one."""
         return mean_of_known(episode.gain for episode in self.episodes)
 
-    def count(self, actions: NDArray[np.int64], lost: NDArray[np.bool_]) -> None:
-        """The operations of one step, actions (env, head); a host that was lost executed nothing."""
-        for op in actions[~lost, 0].tolist():
-            self.operations[op] += 1
+    def add(self, result: StepResult) -> None:
+        """Count one step; a host that was lost executed nothing."""
+        for outcome, lost in zip(result.outcomes, result.lost, strict=True):
+            if not lost:
+                self.operations[outcome.executed.op.name] += 1
+        self.episodes += result.finished.values()
 
 
 def round_finished(
     round_number: int,
     metrics: PPOUpdateMetrics,
-    episodes: Sequence[EpisodeSummary],
+    batch: BatchSummary,
     *,
     env_steps: int,
     seconds: float,
     learning_rate: float,
-    operations: Sequence[int],
     reward_components: Mapping[str, float],
     host_seconds: float | None = None,
     seconds_by_part: Mapping[str, float] | None = None,
@@ -73,12 +58,10 @@ def round_finished(
 ) -> RoundFinished:
     """One round in numbers.
 
-    episodes    those that ended in the round
-    operations  how often each LifecycleOp was executed in it
-    reward_components  what `RewardTelemetry.take` gave at its end
-    host_seconds  of the seconds, those in which hosts were at work; None if nobody measured it
+    reward_components  what `RewardTelemetry.take` returned at its end
+    host_seconds       seconds in which hosts were at work; None if not measured
     """
-    whole = [episode for episode in episodes if not episode.lost]
+    whole = [episode for episode in batch.episodes if not episode.lost]
     return RoundFinished(
         round=round_number,
         env_steps=env_steps,
@@ -86,7 +69,7 @@ def round_finished(
         host_seconds=host_seconds,
         env_epochs_per_second=metrics.valid_steps / seconds if seconds > 0.0 else None,
         episodes=len(whole),
-        lost_episodes=len(episodes) - len(whole),
+        lost_episodes=len(batch.episodes) - len(whole),
         mean_return=mean_of_known(episode.episode_return for episode in whole),
         mean_gain=mean_of_known(episode.gain for episode in whole),
         mean_accuracy=mean_of_known(episode.validation_accuracy for episode in whole),
@@ -107,75 +90,15 @@ def round_finished(
         minibatches_skipped=metrics.minibatches_skipped,
         had_non_finite=metrics.ratio_has_numerical_issue or metrics.minibatches_skipped > 0,
         kl_stopped=metrics.kl_stopped,
-        operations=by_operation(operations),
+        operations=dict(batch.operations),
         reward_components=reward_components,
         seconds_by_part=seconds_by_part,
         peak_memory_bytes=peak_memory_bytes,
     )
 
 
-def episode_finished(summary: EpisodeSummary, place: Place) -> EpisodeFinished:
-    return EpisodeFinished(
-        round=_known(place.round),
-        env=_known(place.env),
-        episode=_known(place.episode),
-        case=summary.case,
-        host_seed=summary.host_seed,
-        epochs=summary.epochs,
-        utility=summary.utility,
-        gain=summary.gain,
-        validation_accuracy=summary.validation_accuracy,
-        control_accuracy=summary.control_accuracy,
-        validation_loss=summary.validation_loss,
-        added_parameters=summary.added_parameters,
-        episode_return=summary.episode_return,
-        operations=by_operation(summary.operations),
-        illegal_actions=summary.illegal_actions,
-        rolled_back=summary.rolled_back,
-        lost=summary.lost,
-    )
-
-
-def decision_taken(
-    outcome: ActionOutcome,
-    reward: float,
-    reward_components: Mapping[str, float],
-    *,
-    place: Place,
-    contribution: float | None,
-    value: float | None,
-    log_prob: float | None,
-    validation_accuracy: float | None,
-) -> DecisionTaken:
-    """What was executed, with only the choices that its operation uses."""
-    action, illegal = outcome.executed, outcome.illegal
-    used = CAUSAL_TABLE[action.op]
-    return DecisionTaken(
-        round=_known(place.round),
-        env=_known(place.env),
-        episode=_known(place.episode),
-        epoch=_known(place.epoch),
-        op=action.op,
-        slot=action.slot if "slot" in used else None,
-        blueprint=action.blueprint if "blueprint" in used else None,
-        style=action.style if "style" in used else None,
-        tempo=action.tempo if "tempo" in used else None,
-        alpha_target=action.alpha_target if "alpha_target" in used else None,
-        alpha_speed=action.alpha_speed if "alpha_speed" in used else None,
-        alpha_curve=action.alpha_curve if "alpha_curve" in used else None,
-        illegal=None
-        if illegal is None
-        else f"{illegal.head} {illegal.value}; legal: {', '.join(illegal.legal)}",
-        contribution=contribution,
-        value=value,
-        log_prob=log_prob,
-        reward=reward,
-        reward_components=reward_components,
-        validation_accuracy=validation_accuracy,
-    )
-
-
 def anomalies_raised(anomalies: Iterable[Anomaly], *, round_number: int) -> tuple[AnomalyRaised, ...]:
+    """What the detector found in a round's update, as events."""
     return tuple(
         AnomalyRaised(
             round=round_number,
@@ -187,20 +110,6 @@ def anomalies_raised(anomalies: Iterable[Anomaly], *, round_number: int) -> tupl
         )
         for anomaly in anomalies
     )
-
-
-def by_operation(counts: Sequence[int]) -> dict[str, int]:
-    """Counts in the order of LifecycleOp, by its names."""
-    if len(counts) != len(LifecycleOp):
-        raise ValueError(
-            f"counts has {len(counts)} entries; expected {len(LifecycleOp)}, one per LifecycleOp"
-        )
-    return {op.name: int(count) for op, count in zip(LifecycleOp, counts, strict=True)}
-
-
-def _known(number: int | None) -> int:
-    assert number is not None  # the loop knows where it is
-    return number
 
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:

@@ -43,9 +43,10 @@ class Stopwatch:
             self._seconds[path] = self._seconds.get(path, 0.0) + time.perf_counter() - began
             self._path = outer
 
-    def total(self, name: str) -> float:
-        """Seconds in parts of this name, wherever they are."""
-        return sum(seconds for path, seconds in self._seconds.items() if path.rpartition("/")[2] == name)
+    def since(self, before: Mapping[str, float]) -> dict[str, float]:
+        """Part -> seconds added to it since `seconds` was `before`, for parts that took any."""
+        added = {path: seconds - before.get(path, 0.0) for path, seconds in self._seconds.items()}
+        return {path: seconds for path, seconds in added.items() if seconds > 0.0}
 
     def tree(self) -> str:
         """A line a part, with its share of what it is in; those inside are set in."""
@@ -58,7 +59,9 @@ class Stopwatch:
         return "\n".join(lines)
 
 
-# How much memory this process has needed.
+def seconds_in(parts: Mapping[str, float], name: str) -> float:
+    """Seconds in parts of this name, whatever they are inside of."""
+    return sum(seconds for path, seconds in parts.items() if path.rpartition("/")[2] == name)
 
 
 _UNIT = 1 if sys.platform == "darwin" else 1024

@@ -49,8 +49,8 @@ def config(**changes: object) -> TrainingConfig:
 def recorded(rule: str, episodes: int, *, first: int = 0, num_envs: int = 8) -> Recording:
     envs = make_env("toy", num_envs, decisions=config().decisions).episodes
     wanted = [(case, 0) for case in toy_cases(episodes, first)]
-    recording, judged = record_episodes(RulePlayer(lambda _: rule_policy(rule)), envs, wanted)
-    assert [one.summary.case for one in judged] == [case for case, _ in wanted]
+    recording, played = record_episodes(RulePlayer(lambda _: rule_policy(rule)), envs, wanted)
+    assert [episode.case for episode in played] == [case for case, _ in wanted]
     return recording
 
 

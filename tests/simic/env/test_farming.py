@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from esper.kasmina import GrowthRules
-from esper.leyline import ActionSpec, LifecycleOp
-from esper.simic.env import EpisodeSummary, GrowthVectorEnv
+from esper.leyline import ActionSpec, EpisodeFinished, LifecycleOp
+from esper.simic.env import GrowthVectorEnv
 from esper.simic.reward import RewardConfig
 from esper.tolaria.worlds.toy import toy_case
 from growth_envs import encoded, toy_envs
@@ -30,12 +30,12 @@ def structural(envs: GrowthVectorEnv) -> list[ActionSpec]:
     ]
 
 
-def every_life(envs: GrowthVectorEnv) -> Iterator[tuple[list[LifecycleOp], list[float], EpisodeSummary]]:
+def every_life(envs: GrowthVectorEnv) -> Iterator[tuple[list[LifecycleOp], list[float], EpisodeFinished]]:
     """Every sequence of operations to the horizon, with its rewards and what it came to."""
 
     def search(
         state: dict[str, object], ops: list[LifecycleOp], rewards: list[float]
-    ) -> Iterator[tuple[list[LifecycleOp], list[float], EpisodeSummary]]:
+    ) -> Iterator[tuple[list[LifecycleOp], list[float], EpisodeFinished]]:
         envs.load_state_dict(state)
         for action in structural(envs):
             envs.load_state_dict(state)

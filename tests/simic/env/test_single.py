@@ -12,8 +12,8 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import FlattenObservation, RecordEpisodeStatistics, TimeLimit
 
 import esper.envs  # noqa: F401 # registers the ids
-from esper.leyline import HEAD_NAMES, ActionSpec, LifecycleOp
-from esper.simic.env import EpisodeSummary, GrowthEnv, make_env, make_single_env
+from esper.leyline import HEAD_NAMES, ActionSpec, EpisodeFinished, LifecycleOp
+from esper.simic.env import GrowthEnv, make_env, make_single_env
 from esper.tamiyo.actions import encode
 
 TOY = "esper/Growth-toy-v0"
@@ -82,7 +82,7 @@ def test_illegal_is_a_wait_that_is_told_and_counted() -> None:
     while not terminated:
         _, _, terminated, _, info = env.step(illegal)
         assert (info["illegal"].head, info["illegal"].value) == ("op", "FOSSILIZE")
-    assert isinstance(info["summary"], EpisodeSummary)
+    assert isinstance(info["summary"], EpisodeFinished)
     assert info["summary"].illegal_actions == info["summary"].epochs == 20
     with pytest.raises(RuntimeError, match="the episode is over"):
         env.step(illegal)

@@ -22,6 +22,7 @@ from esper.leyline import (
     Baselines,
     Beginning,
     DecisionSettings,
+    EpisodeFinished,
     HostProtocol,
     HostsLost,
     HostState,
@@ -66,39 +67,6 @@ class IllegalActionError(ValueError):
         return type(self), (self.env_idx, self.choice)
 
 
-# What an episode came to.
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeSummary:
-    """One finished episode. What was lost or not measured is None."""
-
-    case: str
-    host_seed: int
-    epochs: int
-    utility: float | None
-    """Of the settled model: validation score minus rent. None of a lost or condemned host."""
-    gain: float | None
-    """Utility minus that of the wait-only control; None without one."""
-    validation_accuracy: float | None
-    control_accuracy: float | None
-    """Of the wait-only control at the same epoch; None without one."""
-    validation_loss: float | None
-    added_parameters: int | None
-    episode_return: float
-    """Sum of rewards, not discounted."""
-    operations: tuple[int, ...]
-    """How often each LifecycleOp was executed."""
-    illegal_actions: int
-    rolled_back: str | None
-    """Why the governor ended it."""
-    lost: bool
-    """Its worker died: there is no final state, and its steps are not to be learned from."""
-
-
-# The running episode of one environment: what must be remembered between steps besides host and observer.
-
-
 _GENERATOR_TAG = 0xCA5E
 """Names the stream that draws cases and host seeds: no other generator of the same seed shares it."""
 
@@ -110,11 +78,16 @@ def case_generator(seed: int) -> np.random.Generator:
 
 @dataclass(slots=True)
 class Episode:
+    """What must be remembered of one running episode between steps, besides host and observer."""
+
+    number: int
+    """Episodes that this env has finished since it was seeded."""
     case: str
     host_seed: int
     control: BaselineCurve | None
     """None when the reward does not subtract one."""
     epoch: int = 0
+    """Epochs trained."""
     operations: list[int] = field(default_factory=lambda: [0] * len(LifecycleOp))
     illegal_actions: int = 0
     episode_return: float = 0.0
@@ -122,6 +95,7 @@ class Episode:
     def state_dict(self) -> dict[str, object]:
         control = self.control
         return {
+            "number": self.number,
             "case": self.case,
             "host_seed": self.host_seed,
             "control": None if control is None else [list(control.accuracies), list(control.losses)],
@@ -149,7 +123,7 @@ Flags = NDArray[np.bool_]
 Observation = dict[str, NDArray[np.float32]]
 WAIT = ActionSpec()
 WAITED = ActionOutcome(WAIT, WAIT)
-STATE_VERSION = 2
+STATE_VERSION = 3
 HOSTS, CONTROLS = "hosts", "controls"
 """Parts of the time: hosts begin, train, are validated and settled; control curves are looked up, or trained."""
 ANY_HOST_SEED = 2**31
@@ -158,16 +132,25 @@ ANY_HOST_SEED = 2**31
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What came of one step in every env, before any reset."""
+    """What came of one step, before any env begins a new episode. Arrays and tuples have an entry for each env."""
 
     components: RewardComponents
     terminated: Flags
     lost: Flags
     """The worker died; the step is not to be learned from, and the episode is over."""
     outcomes: tuple[ActionOutcome, ...]
+    episodes: tuple[int, ...]
+    """Number of the episode that the step was in, from 0."""
+    epochs: tuple[int, ...]
+    """Number of the epoch that the step trained, from 1."""
+    accuracies: tuple[float | None, ...]
+    """Validation accuracy after the step, 0..1; None if unknown, or if the host was lost or condemned."""
+    finished: Mapping[int, EpisodeFinished]
+    """The episodes that ended, by env."""
 
     @property
     def ended(self) -> Flags:
+        """(env,) whether the episode is over."""
         ended: Flags = self.terminated | self.lost
         return ended
 
@@ -215,6 +198,7 @@ class Episodes:
         self._observer = Observer(space, num_envs, decisions=decisions)
         self._episodes: list[Episode | None] = [None] * num_envs
         self._generators: list[np.random.Generator | None] = [None] * num_envs
+        self._begun = [0] * num_envs  # episodes, since the env was seeded
         self._now = Standings.unknown(num_envs)
         self._host_parameters = np.full(num_envs, np.nan)
         self._untrained_loss = np.full(num_envs, np.nan)
@@ -224,6 +208,7 @@ class Episodes:
     def seed(self, env_idx: int, seed: int) -> None:
         """Decide what this env's episodes will be, from the next one on."""
         self._generators[env_idx] = case_generator(seed)
+        self._begun[env_idx] = 0
 
     def begin(self, env_idx: int, *, case: str | None = None, host_seed: int | None = None) -> None:
         """A new episode, of a drawn case and host seed unless they are given."""
@@ -257,7 +242,8 @@ class Episodes:
             self._begin_hosts(beginnings)
         for (env_idx, case, host_seed), control in zip(beginnings, controls, strict=True):
             host = self.world.host(env_idx)
-            self._episodes[env_idx] = Episode(case, host_seed, control)
+            self._episodes[env_idx] = Episode(self._begun[env_idx], case, host_seed, control)
+            self._begun[env_idx] += 1
             self._host_parameters[env_idx] = host.host_parameters
             self._untrained_loss[env_idx] = host.report.validation_loss
             self._stand(env_idx, host, self._now)
@@ -320,14 +306,13 @@ class Episodes:
     # Stepping
 
     def step(self, actions: Actions) -> StepResult:
+        """Execute one action (env, head) in every env, train an epoch, and settle what reaches the horizon."""
         outcomes = self._decode(actions)
+        running = [self.episode(env_idx) for env_idx in range(self.num_envs)]
+        epochs = tuple(episode.epoch + 1 for episode in running)
         settling = Settling(self.reward.rent, self.settle)
         steps = [
-            HostStep(
-                env_idx,
-                outcome.executed,
-                settling if self.episode(env_idx).epoch + 1 == self.horizon else None,
-            )
+            HostStep(env_idx, outcome.executed, settling if epochs[env_idx] == self.horizon else None)
             for env_idx, outcome in enumerate(outcomes)
         ]
         lost = np.zeros(self.num_envs, dtype=np.bool_)
@@ -339,7 +324,7 @@ class Episodes:
         rolled_back = np.zeros(self.num_envs, dtype=np.bool_)
         at_horizon = np.zeros(self.num_envs, dtype=np.bool_)
         for env_idx in map(int, np.flatnonzero(~lost)):
-            episode = self.episode(env_idx)
+            episode = running[env_idx]
             episode.epoch += 1
             episode.operations[outcomes[env_idx].executed.op] += 1
             rolled_back[env_idx] = self.world.host(env_idx).report.rolled_back is not None
@@ -357,12 +342,29 @@ class Episodes:
         components.values[:, lost] = 0.0
         self.telemetry.add(components, ~lost)
         self._now = after
-        for env_idx, reward in enumerate(components.total.tolist()):
-            self.episode(env_idx).episode_return += reward
-        return StepResult(components, terminated, lost, outcomes)
+        for episode, reward in zip(running, components.total.tolist(), strict=True):
+            episode.episode_return += reward
+        reports = [self.world.host(env_idx).report for env_idx in range(self.num_envs)]
+        condemned = lost | rolled_back
+        return StepResult(
+            components,
+            terminated,
+            lost,
+            outcomes,
+            episodes=tuple(episode.number for episode in running),
+            epochs=epochs,
+            accuracies=tuple(
+                None if gone else report.validation_accuracy
+                for gone, report in zip(condemned, reports, strict=True)
+            ),
+            finished={
+                env_idx: self._finished(env_idx, lost=bool(lost[env_idx]))
+                for env_idx in map(int, np.flatnonzero(terminated | lost))
+            },
+        )
 
-    def summary(self, env_idx: int, *, lost: bool) -> EpisodeSummary:
-        """Of an episode that has ended."""
+    def _finished(self, env_idx: int, *, lost: bool) -> EpisodeFinished:
+        """The episode that has just ended; its round is for the training loop to fill in."""
         episode, host = self.episode(env_idx), self.world.host(env_idx)
         report = host.report
         kept = not lost and report.rolled_back is None
@@ -373,7 +375,10 @@ class Episodes:
             utility = score + rent
             if episode.control is not None:
                 gain, control_accuracy = utility + baseline, episode.control.accuracies[episode.epoch]
-        return EpisodeSummary(
+        return EpisodeFinished(
+            round=None,
+            env=env_idx,
+            episode=episode.number,
             case=episode.case,
             host_seed=episode.host_seed,
             epochs=episode.epoch,
@@ -384,7 +389,7 @@ class Episodes:
             validation_loss=report.validation_loss if kept else None,
             added_parameters=host.added_parameters if kept else None,
             episode_return=episode.episode_return,
-            operations=tuple(episode.operations),
+            operations={op.name: count for op, count in zip(LifecycleOp, episode.operations, strict=True)},
             illegal_actions=episode.illegal_actions,
             rolled_back=None if lost else report.rolled_back,
             lost=lost,
@@ -444,7 +449,8 @@ class Episodes:
             self._generators[env_idx] = rng
         host = self.world.host(env_idx)
         self._observer.load_state_dict(env_idx, host, observer)
-        self._episodes[env_idx] = Episode.from_state(episode)
+        restored = self._episodes[env_idx] = Episode.from_state(episode)
+        self._begun[env_idx] = restored.number + 1
         self._host_parameters[env_idx] = host.host_parameters
         self._untrained_loss[env_idx] = untrained
         self._stand(env_idx, host, self._now)

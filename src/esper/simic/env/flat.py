@@ -112,6 +112,11 @@ class FlatVectorEnv(VectorEnv[Flat, Actions, NDArray[Any]]):
             info["final_obs"][env_idx] = _flatten(info["final_obs"][env_idx])
         return self._observation(), reward, terminated, truncated, info
 
+    def load_state_dict(self, state: Mapping[str, object]) -> tuple[Flat, dict[str, Any]]:
+        """Go on from a `GrowthVectorEnv`'s saved state; returns what `reset` or `step` had returned there."""
+        _, info = self.envs.load_state_dict(state)
+        return self._observation(), info
+
     def render(self) -> Any:
         return self.envs.render()
 

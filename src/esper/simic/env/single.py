@@ -23,7 +23,7 @@ class GrowthEnv(gym.Env[Observation, Actions]):
     """One host, grown by one action a step: `GrowthVectorEnv` with one env and without autoreset.
 
     Illegal actions are WAITs by default, told in `info["illegal"]`, since other libraries sample without masks.
-    The last step's `info["summary"]` is an `EpisodeSummary`, `info["reward"]` has the reward's components.
+    The last step's `info["summary"]` is an `EpisodeFinished`, `info["reward"]` has the reward's components.
     """
 
     metadata = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # noqa: RUF012
@@ -83,7 +83,7 @@ class GrowthEnv(gym.Env[Observation, Actions]):
             info["illegal"] = illegal
         self._over = bool(result.ended[0])
         if self._over:
-            info["summary"] = self.episodes.summary(0, lost=lost)
+            info["summary"] = result.finished[0]
         reward = float(result.components.total[0])
         return self._observation(), reward, bool(result.terminated[0]), lost, info
 

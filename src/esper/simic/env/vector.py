@@ -9,7 +9,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.leyline import ActionSpec, Baselines, DecisionSettings, Settle, Situation, World
+from esper.leyline import ActionSpec, Baselines, DecisionSettings, Settle, Situation, SlotReading, World
 from esper.simic.env.cases import CaseSource, as_source
 from esper.simic.env.episodes import (
     ANY_HOST_SEED,
@@ -22,6 +22,7 @@ from esper.simic.env.episodes import (
 from esper.simic.env.rendering import RENDER_MODES, Frame, render_host, require_render_mode
 from esper.simic.env.spaces import Actions, action_space, observation_space
 from esper.simic.reward import RewardConfig, RewardTelemetry
+from esper.simic.timing import Stopwatch
 from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.layout import ActionLayout
 
@@ -38,7 +39,7 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
     A step applies the operation, ticks, trains one epoch, validates, governs, rewards, observes. The horizon
     terminates, with the settled model; so does a rollback by the governor. An env that ended is begun anew in
     the same step: `info["final_obs"]` and `info["final_info"]` tell of the end, whose "summary" is an
-    `EpisodeSummary`. `info["action_mask"]` (env, width) is the flat mask to act under next.
+    `EpisodeFinished`. `info["action_mask"]` (env, width) is the flat mask to act under next.
     An episode whose worker died is truncated with `info["lost"]`: its steps are not to be learned from.
 
     cases       a suite to draw from, or cases; each env draws with a generator of its own
@@ -119,8 +120,8 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
             last = self.episodes.observe()
             for env_idx in map(int, np.flatnonzero(ended)):
                 final = {name: part[env_idx].copy() for name, part in last.items()}
-                summary = self.episodes.summary(env_idx, lost=bool(result.lost[env_idx]))
-                info = self._add_info(info, {"final_obs": final, "final_info": {"summary": summary}}, env_idx)
+                ended_with = {"final_obs": final, "final_info": {"summary": result.finished[env_idx]}}
+                info = self._add_info(info, ended_with, env_idx)
             self.episodes.begin_many([self.episodes.draw(int(env_idx)) for env_idx in np.flatnonzero(ended)])
         for env_idx, outcome in enumerate(result.outcomes):
             if outcome.illegal is not None:
@@ -158,6 +159,16 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
         return self._last_step
 
     @property
+    def stopwatch(self) -> Stopwatch:
+        """Seconds spent in the parts of a step; a training loop adds its own parts."""
+        return self.episodes.stopwatch
+
+    @property
+    def horizon(self) -> int:
+        """Epochs of an episode."""
+        return self.episodes.horizon
+
+    @property
     def telemetry(self) -> RewardTelemetry:
         """Components of the reward, averaged on demand."""
         return self.episodes.telemetry
@@ -166,6 +177,11 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
     def flat_observation(self) -> Tensor:
         """(env, feature): the current observation, host | slots | blueprints, in memory that `step` overwrites."""
         return self.episodes.observer.flat
+
+    def slot_readings(self) -> tuple[Mapping[str, SlotReading], ...]:
+        """Of every env: slot -> its numbers now."""
+        hosts = [self.episodes.host(env_idx) for env_idx in range(self.num_envs)]
+        return tuple(dict(zip(host.slot_config.slot_ids, host.readings(), strict=True)) for host in hosts)
 
     def action_masks(self) -> NDArray[np.bool_]:
         """(env, layout.width), True where legal."""
