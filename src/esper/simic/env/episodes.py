@@ -321,20 +321,16 @@ class Episodes:
                 self.world.step_many(steps)
         except HostsLost as loss:
             lost[list(loss.host_idxs)] = True
-        rolled_back = np.zeros(self.num_envs, dtype=np.bool_)
-        at_horizon = np.zeros(self.num_envs, dtype=np.bool_)
-        for env_idx in map(int, np.flatnonzero(~lost)):
-            episode = running[env_idx]
-            episode.epoch += 1
-            episode.operations[outcomes[env_idx].executed.op] += 1
-            rolled_back[env_idx] = self.world.host(env_idx).report.rolled_back is not None
-            at_horizon[env_idx] = episode.epoch == self.horizon and not rolled_back[env_idx]
-        terminated = (at_horizon | rolled_back) & ~lost
+        rolled_back, terminated = np.zeros_like(lost), np.zeros_like(lost)
         before, after = self._now, self._now.copy()
         for env_idx in map(int, np.flatnonzero(~lost)):
-            host = self.world.host(env_idx)
+            episode, host, op = running[env_idx], self.world.host(env_idx), outcomes[env_idx].executed.op
+            episode.epoch += 1
+            episode.operations[op] += 1
+            rolled_back[env_idx] = host.report.rolled_back is not None
+            terminated[env_idx] = rolled_back[env_idx] or episode.epoch == self.horizon
             self._stand(env_idx, host, after)
-            self._observer.record(env_idx, host, outcomes[env_idx].executed.op)
+            self._observer.record(env_idx, host, op)
         components = compute_rewards(
             self.reward,
             RewardInputs(before, after, self._host_parameters, self._untrained_loss, terminated, rolled_back),

@@ -1,6 +1,6 @@
 """Growth as one vector, and as one Discrete choice: for learners that know nothing else."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
