@@ -1,41 +1,29 @@
 """Simic: selection. Rewards, environments, PPO, rollouts and the trainer.
 
-What people look for here but lives beneath: the gradient collector (tolaria) and the heads' typed dicts (leyline).
-Names are loaded on first use, so that settings can be read and checked before torch is imported.
+Names are loaded on first use, so that settings can be read and checked before torch is imported. The gradient
+collector lives in kasmina and the typed dicts of the heads in leyline; both can be imported from here too.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from esper.kasmina.gradients import SeedGradientCollector, materialize_grad_stats
-    from esper.leyline import ActionDict, HeadEntropies, HeadLogProbs
-    from esper.simic.config.training_config import TrainingConfig
+    from esper.kasmina.gradients import SeedGradientCollector as SeedGradientCollector
+    from esper.kasmina.gradients import materialize_grad_stats as materialize_grad_stats
+    from esper.leyline import ActionDict as ActionDict
+    from esper.leyline import HeadEntropies as HeadEntropies
+    from esper.leyline import HeadLogProbs as HeadLogProbs
+    from esper.simic.config.training_config import TrainingConfig as TrainingConfig
 
 _HOMES = {
-    "ActionDict": "esper.leyline",
-    "HeadEntropies": "esper.leyline",
-    "HeadLogProbs": "esper.leyline",
-    "SeedGradientCollector": "esper.kasmina.gradients",
-    "TrainingConfig": "esper.simic.config.training_config",
-    "materialize_grad_stats": "esper.kasmina.gradients",
+    "esper.kasmina.gradients": ("SeedGradientCollector", "materialize_grad_stats"),
+    "esper.leyline": ("ActionDict", "HeadEntropies", "HeadLogProbs"),
+    "esper.simic.config.training_config": ("TrainingConfig",),
 }
-
-__all__ = [
-    "ActionDict",
-    "HeadEntropies",
-    "HeadLogProbs",
-    "SeedGradientCollector",
-    "TrainingConfig",
-    "materialize_grad_stats",
-]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'esper.simic' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'esper.simic' has no attribute {name!r}")

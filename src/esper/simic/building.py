@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from esper.leyline import HostLog, HostSinks
+from esper.leyline import HostLog
 from esper.simic.agent import AnomalyDetector, PPOAgent
 from esper.simic.config.errors import ConfigError, nearest
 from esper.simic.config.training_config import TrainingConfig
@@ -25,25 +25,29 @@ _SELECTION_HOSTS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Everything a trainer moves."""
+    """What a trainer works with."""
 
     envs: GrowthVectorEnv
     agent: PPOAgent
     pool: CasePool
+    """The instances and host seeds that are trained on."""
     setting: Setting
     host_log: HostLog | None
-    """What happens to hosts, for whoever steps them to take; None if nobody wants to know."""
+    """What happens to hosts, to be taken after each step; None if it is not recorded."""
 
 
 def build(config: TrainingConfig, *, failure_checkpoint: Path | None = None) -> Training:
-    """`failure_checkpoint` is where the agent saves itself before it gives up."""
+    """Environments and agent of a config; the agent saves itself to `failure_checkpoint` before it gives up."""
     host_log = HostLog() if config.tells_everything else None
-    setting = _setting(
-        config,
+    setting = make_world(
         config.suite,
         config.num_envs,
+        device=config.device,
         workers=config.workers,
+        horizon=config.horizon,
+        governor=config.governor(),
         events=None if host_log is None else host_log.sink,
+        worker_timeout=config.worker_timeout,
     )
     with setting.closed_on_failure():
         require_menu(config, setting.space)
@@ -79,11 +83,9 @@ def require_menu(config: TrainingConfig, space: GrowthSpace) -> None:
 def build_agent(
     config: TrainingConfig, envs: GrowthVectorEnv, failure_checkpoint: Path | None = None
 ) -> PPOAgent:
-    policy = GrowthPolicy(
-        envs.space,
-        hidden_size=config.hidden_size,
-        generator=torch.Generator().manual_seed(config.seed),
-    )
+    """A new agent for these environments."""
+    generator = torch.Generator().manual_seed(config.seed)
+    policy = GrowthPolicy(envs.space, hidden_size=config.hidden_size, generator=generator)
     policy.begin_leaning(config.initial_op_logits)
     policy = policy.to(config.device)
     policy.exploration_floor = config.exploration_floor
@@ -102,12 +104,12 @@ def build_agent(
 def prepare_baselines(
     training: Training,
     config: TrainingConfig,
-    tell: Callable[[Preparing], None] = lambda _: None,
+    progress: Callable[[Preparing], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Preparing | None:
-    """Compute the control curves that will be needed and are not on disk yet, until `stop` says so.
+    """Train the baselines that will be needed and are not on disk yet, until `stop` returns True.
 
-    Returns how many of how many were made; None if none was missing.
+    Returns how many of how many were trained; None if none was missing.
     """
     controls = training.setting.controls
     if not config.reward_control_variate or not isinstance(controls, BaselineCurves):
@@ -117,7 +119,7 @@ def prepare_baselines(
     def count(done: int, total: int) -> None:
         nonlocal latest
         latest = Preparing(done, total)
-        tell(latest)
+        progress(latest)
 
     wanted = list(training.pool.pairs())
     if config.eval_every:
@@ -127,7 +129,7 @@ def prepare_baselines(
 
 
 def selection_cases(training: Training, episodes: int) -> list[tuple[str, int]]:
-    """(case, host seed) that the best checkpoint is chosen by: cases of the pool, hosts that are not trained on."""
+    """(case, host seed) that the best checkpoint is selected by: cases of the pool, hosts not trained on."""
     cases = training.pool.cases
     return [(cases[index % len(cases)], _SELECTION_HOSTS + index) for index in range(episodes)]
 
@@ -136,7 +138,13 @@ def evaluation_episodes(
     training: Training, config: TrainingConfig, num_envs: int, *, suite: str | None = None
 ) -> Episodes:
     """Episodes to judge in, as they are trained in; of another suite with its own horizon and rent."""
-    setting = _setting(config, suite or config.suite, num_envs)
+    setting = make_world(
+        suite or config.suite,
+        num_envs,
+        device=config.device,
+        horizon=config.horizon,
+        governor=config.governor(),
+    )
     return Episodes(
         setting.world,
         training.envs.space,
@@ -148,24 +156,4 @@ def evaluation_episodes(
         on_illegal="noop",
         settle=config.settle,
         decisions=config.decisions,
-    )
-
-
-def _setting(
-    config: TrainingConfig,
-    suite: str,
-    num_envs: int,
-    *,
-    workers: int = 0,
-    events: HostSinks | None = None,
-) -> Setting:
-    return make_world(
-        suite,
-        num_envs,
-        device=config.device,
-        workers=workers,
-        horizon=config.horizon,
-        governor=config.governor(),
-        events=events,
-        worker_timeout=config.worker_timeout,
     )

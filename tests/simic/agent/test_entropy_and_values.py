@@ -1,13 +1,20 @@
 """B6: the adaptive entropy floor. B7: value diagnostics."""
 
 import math
+from dataclasses import fields
 
 import pytest
 import torch
 
 from esper.simic.agent import PPOConfig
 from esper.simic.agent.losses import entropy_coefficient, entropy_floor, legal_counts
-from esper.simic.agent.value_metrics import ValueDiagnostics, explained_variance, normalized_rmse
+from esper.simic.agent.types import ValueDiagnostics
+from esper.simic.agent.update_metrics import (
+    explained_variance,
+    normalized_rmse,
+    pack_value_diagnostics,
+    unpack_value_diagnostics,
+)
 
 ADAPTIVE = PPOConfig(
     entropy_coef=0.05, entropy_coef_min=0.01, entropy_anneal_steps=10, adaptive_entropy_floor=True
@@ -80,17 +87,17 @@ def test_constant_returns_are_flagged_and_unknown() -> None:
 
 def test_diagnostics_come_from_one_vector() -> None:
     values, returns = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 2.0, 5.0])
-    packed = ValueDiagnostics.pack(values.bfloat16(), returns, torch.tensor(0.5), torch.tensor(0.05))
+    packed = pack_value_diagnostics(values.bfloat16(), returns, torch.tensor(0.5), torch.tensor(0.05))
     assert packed.dtype == torch.float32
-    result = ValueDiagnostics.unpack(packed.tolist())
-    assert len(packed) == ValueDiagnostics.SIZE
+    result = unpack_value_diagnostics(packed.tolist())
+    assert len(packed) == len(fields(ValueDiagnostics))
     assert (result.value_pred_mean, result.return_min, result.return_max) == (2.0, 2.0, 5.0)
     assert result.value_mse_before == pytest.approx(5 / 3)
     assert result.advantage_mean_prenorm == 0.5
     assert result.advantage_std_prenorm == pytest.approx(0.05)
     assert result.explained_variance == pytest.approx(1 - (2 / 3) / 2, abs=1e-5)  # errors 1, 0, 2
-    unknown = ValueDiagnostics.unpack(
-        ValueDiagnostics.pack(values, torch.ones(3), torch.tensor(0.0), torch.tensor(1.0)).tolist()
+    unknown = unpack_value_diagnostics(
+        pack_value_diagnostics(values, torch.ones(3), torch.tensor(0.0), torch.tensor(1.0)).tolist()
     )
     assert unknown.explained_variance is None
     assert unknown.value_nrmse is None

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from esper.leyline import CAUSAL_TABLE, HEAD_NAMES
+from esper.simic.agent.losses import require_same_shape
 from esper.tamiyo import CausalTable, relevance_table
 
 
@@ -29,17 +30,9 @@ def compute_gae(
     in, at the end of a row that of the state after it. A is 0 beyond the row. Returns (advantages, returns).
     (Schulman et al., 2016, eq. 16.)
     """
-    shape = r_t.shape
-    for name, tensor in (
-        ("v_t", v_t),
-        ("v_tp1", v_tp1),
-        ("terminated", terminated),
-        ("truncated", truncated),
-    ):
-        if tensor.shape != shape or r_t.dim() != 2:
-            raise ValueError(
-                f"{name} has shape {tuple(tensor.shape)}, r_t {tuple(shape)}; expected (env, step)"
-            )
+    if r_t.dim() != 2:
+        raise ValueError(f"r_t has shape {tuple(r_t.shape)}; expected (env, step)")
+    require_same_shape(r_t=r_t, v_t=v_t, v_tp1=v_tp1, terminated=terminated, truncated=truncated)
     alive = (~terminated).to(r_t.dtype)
     delta = r_t + gamma * alive * v_tp1 - v_t
     # At a terminal the product may be 0 * NaN: a value that does not exist must not matter.

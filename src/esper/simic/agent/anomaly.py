@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 
 from pydantic.dataclasses import dataclass as checked_dataclass
 
@@ -20,14 +19,12 @@ class AnomalyKind(StrEnum):
     NUMERICAL_INSTABILITY = "numerical_instability"
 
 
-ADVICE: Mapping[AnomalyKind, str] = MappingProxyType(
-    {
-        AnomalyKind.RATIO_EXPLOSION: "Lower the learning rate, the epochs per update or target_kl.",
-        AnomalyKind.RATIO_COLLAPSE: "Raise entropy_coef or anneal it later; lower the learning rate.",
-        AnomalyKind.VALUE_COLLAPSE: "Look at the rewards' scale; raise value_coef or the steps per rollout.",
-        AnomalyKind.NUMERICAL_INSTABILITY: "Lower the learning rate; in bf16 try fp32; look for NaN in the input.",
-    }
-)
+ADVICE: Mapping[AnomalyKind, str] = {
+    AnomalyKind.RATIO_EXPLOSION: "Lower the learning rate, the epochs per update or target_kl.",
+    AnomalyKind.RATIO_COLLAPSE: "Raise entropy_coef or anneal it later; lower the learning rate.",
+    AnomalyKind.VALUE_COLLAPSE: "Look at the rewards' scale; raise value_coef or the steps per rollout.",
+    AnomalyKind.NUMERICAL_INSTABILITY: "Lower the learning rate; in bf16 try fp32; look for NaN in the input.",
+}
 """What to do about each, the likeliest first."""
 
 

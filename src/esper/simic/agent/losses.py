@@ -9,15 +9,19 @@ MAX_FLOOR_SCALE = 3.0
 """How many times `entropy_coef_min` the adaptive floor may be."""
 
 
+def require_same_shape(**tensors: Tensor) -> None:
+    """Raise ValueError unless all have one shape: broadcasting would hide a mistake."""
+    if len({tensor.shape for tensor in tensors.values()}) > 1:
+        shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+        raise ValueError(f"the shapes of {shapes} differ")
+
+
 def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, clip_ratio: float) -> Tensor:
     """L = -min(rho A, clip(rho, 1 - eps, 1 + eps) A) with rho = exp(log_ratio), elementwise.
 
     (Schulman et al., 2017, eq. 7.) An element with A = 0 has no loss and no gradient.
     """
-    if log_ratio.shape != advantages.shape:
-        raise ValueError(
-            f"log_ratio {tuple(log_ratio.shape)} and advantages {tuple(advantages.shape)} differ"
-        )
+    require_same_shape(log_ratio=log_ratio, advantages=advantages)
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1.0 - clip_ratio, 1.0 + clip_ratio)
     return -torch.minimum(ratio * advantages, clipped * advantages)
@@ -25,18 +29,13 @@ def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, clip_ratio: float) 
 
 def value_loss(values: Tensor, targets: Tensor) -> Tensor:
     """L = (V - R)^2 / 2, elementwise."""
-    if values.shape != targets.shape:
-        raise ValueError(f"values {tuple(values.shape)} and targets {tuple(targets.shape)} differ")
+    require_same_shape(values=values, targets=targets)
     return 0.5 * (values - targets).square()
 
 
 def clipped_value_loss(values: Tensor, old_values: Tensor, targets: Tensor, value_clip: float) -> Tensor:
     """L = max((V - R)^2, (V_old + clip(V - V_old, -c, c) - R)^2) / 2, elementwise: the pessimistic form."""
-    if not values.shape == old_values.shape == targets.shape:
-        raise ValueError(
-            f"values {tuple(values.shape)}, old_values {tuple(old_values.shape)} and "
-            f"targets {tuple(targets.shape)} differ"
-        )
+    require_same_shape(values=values, old_values=old_values, targets=targets)
     held = old_values + (values - old_values).clamp(-value_clip, value_clip)
     return torch.maximum(value_loss(values, targets), value_loss(held, targets))
 

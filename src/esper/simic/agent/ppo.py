@@ -321,11 +321,21 @@ class PPOAgent:
 
     def _checkpoint(self) -> dict[str, Any]:
         """All that `save` writes; `extra` is empty."""
+        plain = unwrap(self.policy)
+        layout, slots = plain.layout, plain.layout.slot_config
         return {
             "version": CHECKPOINT_VERSION,
-            "layout": self._layout_record(),
+            "layout": {
+                "slot_ids": None if slots is None else list(slots.slot_ids),
+                "head_names": list(layout.names),
+                "head_sizes": list(layout.sizes),
+                "parents": dict(layout.parents),
+                "relevance": layout.relevance.tolist(),
+                "exploration_floor": plain.exploration_floor,
+                "num_envs": self.num_envs,
+            },
             "config": asdict(self.config),
-            "policy": unwrap(self.policy).state_dict(),
+            "policy": plain.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "reward_normalizer": self.reward_normalizer.state_dict(),
             "observation_stats": self.observation_stats.state_dict(),
@@ -402,20 +412,6 @@ class PPOAgent:
             f"{self.non_finite_in_a_row} updates in a row had NaN or Inf in ratios, loss or gradient norm "
             f"and were not applied; {where}. Look at observations and rewards first, then lower lr"
         )
-
-    def _layout_record(self) -> dict[str, object]:
-        plain = unwrap(self.policy)
-        layout = plain.layout
-        slots = layout.slot_config
-        return {
-            "slot_ids": None if slots is None else list(slots.slot_ids),
-            "head_names": list(layout.names),
-            "head_sizes": list(layout.sizes),
-            "parents": dict(layout.parents),
-            "relevance": layout.relevance.tolist(),
-            "exploration_floor": plain.exploration_floor,
-            "num_envs": self.num_envs,
-        }
 
 
 def recurrent_epochs(config: PPOConfig) -> int:

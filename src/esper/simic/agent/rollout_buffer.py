@@ -236,18 +236,18 @@ class TamiyoRolloutBuffer:
         if t == 0:
             self.initial_hidden.copy_(state.hidden.detach())
         # One multi-tensor copy: a Python assignment per array would cost more than the copies.
-        torch._foreach_copy_(
-            [array[:, t] for array in self._step_arrays()],
-            [
-                decision.observation,
-                decision.mask,
-                decision.action,
-                decision.logits,
-                decision.value,
-                outcome.reward,
-                *((state.previous_action, state.previous_reward) if self.stores_previous else ()),
-            ],
-        )
+        writes = [
+            (self.observation, decision.observation),
+            (self.mask, decision.mask),
+            (self.action, decision.action),
+            (self.logits, decision.logits),
+            (self.value, decision.value),
+            (self.reward, outcome.reward),
+        ]
+        if self.stores_previous:
+            writes.append((self.previous_action, state.previous_action))
+            writes.append((self.previous_reward, state.previous_reward))
+        torch._foreach_copy_([array[:, t] for array, _ in writes], [written for _, written in writes])
         if outcome.truncation_value is not None:
             self.truncation_value[:, t] = outcome.truncation_value
         elif outcome.truncated.any():
@@ -257,11 +257,6 @@ class TamiyoRolloutBuffer:
         self.truncated[:, t] = outcome.truncated
         self.valid[:, t] = outcome.valid
         self.step += 1
-
-    def _step_arrays(self) -> list[Tensor]:
-        """What `add` writes at every step, in its order."""
-        arrays = [self.observation, self.mask, self.action, self.logits, self.value, self.reward]
-        return [*arrays, self.previous_action, self.previous_reward] if self.stores_previous else arrays
 
     def drop_episode(self, env: int) -> int:
         """Invalidate the running episode of one env (its worker was lost); returns its number of steps."""

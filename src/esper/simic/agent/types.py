@@ -1,10 +1,9 @@
-"""What the learner hands out, typed."""
+"""What an update returns, typed."""
 
 from dataclasses import dataclass
 
 from esper.leyline import ActionDict, HeadEntropies, HeadLogProbs
 from esper.simic.agent.anomaly import Anomaly
-from esper.simic.agent.value_metrics import ValueDiagnostics
 
 __all__ = [
     "ActionDict",
@@ -13,6 +12,7 @@ __all__ = [
     "HeadLogProbs",
     "PPOUpdateMetrics",
     "RatioBreakdown",
+    "ValueDiagnostics",
 ]
 
 
@@ -36,6 +36,24 @@ class RatioBreakdown:
     inf: int
     heads: tuple[str, ...]
     """The heads in which it was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueDiagnostics:
+    """Values, returns and advantages of a rollout as they were before the update. Unknown is None."""
+
+    value_pred_mean: float
+    value_pred_std: float
+    return_mean: float
+    return_std: float
+    return_min: float
+    return_max: float
+    value_mse_before: float
+    advantage_mean_prenorm: float
+    advantage_std_prenorm: float
+    explained_variance: float | None
+    explained_variance_low_return_variance: bool
+    value_nrmse: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Measuring an update on the device, and reading it all with one transfer."""
 
+import math
 from dataclasses import dataclass
 from typing import cast
 
@@ -10,10 +11,12 @@ from torch import Tensor
 from esper.leyline import HEAD_NAMES, HeadEntropies
 from esper.simic.agent.losses import entropy_coefficient, legal_counts
 from esper.simic.agent.rollout_buffer import Rollout
-from esper.simic.agent.types import GradientStats, PPOUpdateMetrics, RatioBreakdown
-from esper.simic.agent.value_metrics import ValueDiagnostics
+from esper.simic.agent.types import GradientStats, PPOUpdateMetrics, RatioBreakdown, ValueDiagnostics
 from esper.simic.config.ppo import PPOConfig
 from esper.tamiyo import ActionLayout, Policy
+
+LOW_VARIANCE = 1e-6
+"""Variance of the returns under which explained variance says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ class UpdateMeter:
         self.rollout = rollout
         self.epochs = 0
         self.reports: list[MinibatchReport] = []
-        self.value_record = ValueDiagnostics.pack(rollout.value, rollout.returns, mean, std)
+        self.value_record = pack_value_diagnostics(rollout.value, rollout.returns, mean, std)
         self.normalized = (mean, std)
 
     @torch.no_grad()
@@ -184,7 +187,7 @@ class UpdateMeter:
             head_entropies=cast(HeadEntropies, entropies) if heads == HEAD_NAMES else entropies,
             head_grad_norms={head: last(f"grad_norm/{head}") for head in heads},
             gradient=gradient,
-            value=ValueDiagnostics.unpack(packed[-4 - ValueDiagnostics.SIZE : -4]),
+            value=unpack_value_diagnostics(packed[len(columns) * count : -4]),
             entropy_coef=float(
                 entropy_coefficient(config, *legal_counts(None), updates, config.entropy_coef)
             ),
@@ -202,3 +205,59 @@ class UpdateMeter:
         nan, inf = torch.stack((ratio.isnan().sum(0), ratio.isinf().sum(0))).tolist()
         bad = tuple(name for name, *found in zip(self.layout.names, nan, inf, strict=True) if any(found))
         return RatioBreakdown(nan=sum(nan), inf=sum(inf), heads=bad)
+
+
+# How good the critic is, before the update
+
+
+def explained_variance(values: Tensor, returns: Tensor) -> tuple[Tensor, Tensor]:
+    """EV = 1 - Var(R - V) / Var(R), and whether Var(R) is too low for it to mean anything (NaN then)."""
+    values, returns = values.float(), returns.float()
+    variance = returns.var(correction=0)
+    low = variance < LOW_VARIANCE
+    ratio = (returns - values).var(correction=0) / variance.clamp_min(LOW_VARIANCE)
+    return torch.where(low, torch.nan, 1.0 - ratio), low
+
+
+def normalized_rmse(values: Tensor, returns: Tensor) -> Tensor:
+    """nRMSE = sqrt(mean (V - R)^2) / std(R); NaN where std(R) is too low."""
+    values, returns = values.float(), returns.float()
+    variance = returns.var(correction=0)
+    rmse = (values - returns).square().mean().sqrt()
+    return torch.where(variance < LOW_VARIANCE, torch.nan, rmse / variance.clamp_min(LOW_VARIANCE).sqrt())
+
+
+def pack_value_diagnostics(
+    values: Tensor, returns: Tensor, advantage_mean: Tensor, advantage_std: Tensor
+) -> Tensor:
+    """The fields of `ValueDiagnostics` in their order, as one float32 vector on the device; unknown is NaN."""
+    values, returns = values.float(), returns.float()
+    ev, low = explained_variance(values, returns)
+    return torch.stack(
+        (
+            values.mean(),
+            values.std(correction=0),
+            returns.mean(),
+            returns.std(correction=0),
+            returns.min(),
+            returns.max(),
+            (values - returns).square().mean(),
+            advantage_mean.float(),
+            advantage_std.float(),
+            ev,
+            low.float(),
+            normalized_rmse(values, returns),
+        )
+    )
+
+
+def unpack_value_diagnostics(packed: list[float]) -> ValueDiagnostics:
+    """What `pack_value_diagnostics` packed, after its transfer."""
+    measured = dict(zip(ValueDiagnostics.__slots__[:9], packed[:9], strict=True))
+    ev, low, nrmse = packed[9:]
+    return ValueDiagnostics(
+        **measured,
+        explained_variance=None if math.isnan(ev) else ev,
+        explained_variance_low_return_variance=bool(low),
+        value_nrmse=None if math.isnan(nrmse) else nrmse,
+    )
