@@ -9,13 +9,13 @@ was, by field (`loss`) or field and key (`entropy_by_head.op`). Fields that a re
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from enum import Enum, IntEnum
 from types import MappingProxyType
-from typing import get_args, get_type_hints
+from typing import cast, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, create_model
-from pydantic_core import from_json
+from pydantic import JsonValue, TypeAdapter
+from pydantic_core import CoreSchema, SchemaValidator, from_json
 
 from esper.leyline import NOWHERE, Event, Place
 
@@ -93,23 +93,26 @@ def decode(line: bytes) -> Record:
         event = _event(KINDS[kind], data)
         own = _OWN_PLACE[type(event)]
         given = {name: data[name] for name in PLACE_FIELDS if name in data and name not in own}
-        place = Place(**_PLACE.model_validate(given).__dict__) if given else NOWHERE
+        place = _PLACE.validate_python(given) if given else NOWHERE
         return Record(float(time), place_of(event, place), event)
-    except (ValidationError, OverflowError) as error:
+    except (ValueError, OverflowError) as error:
         raise BrokenLine(f"not a {kind}: {error}") from error
 
 
 def _event(cls: type[Event], data: dict[str, JsonValue]) -> Event:
-    values: dict[str, object] = {name: data[name] for name in _FIELDS[cls] if name in data}
+    values: dict[str, object] = {**data}
     for name, members in _ENUMS[cls].items():
         written = values.get(name)
-        if isinstance(written, str):  # what is no member goes on, to be refused
-            values[name] = members.get(written, written)
+        if isinstance(written, str) and written in members:
+            values[name] = members[written]
+        elif written is not None:
+            raise ValueError(f"{name} is {written!r}; expected {', '.join(members)}")
     marks = data.get(NON_FINITE)
     if isinstance(marks, dict):
         for path, mark in marks.items():
             _put_back(values, path, mark)
-    return cls(**_CHECKS[cls].model_validate(values).__dict__)
+    event: Event = _EVENTS[cls].validate_python(values)
+    return event
 
 
 def _plain(value: object, path: str, non_finite: dict[str, JsonValue]) -> JsonValue:
@@ -158,16 +161,12 @@ def _enum_fields(cls: type[Event]) -> dict[str, dict[str, Enum]]:
     }
 
 
-def _check(cls: type[Event] | type[Place]) -> type[BaseModel]:
-    """A model of the dataclass's own fields that converts nothing: "3" is not 3."""
-    hints = get_type_hints(cls)
-    definitions = {
-        field.name: (hints[field.name], ... if field.default is MISSING else field.default)
-        for field in fields(cls)
-    }
-    return create_model(cls.__name__, __config__=ConfigDict(strict=True), **definitions)  # type: ignore[call-overload, no-any-return]
+def _validator(cls: type[Event] | type[Place]) -> SchemaValidator:
+    """Makes the dataclass from an object of its fields. Fields are strict ("3" is not 3), unknown ones ignored."""
+    schema = dict(TypeAdapter(cls).core_schema) | {"strict": False, "config": {"strict": True}}
+    return SchemaValidator(cast(CoreSchema, schema))
 
 
-_PLACE = _check(Place)
+_PLACE = _validator(Place)
 _ENUMS = {cls: _enum_fields(cls) for cls in KINDS.values()}
-_CHECKS = {cls: _check(cls) for cls in KINDS.values()}
+_EVENTS = {cls: _validator(cls) for cls in KINDS.values()}
