@@ -22,10 +22,8 @@ from typing import TYPE_CHECKING
 import esper
 from esper.karn.palette import LIGHT
 from esper.karn.sql import query
-from esper.karn.watch import charts
-from esper.karn.watch.charts import Shown
 from esper.karn.watch.runs import COUNT_ALL, Hub, RunsFolder, Watched
-from esper.karn.watch.verdicts import tiles, warnings
+from esper.karn.watch.sheet import run_contents
 from harness import Row, arguments, interleaved_seconds, ratio, report
 from synthetic_run import round_lines, write_synthetic_run
 
@@ -39,24 +37,9 @@ SQL = "select epoch, count(*) filter (op = 'GERMINATE') as births, avg(value) fr
 
 def draw(watched: Watched) -> int:
     """Everything the page shows, as it is sent; returns its size in bytes."""
-    runs = [Shown(watched.name, watched.state, 0)]
-    figures = [
-        charts.gain(runs, LIGHT),
-        charts.utility(runs, LIGHT),
-        charts.accuracy(runs, LIGHT),
-        charts.explained_variance(runs, LIGHT),
-        charts.divergence(runs, LIGHT, watched.target_kl),
-        charts.entropy(runs[0], LIGHT),
-        charts.gradient_norm(runs, LIGHT),
-        charts.operation_mix(runs[0], LIGHT),
-        charts.speed(runs, LIGHT),
-        charts.seconds(runs, LIGHT),
-        charts.memory(runs, LIGHT),
-    ]
-    tiles(watched.state, watched.standing, watched.planned_rounds)
-    warnings(watched.state)
+    contents = run_contents([watched], LIGHT)
     watched.state.seed_counts()
-    return len(json.dumps(figures))
+    return len(json.dumps(contents))
 
 
 def opening(root: Path, events: int, repeats: int) -> list[Row]:

@@ -22,6 +22,14 @@ OPERATIONS: Mapping[str, str] = {
     "FOSSILIZE": BLUE,
     "ADVANCE": SKY,
 }
+MARKERS: Mapping[str, str] = {
+    "GERMINATE": "triangle-up",
+    "SET_ALPHA_TARGET": "square",
+    "PRUNE": "x",
+    "FOSSILIZE": "star",
+    "ADVANCE": "triangle-right",
+}
+"""Operation -> its symbol in plotly's figures."""
 STAGES: Mapping[str, str] = {
     "DORMANT": GREY,
     "TRAINING": ORANGE,

@@ -1,7 +1,8 @@
 """The lives of seeds, put together from what a run recorded.
 
-A life is told twice in a run of ours: by the controller's decisions and by the host's own events. A user's loop has
-only the latter, a world without training only the former; either is enough, and both together make one life.
+A training run records a seed's life twice: in the controller's decisions and in the host's own events. A user's loop
+has only the latter, a world without training only the former; either is enough, and both together make one life.
+The rules are methods of `SeedLife`: SQL applies them to typed events, the live page to a few fields of each decision.
 """
 
 from collections.abc import Iterable
@@ -11,7 +12,6 @@ from esper.leyline import (
     DecisionTaken,
     EpisodeFinished,
     LifecycleOp,
-    Place,
     SeedFading,
     SeedGerminated,
     Stage,
@@ -19,7 +19,7 @@ from esper.leyline import (
 )
 from esper.nissa import Record
 
-TELLING_OF_SEEDS = tuple(
+SEED_KINDS = tuple(
     event.kind for event in (SeedGerminated, StageChanged, SeedFading, DecisionTaken, EpisodeFinished)
 )
 """Kinds of event that a life is put together from."""
@@ -30,110 +30,94 @@ class SeedLife:
     """One seed. Epochs are the episode's; what was not recorded, or did not happen, is None."""
 
     round: int | None
+    """Round in which it germinated."""
     env: int | None
+    """Index of the environment."""
     episode: int | None
+    """Number of the episode in its env, from 0."""
     slot: str
+    """Slot it grew in."""
     blueprint: str | None = None
+    """Blueprint it was built from."""
     style: str | None = None
+    """How its output was combined with the host's."""
     parameters: int | None = None
-    """That it and its gate added; known from the host's events only."""
+    """Parameters that it and its gate added; known from the host's events only."""
     born: int | None = None
+    """Epoch in which it germinated."""
     advanced: int | None = None
-    """When it began to blend in."""
+    """Epoch in which it began to blend in."""
     fossilized: int | None = None
+    """Epoch in which it was fossilised."""
     pruned: int | None = None
-    """When PRUNE was decided, or the host removed it."""
+    """Epoch in which PRUNE was decided, or the host removed it."""
     contribution: float | None = None
-    """The last that was known when deciding about it: validation accuracy with the seed minus without."""
+    """The last one known at a decision about it: validation accuracy with the seed minus without."""
     fate: str = "alive"
     """fossilized, pruned, or alive: as it was when the episode (or the record) ended."""
 
+    def be_born(self, event: SeedGerminated | DecisionTaken) -> None:
+        """Take over what is known of the seed at its germination."""
+        self.blueprint = self.blueprint or event.blueprint
+        self.style = self.style or (event.style and event.style.value)
+        if isinstance(event, SeedGerminated):
+            self.parameters = event.parameters
 
-class _Lives:
-    """The latest life at every slot of every episode, and all of them in the order of birth."""
+    def live_on(self, event: StageChanged | SeedFading | DecisionTaken, epoch: int | None) -> None:
+        """Apply what happened to the seed in an epoch after its germination."""
+        if isinstance(event, DecisionTaken):
+            self.decide(event.op, epoch, event.contribution)
+        elif isinstance(event, SeedFading):
+            self.end("pruned", epoch)
+        elif event.before is Stage.TRAINING and event.after is Stage.BLENDING:
+            self.advanced = epoch if self.advanced is None else self.advanced
+        elif event.after is Stage.FOSSILIZED:
+            self.end("fossilized", epoch)
+        elif event.before.is_live and event.after in (Stage.EMBARGOED, Stage.DORMANT):
+            self.end("pruned", epoch)
 
-    __slots__ = ("latest", "lives")
+    def decide(self, op: LifecycleOp, epoch: int | None, contribution: float | None) -> None:
+        """Apply a decision about the seed."""
+        if contribution is not None:
+            self.contribution = contribution
+        if op is LifecycleOp.ADVANCE:
+            self.advanced = epoch if self.advanced is None else self.advanced
+        elif op is LifecycleOp.FOSSILIZE:
+            self.end("fossilized", epoch)
+        elif op is LifecycleOp.PRUNE:
+            self.end("pruned", epoch)
 
-    def __init__(self) -> None:
-        self.lives: list[SeedLife] = []
-        self.latest: dict[tuple[int | None, int | None, str], SeedLife] = {}
-
-    def born(self, place: Place, slot: str) -> SeedLife:
-        """The life that begins here; the second account of a birth finds what the first one made."""
-        key = (place.env, place.episode, slot)
-        life = self.latest.get(key)
-        if life is None or life.fate == "pruned":
-            life = SeedLife(place.round, place.env, place.episode, slot, born=place.epoch)
-            self.latest[key] = life
-            self.lives.append(life)
-        return life
-
-    def at(self, place: Place, slot: str) -> SeedLife | None:
-        return self.latest.get((place.env, place.episode, slot))
+    def end(self, fate: str, epoch: int | None) -> None:
+        """Set the fate, unless it is set: a seed that fades was pruned when that was decided."""
+        if self.fate == "alive":
+            self.fate = fate
+            if fate == "pruned":
+                self.pruned = epoch
+            else:
+                self.fossilized = epoch
 
 
 def seed_lives(records: Iterable[Record]) -> list[SeedLife]:
-    """Every seed of a run, in the order of birth."""
-    lives = _Lives()
+    """Every seed of a run, in the order of germination."""
+    found: list[SeedLife] = []
+    growing: dict[
+        tuple[int | None, int | None], dict[str, SeedLife]
+    ] = {}  # (env, episode) -> slot -> last life
     for record in records:
         event, place = record.event, record.place
-        if isinstance(event, SeedGerminated):
-            life = lives.born(place, event.slot)
-            life.blueprint, life.style, life.parameters = event.blueprint, event.style.value, event.parameters
-        elif isinstance(event, StageChanged):
-            _live_on(lives.at(place, event.slot), event, place.epoch)
-        elif isinstance(event, SeedFading):
-            _end(lives.at(place, event.slot), "pruned", place.epoch)
-        elif isinstance(event, DecisionTaken) and event.slot is not None:
-            _decide(lives, event, event.slot, place)
-        elif isinstance(event, EpisodeFinished):
-            _forget(lives, place)
-    return lives.lives
-
-
-def _decide(lives: _Lives, event: DecisionTaken, slot: str, place: Place) -> None:
-    if event.op is LifecycleOp.GERMINATE:
-        life = lives.born(place, slot)
-        life.blueprint = event.blueprint if life.blueprint is None else life.blueprint
-        life.style = event.style if life.style is None else life.style
-        return
-    current = lives.at(place, slot)
-    if current is None:
-        return
-    if event.contribution is not None:
-        current.contribution = event.contribution
-    if event.op is LifecycleOp.ADVANCE:
-        current.advanced = event.epoch if current.advanced is None else current.advanced
-    elif event.op is LifecycleOp.FOSSILIZE:
-        _end(current, "fossilized", event.epoch)
-    elif event.op is LifecycleOp.PRUNE:
-        _end(current, "pruned", event.epoch)
-
-
-def _live_on(life: SeedLife | None, event: StageChanged, epoch: int | None) -> None:
-    if life is None:
-        return
-    if event.before is Stage.TRAINING and event.after is Stage.BLENDING:
-        life.advanced = epoch if life.advanced is None else life.advanced
-    elif event.after is Stage.FOSSILIZED:
-        _end(life, "fossilized", epoch)
-    elif event.before.is_live and event.after in (Stage.EMBARGOED, Stage.DORMANT):
-        _end(life, "pruned", epoch)
-
-
-def _end(life: SeedLife | None, fate: str, epoch: int | None) -> None:
-    """The first word of an end counts: a seed that fades was pruned when it was decided."""
-    if life is None or life.fate != "alive":
-        return
-    life.fate = fate
-    if fate == "pruned":
-        life.pruned = epoch
-    else:
-        life.fossilized = epoch
-
-
-def _forget(lives: _Lives, place: Place) -> None:
-    """An episode that ended is over: its slots will not be heard of again."""
-    ended = [key for key in lives.latest if key[:2] == (place.env, place.episode)]
-    for key in ended:
-        del lives.latest[key]
+        here = place.env, place.episode
+        if isinstance(event, EpisodeFinished):
+            growing.pop(here, None)
+        elif isinstance(event, SeedGerminated | StageChanged | SeedFading | DecisionTaken) and event.slot:
+            life = growing.get(here, {}).get(event.slot)
+            if isinstance(event, SeedGerminated) or (
+                isinstance(event, DecisionTaken) and event.op is LifecycleOp.GERMINATE
+            ):
+                if life is None or life.fate == "pruned":  # else the birth was recorded before, by the other
+                    life = SeedLife(place.round, place.env, place.episode, event.slot, born=place.epoch)
+                    growing.setdefault(here, {})[event.slot] = life
+                    found.append(life)
+                life.be_born(event)
+            elif life is not None:
+                life.live_on(event, place.epoch)
+    return found

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import duckdb
 import pyarrow as pa
 
-from esper.karn.seeds import TELLING_OF_SEEDS, SeedLife, seed_lives
+from esper.karn.seeds import SEED_KINDS, SeedLife, seed_lives
 from esper.leyline import (
     AnomalyRaised,
     DecisionTaken,
@@ -197,7 +197,7 @@ EVENT_TABLES: Mapping[str, type[Event]] = {
 _OTHER = tuple(kind for kind, event in KINDS.items() if event not in EVENT_TABLES.values())
 KINDS_OF: Mapping[str, tuple[str, ...]] = {
     **{table: (event.kind,) for table, event in EVENT_TABLES.items()},
-    "seeds": TELLING_OF_SEEDS,
+    "seeds": SEED_KINDS,
     "events": _OTHER,
     "runs": (),
 }

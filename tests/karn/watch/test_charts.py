@@ -2,37 +2,23 @@
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from esper.karn.palette import DARK, LIGHT, THEMES, Theme
-from esper.karn.watch import charts, episode_charts
-from esper.karn.watch.charts import Shown
-from esper.karn.watch.episodes import frames
-from esper.karn.watch.figures import Curve, Figure, band, measured, over_episodes
-from esper.karn.watch.points import POINTS, Points, RoundSums
+from esper.karn.watch import episode_charts
+from esper.karn.watch.charts import RUN_FIGURES, Curve, Figure, band, curve_of, run_figures
+from esper.karn.watch.episodes import Frame, SlotView, frames
+from esper.karn.watch.points import POINTS, Moments, Points, RoundSums
+from esper.karn.watch.runs import Watched
 from esper.karn.watch.state import RunState, read_whole
-from esper.leyline import DecisionTaken, LifecycleOp, RoundFinished
+from esper.leyline import DecisionTaken, EpisodeFinished, LifecycleOp, RoundFinished
 from run_examples import example
 from synthetic_run import write_synthetic_run
 
 ROUND, DECISION = example(RoundFinished), example(DecisionTaken)
 HOSTILE = "<img src=x onerror=alert(1)>&\"'"
-MANY: dict[str, Callable[[list[Shown], Theme], Figure]] = {
-    "gain": charts.gain,
-    "utility": charts.utility,
-    "accuracy": charts.accuracy,
-    "explained_variance": charts.explained_variance,
-    "kl": lambda runs, theme: charts.divergence(runs, theme, 0.03),
-    "gradient_norm": charts.gradient_norm,
-    "entropy": lambda runs, theme: charts.entropy(runs[0], theme),
-    "operations": lambda runs, theme: charts.operation_mix(runs[0], theme),
-    "speed": charts.speed,
-    "seconds": charts.seconds,
-    "memory": charts.memory,
-}
 
 
 @pytest.fixture(scope="module")
@@ -46,32 +32,34 @@ def text_of(figure: Figure) -> str:
     return json.dumps(figure, allow_nan=False)
 
 
-@pytest.mark.parametrize("name", MANY)
+@pytest.mark.parametrize("name", RUN_FIGURES)
 @pytest.mark.parametrize("theme", THEMES.values(), ids=lambda theme: theme.name)
 def test_every_figure_is_plain_data(state: RunState, name: str, theme: Theme) -> None:
-    full = text_of(MANY[name]([Shown("one", state, 0), Shown("two", state, 1)], theme))
+    full = text_of(
+        RUN_FIGURES[name]([Watched("one", state, {"target_kl": 0.03}), Watched("two", state)], theme)
+    )
     assert "nothing recorded yet" not in full
-    empty = text_of(MANY[name]([Shown("empty", RunState(), 0)], theme))
+    empty = text_of(RUN_FIGURES[name]([Watched("empty")], theme))
     assert "nothing recorded yet" in empty
 
 
-@pytest.mark.parametrize("name", MANY)
+@pytest.mark.parametrize("name", RUN_FIGURES)
 def test_no_markup_comes_through(state: RunState, name: str) -> None:
-    text = text_of(MANY[name]([Shown("plain", state, 0), Shown(HOSTILE, state, 1)], LIGHT))
+    text = text_of(RUN_FIGURES[name]([Watched("plain", state), Watched(HOSTILE, state)], LIGHT))
     assert "<img" not in text
 
 
 def test_a_hundred_runs_and_a_huge_name(state: RunState) -> None:
-    runs = [Shown("x" * 1_000_000, state, place) for place in range(12)]
-    assert len(text_of(charts.gain(runs, DARK))) < 500_000
+    runs = [Watched("x" * 1_000_000, state)] * 12
+    assert len(text_of(run_figures(runs, DARK)["gain"])) < 500_000
 
 
 def test_what_is_not_finite_is_a_gap() -> None:
     state = RunState()
     for number, kl in enumerate([0.1, math.nan, None, math.inf, 0.2], start=1):
         state.rounds.append(replace(ROUND, round=number, approx_kl=kl))
-    assert measured(state, "approx_kl").values == [0.1, None, None, None, 0.2]
-    curve = over_episodes(state, "gain")
+    assert curve_of(state, "approx_kl").values == [0.1, None, None, None, 0.2]
+    curve = curve_of(state, "gain")
     assert curve.values == [None] * 5  # no episode was recorded: a gap, not 0
     assert curve.low == curve.high == [None] * 5
 
@@ -85,11 +73,11 @@ def test_a_band_breaks_where_the_interval_is_unknown() -> None:
 
 
 def test_no_more_points_than_a_screen_has_however_they_came() -> None:
-    growing, rounds, sums = Points(), [], {}
+    growing, rounds, sums = Points(), [], dict[int, RoundSums]()
     for number in range(1, 5 * POINTS):
         rounds.append(replace(ROUND, round=number, approx_kl=float(number)))
-        sums[number] = RoundSums()
-        sums[number].gain.add(float(number))
+        sums[number] = {"gain": Moments()}
+        sums[number]["gain"].add(float(number))
         if number % 97 == 0 or number in (1, POINTS, POINTS + 1, 2 * POINTS + 1):
             points = growing.of(rounds, sums)
             assert points == Points().of(rounds, sums)
@@ -104,7 +92,7 @@ def test_no_more_points_than_a_screen_has_however_they_came() -> None:
 
 
 def test_the_operations_of_a_round_sum_to_one(state: RunState) -> None:
-    data = charts.operation_mix(Shown("run", state, 0), LIGHT)["data"]
+    data = run_figures([Watched("run", state)], LIGHT)["operations"]["data"]
     assert isinstance(data, list)
     shares = [trace["y"][0] for trace in data if isinstance(trace, dict) and isinstance(trace["y"], list)]
     assert sum(share for share in shares if isinstance(share, float)) == pytest.approx(1.0)
@@ -115,17 +103,18 @@ def test_the_course_of_an_episode() -> None:
     second = replace(
         DECISION, epoch=2, validation_accuracy=None, stages={"blocks.0": "<b>", "blocks.1": "HOLDING"}
     )
-    told = frames([first, second])
-    text = text_of(episode_charts.course(told, 1, 0.5, LIGHT))
+    steps = frames([first, second])
+    text = text_of(episode_charts.course(steps, 1, example(EpisodeFinished), LIGHT))
     assert "<img" not in text
-    assert "wait-only at the end" in text
+    assert "baseline at the end" in text
     rows = next(trace["z"] for trace in json.loads(text)["data"] if trace["type"] == "heatmap")
     assert rows[0] == [0, None]  # dormant, then a stage that nobody knows
     assert "nothing recorded yet" in text_of(episode_charts.course([], 0, None, DARK))
 
 
 def test_probabilities_name_what_was_taken_and_what_was_masked() -> None:
-    figure = episode_charts.probabilities(DECISION, ["blocks.0", "blocks.1"], LIGHT)
+    slots = tuple(SlotView(name, None, None, None, None) for name in ("blocks.0", "blocks.1"))
+    figure = episode_charts.probabilities(Frame(DECISION, slots), LIGHT)
     data = figure["data"]
     assert isinstance(data, list)
     assert isinstance(data[0], dict)
@@ -138,5 +127,6 @@ def test_probabilities_name_what_was_taken_and_what_was_masked() -> None:
     assert by_label["▶ alpha curve: cosine"] == "75.0%"
     assert not any("slot" in str(label) for label in labels)  # it had no choice
     hostile = replace(DECISION, probabilities={"op": {HOSTILE: 0.5, "PRUNE": math.nan}})
-    assert "<img" not in text_of(episode_charts.probabilities(hostile, [], DARK))
-    assert "nothing recorded" in text_of(episode_charts.no_probabilities(DARK))
+    assert "<img" not in text_of(episode_charts.probabilities(Frame(hostile, ()), DARK))
+    for nothing in (None, Frame(replace(DECISION, probabilities=None), ())):
+        assert "nothing recorded" in text_of(episode_charts.probabilities(nothing, DARK))

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from esper.karn.palette import DARK, LIGHT
-from esper.karn.watch.episode_view import network
+from esper.karn.watch.episode_charts import network
 from esper.karn.watch.episodes import Frame, SlotView
 from esper.leyline import DecisionTaken, LifecycleOp
 from run_examples import example

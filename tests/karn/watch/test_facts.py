@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-from esper.karn.watch.episodes import Frame
-from esper.karn.watch.facts import cost_facts, decision_facts, episode_told, observation_facts, time_tree
-from esper.karn.watch.lines import EpisodeRow
+from esper.karn.watch.episodes import Frame, decision_facts, episode_line, observation_facts
 from esper.karn.watch.runs import Watched
-from esper.leyline import DecisionTaken, RoundFinished
+from esper.karn.watch.verdicts import cost_facts, time_tree
+from esper.leyline import DecisionTaken, EpisodeFinished, RoundFinished
 from run_examples import example
 
 DECISION, ROUND = example(DecisionTaken), example(RoundFinished)
@@ -41,11 +40,18 @@ def test_what_was_seen() -> None:
 
 
 def test_an_episode() -> None:
-    row = EpisodeRow(4, 1, 2, "case", 20, None, None, None, 0.5, None, "diverged", lost=True)
-    told = episode_told(row, recorded=False)
-    for part in ("round 4", "accuracy —, wait-only 0.500", "rolled back: diverged", "lost", "not recorded"):
+    row = replace(
+        example(EpisodeFinished),
+        round=4,
+        validation_accuracy=None,
+        control_accuracy=0.5,
+        rolled_back="diverged",
+        lost=True,
+    )
+    told = episode_line(row, recorded=False)
+    for part in ("round 4", "accuracy —, baseline 0.500", "rolled back: diverged", "lost", "not recorded"):
         assert part in told
-    assert episode_told(None, recorded=False) == "no episode has ended"
+    assert episode_line(None, recorded=False) == "no episode has ended"
 
 
 def test_costs_of_nothing_are_unknown() -> None:

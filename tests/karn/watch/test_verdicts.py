@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from esper.karn.watch.points import Moments, RoundSums
+from esper.karn.watch.points import Moments
+from esper.karn.watch.runs import Watched
 from esper.karn.watch.state import RunState
 from esper.karn.watch.verdicts import health, learning, tiles, warnings
 from esper.leyline import AnomalyRaised, EvaluationFinished, RoundFinished
@@ -21,7 +22,7 @@ def state_with(gains: list[float], rounds: int = 20) -> RunState:
         gain = Moments()
         for value in gains:
             gain.add(value)
-        state.sums[number] = RoundSums(gain=gain)
+        state.sums[number] = {"gain": gain}
     return state
 
 
@@ -43,7 +44,7 @@ def test_learning(gains: list[float], mood: str, said: str) -> None:
 def test_only_the_last_rounds_speak() -> None:
     state = state_with([0.1, 0.2])
     for number in range(1, 11):
-        state.sums[number].gain.add(-1e6)
+        state.sums[number]["gain"].add(-1e6)
     assert learning(state).mood == "good"
     assert "20 episodes of the last 10 rounds" in learning(state).detail
 
@@ -72,7 +73,7 @@ def test_anomalies_are_summed_up() -> None:
 
 
 def test_tiles_of_nothing_are_unknown_and_not_zero() -> None:
-    shown = tiles(RunState(), "not begun", None)
+    shown = tiles(Watched("run"))
     assert [tile.value for tile in shown] == ["unknown yet", "unknown yet", "—", "—", "—"]
     assert not any("0" in tile.value for tile in shown)
 
@@ -80,9 +81,9 @@ def test_tiles_of_nothing_are_unknown_and_not_zero() -> None:
 def test_the_held_out_tile_is_about_the_learned_policy() -> None:
     state = state_with([0.1])
     state.evaluations += [JUDGED, replace(JUDGED, policy="random", mean_gain=-9.0)]
-    tile = tiles(state, "running", 100)[3]
+    tile = tiles(Watched("run", state, {"rounds": 100}))[3]
     assert (tile.value, tile.mood) == ("+0.047", "good")
     state.evaluations.append(replace(JUDGED, mean_gain=None, gain_low=None, gain_high=None))
-    tile = tiles(state, "running", 100)[3]
+    tile = tiles(Watched("run", state, {"rounds": 100}))[3]
     assert (tile.value, tile.mood) == ("—", "neutral")
-    assert tiles(state, "running", 100)[4].value == "20 of 100"
+    assert tiles(Watched("run", state, {"rounds": 100}))[4].value == "20 of 100"

@@ -1,66 +1,62 @@
-"""One episode over its epochs, and what was weighed in one decision."""
+"""One episode over its epochs, the network at one of them, and what was weighed in its decision."""
 
 from collections.abc import Mapping, Sequence
+from html import escape
 
 from pydantic import JsonValue
 
-from esper.karn.palette import OPERATIONS, STAGES, Theme
-from esper.karn.watch.episodes import Frame
-from esper.karn.watch.figures import Figure, Trace, figure, finite, safe
-from esper.karn.watch.texts import operation
+from esper.karn.palette import MARKERS, OPERATIONS, STAGES, Theme
+from esper.karn.texts import UNKNOWN, clipped, number, operation, signed
+from esper.karn.watch.charts import Figure, Trace, figure, finite, safe, scatter
+from esper.karn.watch.episodes import Frame, SlotView
 from esper.leyline import (
     ALPHA_CURVES,
     ALPHA_SPEEDS,
     ALPHA_TARGETS,
     STYLES,
     TEMPOS,
-    DecisionTaken,
+    EpisodeFinished,
     LifecycleOp,
 )
 
-MARKERS: Mapping[str, str] = {
-    "GERMINATE": "triangle-up",
-    "SET_ALPHA_TARGET": "square",
-    "PRUNE": "x",
-    "FOSSILIZE": "star",
-    "ADVANCE": "triangle-right",
-}
 MOST_CHOICES = 24
-"""Of one head that are drawn."""
+"""Choices of one head that are drawn."""
 _STAGE_ORDER = tuple(STAGES)
+_CHOICES: Mapping[str, Sequence[str]] = {
+    "op": [op.name for op in LifecycleOp],
+    "style": [style.value for style in STYLES],
+    "tempo": [str(tempo) for tempo in TEMPOS],
+    "alpha_target": [str(target) for target in ALPHA_TARGETS],
+    "alpha_speed": [str(speed) for speed in ALPHA_SPEEDS],
+    "alpha_curve": [curve.value for curve in ALPHA_CURVES],
+}
+"""Head -> its choices, where they are the same everywhere; blueprints that were masked are not recorded."""
 
 
-def course(frames: Sequence[Frame], at: int, control_accuracy: float | None, theme: Theme) -> Figure:
-    """Accuracy and what was done above, the stages of the slots below; `at` is the frame that is looked at."""
-    epochs: list[JsonValue] = [frame.epoch for frame in frames]
+def course(frames: Sequence[Frame], at: int, row: EpisodeFinished | None, theme: Theme) -> Figure:
+    """Accuracy and operations above, the stages of the slots below; `at` is the index of the frame looked at."""
+    epochs = [frame.epoch for frame in frames]
     accuracies = [finite(frame.decision.validation_accuracy) for frame in frames]
-    traces: list[Trace] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": epochs,
-            "y": list(accuracies),
-            "name": "accuracy",
-            "line": {"color": theme.runs[0], "width": 2},
-            "hovertemplate": "%{y:.3f}",
-        }
-    ]
-    if control_accuracy is not None and frames:
+    style: Figure = {"color": theme.runs[0], "width": 2}
+    traces = [scatter(epochs, accuracies, name="accuracy", line=style, hovertemplate="%{y:.3f}")]
+    baseline = None if row is None else finite(row.control_accuracy)
+    if baseline is not None and frames:
+        dash: Figure = {"symbol": "line-ew-open", "size": 14, "color": theme.faint}
         traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "x": [frames[-1].epoch],
-                "y": [control_accuracy],
-                "name": "wait-only at the end",
-                "marker": {"symbol": "line-ew-open", "size": 14, "color": theme.faint},
-                "hovertemplate": "%{y:.3f}",
-            }
+            scatter(
+                epochs[-1:],
+                [baseline],
+                mode="markers",
+                name="baseline at the end",
+                marker=dash,
+                hovertemplate="%{y:.3f}",
+            )
         )
     traces += [_done(frames, op, theme) for op in LifecycleOp if op is not LifecycleOp.WAIT]
     stages = _stages(frames, theme)
     traces += stages
     here = frames[at].epoch if frames else 0
+    now: Figure = {"color": theme.text, "width": 1.5, "dash": "dash"}
     marker: Figure = {
         "type": "line",
         "xref": "x",
@@ -69,7 +65,7 @@ def course(frames: Sequence[Frame], at: int, control_accuracy: float | None, the
         "x1": here,
         "y0": 0,
         "y1": 1,
-        "line": {"color": theme.text, "width": 1.5, "dash": "dash"},
+        "line": now,
     }
     top = 0.42 if stages else 0.0
     below: Figure = {
@@ -78,6 +74,7 @@ def course(frames: Sequence[Frame], at: int, control_accuracy: float | None, the
         "gridcolor": theme.grid,
         "autorange": "reversed",
     }
+    span: Figure = {"range": [epochs[0] - 0.6, epochs[-1] + 0.6]} if epochs else {}
     return figure(
         [trace for trace in traces if trace["x"]],
         theme,
@@ -86,23 +83,22 @@ def course(frames: Sequence[Frame], at: int, control_accuracy: float | None, the
         y={"domain": [top, 1.0]},
         shapes=[marker],
         layout={"hovermode": "closest", **({"yaxis2": below} if stages else {})},
-        x={"anchor": "y2" if stages else "y", "dtick": max(len(frames) // 10, 1), **_span(frames)},
+        x={"anchor": "y2" if stages else "y", "dtick": max(len(frames) // 10, 1), **span},
     )
 
 
-def probabilities(decision: DecisionTaken, slots: Sequence[str], theme: Theme) -> Figure:
-    """Every choice of the heads that mattered: how probable it was, which was taken, which were masked."""
-    bars = _bars(decision, slots)
-    labels: list[JsonValue] = [_label(head, name, chosen) for head, name, _, chosen in bars]
-    values: list[JsonValue] = [0.0 if value is None else finite(value) for _, _, value, _ in bars]
-    said: list[JsonValue] = ["masked" if value is None else f"{value:.1%}" for _, _, value, _ in bars]
+def probabilities(frame: Frame | None, theme: Theme) -> Figure:
+    """Every choice of the heads that were used: its probability, whether it was taken, whether it was masked."""
+    if frame is None or frame.decision.probabilities is None:
+        return figure([], theme, "Probabilities", x_title="", legend=False, layout={"height": 160})
+    bars = _bars(frame)
     colours: list[JsonValue] = [theme.runs[0] if chosen else theme.faint for *_, chosen in bars]
     trace: Trace = {
         "type": "bar",
         "orientation": "h",
-        "x": values,
-        "y": labels,
-        "text": said,
+        "x": [0.0 if value is None else finite(value) for _, _, value, _ in bars],
+        "y": [_label(head, name, chosen) for head, name, _, chosen in bars],
+        "text": ["masked" if value is None else f"{value:.1%}" for _, _, value, _ in bars],
         "textposition": "outside",
         "cliponaxis": False,
         "marker": {"color": colours},
@@ -116,57 +112,46 @@ def probabilities(decision: DecisionTaken, slots: Sequence[str], theme: Theme) -
         x={"range": [0, 1.16], "tickformat": ".0%", "tickvals": [0, 0.5, 1]},
         y={"autorange": "reversed", "type": "category"},
         legend=False,
-        layout={"hovermode": "closest", "height": bars_height(decision, slots)},
+        layout={"hovermode": "closest", "height": 76 + 19 * max(len(bars), 3)},
     )
 
 
-def no_probabilities(theme: Theme) -> Figure:
-    return figure([], theme, "Probabilities", x_title="", legend=False)
-
-
-def bars_height(decision: DecisionTaken, slots: Sequence[str]) -> int:
-    """Pixels that the bars of a decision need."""
-    return 76 + 19 * max(len(_bars(decision, slots)), 3)
-
-
-def _bars(decision: DecisionTaken, slots: Sequence[str]) -> list[tuple[str, str, float | None, bool]]:
-    """head, choice, its probability (None if it was masked), whether it was taken; of heads with a choice."""
-    bars: list[tuple[str, str, float | None, bool]] = []
+def _bars(frame: Frame) -> list[tuple[str, str, float | None, bool]]:
+    """Head, choice, its probability (None if it was masked), whether it was taken; of heads with a choice."""
+    decision, bars = frame.decision, list[tuple[str, str, float | None, bool]]()
+    known = {**_CHOICES, "slot": [slot.name for slot in frame.slots]}
     for head, choices in (decision.probabilities or {}).items():
         if len(choices) < 2 and head != "op":
             continue
         taken = decision.op.name if head == "op" else str(getattr(decision, head, None))
-        names = [*choices, *(name for name in _known_choices(head, slots) if name not in choices)]
+        names = [*choices, *(name for name in known.get(head, ()) if name not in choices)]
         bars += [(head, name, choices.get(name), name == taken) for name in names[:MOST_CHOICES]]
     return bars
 
 
-def _span(frames: Sequence[Frame]) -> Figure:
-    return {"range": [frames[0].epoch - 0.6, frames[-1].epoch + 0.6]} if frames else {}
+def _label(head: str, name: str, chosen: bool) -> str:
+    shown = operation(name) if head == "op" else name
+    return f"{'▶ ' if chosen else ''}{safe(head.replace('_', ' '), 20)}: {safe(shown, 24)}"
 
 
 def _done(frames: Sequence[Frame], op: LifecycleOp, theme: Theme) -> Trace:
     acted = [frame for frame in frames if frame.decision.op is op]
-    said = [safe(" ".join(filter(None, (frame.decision.blueprint, frame.decision.slot)))) for frame in acted]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [frame.epoch for frame in acted],
-        "y": [finite(frame.decision.validation_accuracy) for frame in acted],
-        "text": list(said),
-        "name": operation(op.name),
-        "marker": {
-            "symbol": MARKERS[op.name],
-            "size": 10,
-            "color": OPERATIONS[op.name],
-            "line": {"width": 1, "color": theme.text},
-        },
-        "hovertemplate": "%{text}",
-    }
+    edge: Figure = {"width": 1, "color": theme.text}
+    return scatter(
+        [frame.epoch for frame in acted],
+        [finite(frame.decision.validation_accuracy) for frame in acted],
+        mode="markers",
+        text=[
+            safe(" ".join(filter(None, (frame.decision.blueprint, frame.decision.slot)))) for frame in acted
+        ],
+        name=operation(op.name),
+        marker={"symbol": MARKERS[op.name], "size": 10, "color": OPERATIONS[op.name], "line": edge},
+        hovertemplate="%{text}",
+    )
 
 
 def _stages(frames: Sequence[Frame], theme: Theme) -> list[Trace]:
-    """A row of colours for each slot, with alpha in words; nothing where stages were not recorded."""
+    """A row of colours for each slot, with alpha as text; nothing if stages were not recorded."""
     if not any(slot.stage for frame in frames for slot in frame.slots):
         return []
     names = [slot.name for slot in frames[0].slots]
@@ -175,11 +160,11 @@ def _stages(frames: Sequence[Frame], theme: Theme) -> list[Trace]:
     for place in range(len(names)):
         views = [frame.slots[place] for frame in frames]
         rows.append([_STAGE_ORDER.index(view.stage) if view.stage in STAGES else None for view in views])
-        words.append([_told(view.stage, view.alpha, view.blueprint) for view in views])
+        words.append([_in_short(view) for view in views])
     count = len(_STAGE_ORDER)
     scale: list[JsonValue] = []
-    for number, stage in enumerate(_STAGE_ORDER):
-        scale += [[number / count, theme.stage(stage)], [(number + 1) / count, theme.stage(stage)]]
+    for place, stage in enumerate(_STAGE_ORDER):
+        scale += [[place / count, theme.stage(stage)], [(place + 1) / count, theme.stage(stage)]]
     return [
         {
             "type": "heatmap",
@@ -199,29 +184,97 @@ def _stages(frames: Sequence[Frame], theme: Theme) -> list[Trace]:
     ]
 
 
-def _told(stage: str | None, alpha: float | None, blueprint: str | None) -> str:
+def _in_short(slot: SlotView) -> str:
     parts = [
-        safe((stage or "unknown").lower()),
-        None if blueprint is None else safe(blueprint),
-        None if alpha is None else f"alpha {alpha:.2f}",
+        safe((slot.stage or "unknown").lower()),
+        None if slot.blueprint is None else safe(slot.blueprint),
+        None if slot.alpha is None else f"alpha {slot.alpha:.2f}",
     ]
     return ", ".join(part for part in parts if part)
 
 
-def _label(head: str, name: str, chosen: bool) -> str:
-    shown = operation(name) if head == "op" else name
-    return f"{'▶ ' if chosen else ''}{safe(head.replace('_', ' '), 20)}: {safe(shown, 24)}"
+# The network as SVG: the host as a line from input to output, every slot a card above it.
+
+_CARD, _GAP, _EDGE = 172, 46, 74
+_KEY = 140
+"""Width of the legend."""
+_HEIGHT, _RAIL, _TOP, _TALL = 182, 150, 26, 94
 
 
-def _known_choices(head: str, slots: Sequence[str]) -> list[str]:
-    """Of the heads whose choices are the same everywhere, or seen; blueprints that were masked are not recorded."""
-    fixed: Mapping[str, Sequence[str]] = {
-        "op": [op.name for op in LifecycleOp],
-        "slot": slots,
-        "style": [style.value for style in STYLES],
-        "tempo": [str(tempo) for tempo in TEMPOS],
-        "alpha_target": [str(target) for target in ALPHA_TARGETS],
-        "alpha_speed": [str(speed) for speed in ALPHA_SPEEDS],
-        "alpha_curve": [curve.value for curve in ALPHA_CURVES],
-    }
-    return list(fixed.get(head, ()))
+def network(frame: Frame | None, theme: Theme) -> str:
+    """The host and its slots at one step; the slot acted on has a thick frame. Every text is escaped."""
+    slots: Sequence[SlotView] = () if frame is None else frame.slots
+    width = 2 * _EDGE + max(len(slots), 1) * (_CARD + _GAP)
+    whole = width + _KEY
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole} {_HEIGHT}" width="{whole}" height="{_HEIGHT}" '
+        f'role="img" aria-label="{escape(_in_words(frame), quote=True)}" '
+        f'style="font-family: system-ui, sans-serif; max-width: none">',
+        f'<line x1="46" y1="{_RAIL}" x2="{width - 52}" y2="{_RAIL}" stroke="{theme.faint}" stroke-width="3"/>',
+        _text(8, _RAIL + 4, "input", theme.faint),
+        _text(width - 46, _RAIL + 4, "output", theme.faint),
+    ]
+    for place, slot in enumerate(slots):
+        acted = frame is not None and frame.decision.slot == slot.name
+        parts.append(_slot(_EDGE + place * (_CARD + _GAP) + _GAP // 2, slot, acted, frame, theme))
+    if not slots:
+        parts.append(_text(_EDGE, _TOP + 40, "no slots were recorded for this episode", theme.faint))
+    return "".join([*parts, _legend(width + 20, theme), "</svg>"])
+
+
+def _legend(left: int, theme: Theme) -> str:
+    """The names of the stages beside their colours."""
+    return "".join(
+        f'<rect x="{left}" y="{_TOP + 24 * place}" width="12" height="12" rx="2" fill="{theme.stage(stage)}"/>'
+        + _text(left + 20, _TOP + 24 * place + 10, stage.lower(), theme.faint)
+        for place, stage in enumerate(STAGES)
+    )
+
+
+def _slot(left: int, slot: SlotView, acted: bool, frame: Frame | None, theme: Theme) -> str:
+    colour = theme.stage(slot.stage)
+    middle = left + _CARD // 2
+    filled = slot.alpha is not None
+    parts = [
+        f'<line x1="{middle}" y1="{_TOP + _TALL}" x2="{middle}" y2="{_RAIL}" stroke="{theme.faint}" '
+        f'stroke-width="2" stroke-dasharray="{"none" if slot.alpha else "3 4"}"/>',
+        f'<circle cx="{middle}" cy="{_RAIL}" r="6" fill="{colour}" stroke="{theme.text}" stroke-width="1"/>',
+        f'<rect x="{left}" y="{_TOP}" width="{_CARD}" height="{_TALL}" rx="8" fill="{theme.card}" '
+        f'stroke="{theme.text if acted else theme.grid}" stroke-width="{3 if acted else 1.5}"/>',
+        f'<rect x="{left + 8}" y="{_TOP + 10}" width="10" height="10" rx="2" fill="{colour}"/>',
+        _text(left + 24, _TOP + 19, (slot.stage or UNKNOWN).lower(), theme.text, size=13, bold=True),
+        _text(left + 8, _TOP + 39, slot.blueprint or ("empty" if not filled else UNKNOWN), theme.text),
+        _text(left + 8, _TOP + 58, f"alpha {number(slot.alpha, 2)}", theme.faint),
+        f'<rect x="{left + 78}" y="{_TOP + 51}" width="86" height="7" rx="3" fill="{theme.grid}"/>',
+        _text(left + 8, _TOP + 78, f"contribution {signed(slot.contribution)}", theme.faint),
+        _text(middle, _RAIL + 24, slot.name, theme.text, anchor="middle"),
+    ]
+    if slot.alpha is not None:
+        share = min(max(slot.alpha, 0.0), 1.0) if slot.alpha == slot.alpha else 0.0
+        parts.append(
+            f'<rect x="{left + 78}" y="{_TOP + 51}" width="{86 * share:.1f}" height="7" rx="3" '
+            f'fill="{colour}"/>'
+        )
+    if acted and frame is not None:
+        parts.append(
+            _text(middle, _TOP - 8, operation(frame.decision.op.name), theme.text, anchor="middle", bold=True)
+        )
+    return "".join(parts)
+
+
+def _text(
+    x: float, y: float, text: str, colour: str, *, size: int = 12, anchor: str = "start", bold: bool = False
+) -> str:
+    weight = ' font-weight="600"' if bold else ""
+    return (
+        f'<text x="{x}" y="{y}" fill="{colour}" font-size="{size}" text-anchor="{anchor}"{weight}>'
+        f"{escape(clipped(text, 24), quote=True)}</text>"
+    )
+
+
+def _in_words(frame: Frame | None) -> str:
+    """The drawing as text, for screen readers."""
+    if frame is None or not frame.slots:
+        return "no slots recorded"
+    slots = (f"{clipped(slot.name, 24)}: {(slot.stage or 'unknown').lower()}" for slot in frame.slots)
+    return f"epoch {frame.epoch}. {'; '.join(slots)}. then {operation(frame.decision.op.name)}"

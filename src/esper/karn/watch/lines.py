@@ -1,30 +1,25 @@
-"""Episodes out of lines, in few numbers: there are too many of them to check each as the analyst's reader does."""
+"""Reading a growing file: the lines added since the last look, whole ones only, in pieces that fit in memory."""
 
 import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, NamedTuple
-
-from pydantic import JsonValue
-from pydantic_core import from_json
-
-from esper.karn.watch.texts import clipped
-
-# The lines that were added to a file since the last look, whole ones only, in pieces that fit in memory.
-
+from typing import BinaryIO
 
 PIECE = 1 << 20
+"""Bytes read at a time."""
 LONGEST_LINE = 1 << 22
-"""A line beyond this is no event of ours; it is passed over."""
+"""Bytes; a longer line cannot be an event and is skipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
+    """Neighbouring lines of a file."""
+
     lines: list[bytes]
-    """Without their ends."""
+    """Without their newlines."""
     offset: int
-    """In the file, of the first of them."""
+    """Offset of the first of them in the file, in bytes."""
 
 
 class LineTail:
@@ -38,14 +33,14 @@ class LineTail:
 
     def __init__(self) -> None:
         self.offset = 0
-        """Everything before this was handed out."""
+        """Bytes whose lines were returned."""
         self.too_long = 0
-        """Lines that were passed over."""
+        """Lines that were skipped because of their length."""
         self._identity: tuple[int, int] | None = None
         self._skipping = False
 
     def began_anew(self, file: BinaryIO) -> bool:
-        """Whether this is not the file that was read before, or is shorter; reading then starts at its beginning."""
+        """Whether this is another file than before, or it is shorter now; reading then starts at its beginning."""
         now = os.fstat(file.fileno())
         identity = (now.st_dev, now.st_ino)
         other = self._identity is not None and (identity != self._identity or now.st_size < self.offset)
@@ -55,9 +50,9 @@ class LineTail:
         return other
 
     def read(self, file: BinaryIO) -> Iterator[Piece]:
-        """Whole lines from where the last reading stopped; one without its end waits for the next."""
+        """Whole lines from where the last reading stopped; a line without its newline waits for the next reading."""
         file.seek(self.offset)
-        begun = b""  # of a line whose end is yet to come
+        begun = b""  # the start of a line whose end is not yet written
         while data := file.read(PIECE):
             lines = data.split(b"\n")
             lines[0] = begun + lines[0]
@@ -76,63 +71,7 @@ class LineTail:
             yield Piece(lines, offset)
 
 
-Fields = dict[str, JsonValue]
-
-
-class EpisodeRow(NamedTuple):
-    """What is kept of an EpisodeFinished; unknown is None."""
-
-    round: int
-    env: int
-    episode: int
-    case: str
-    epochs: int | None
-    utility: float | None
-    gain: float | None
-    accuracy: float | None
-    control_accuracy: float | None
-    added_parameters: int | None
-    rolled_back: str | None
-    lost: bool
-
-    @property
-    def control_utility(self) -> float | None:
-        return None if self.utility is None or self.gain is None else self.utility - self.gain
-
-
-def fields_of(line: bytes) -> Fields | None:
-    """The object of a line; None when it is none."""
-    try:
-        data = from_json(line, allow_inf_nan=False)
-    except ValueError:
-        return None
-    return data if isinstance(data, dict) else None
-
-
-def episode_row(data: Fields) -> EpisodeRow | None:
-    """None when it does not even say which episode it was."""
-    get = data.get
-    round_number, env, episode = whole(get("round")), whole(get("env")), whole(get("episode"))
-    if round_number is None or env is None or episode is None:
-        return None
-    case, rolled_back = get("case"), get("rolled_back")
-    return EpisodeRow(
-        round_number,
-        env,
-        episode,
-        clipped(case) if isinstance(case, str) else "",
-        whole(get("epochs")),
-        real(get("utility")),
-        real(get("gain")),
-        real(get("validation_accuracy")),
-        real(get("control_accuracy")),
-        whole(get("added_parameters")),
-        clipped(rolled_back) if isinstance(rolled_back, str) else None,
-        get("lost") is True,
-    )
-
-
-def real(value: JsonValue) -> float | None:
+def real(value: object) -> float | None:
     """A finite number; None for anything else."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -141,6 +80,6 @@ def real(value: JsonValue) -> float | None:
     return None
 
 
-def whole(value: JsonValue) -> int | None:
-    """A count of any honest size; None for anything else."""
+def whole(value: object) -> int | None:
+    """A count that fits in 63 bits; None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None

@@ -1,65 +1,77 @@
-"""The page: one visitor's view of a run and of those beside it, brought up to date once a second."""
+"""The live page: one visitor's view of a run and of those beside it, updated once a second."""
 
 from collections.abc import Awaitable
 
 from nicegui import run, ui
 from nicegui.events import ValueChangeEventArguments
 
-from esper.karn.palette import THEMES, Theme, ThemeName
-from esper.karn.watch import texts
-from esper.karn.watch.charts import Shown
+from esper.karn import texts
+from esper.karn.palette import THEMES, ThemeName
 from esper.karn.watch.episode_view import EpisodeView
-from esper.karn.watch.once import CSS
-from esper.karn.watch.overview import Overview
 from esper.karn.watch.runs import MOST_BESIDE, Hub, Selection, Watched
-from esper.karn.watch.widgets import section
+from esper.karn.watch.sheet import (
+    CSS,
+    SECTIONS,
+    SEED_COLUMNS,
+    Panel,
+    Section,
+    heading,
+    run_contents,
+    seeds_note,
+)
+from esper.karn.watch.widgets import Board, button
 
 SECONDS = 1.0
-_PARTS = (
-    ("learning", "Learning"),
-    ("health", "Health"),
-    ("doing", "Doing"),
-    ("why", "Why"),
-    ("cost", "Cost"),
-    ("seeds", "Seeds"),
-)
+"""Between two looks at the runs."""
 _PREFERS_DARK = "window.matchMedia('(prefers-color-scheme: dark)').matches"
 
 
 class WatchPage:
+    """One visitor's page."""
+
     def __init__(self, hub: Hub, selection: Selection) -> None:
         self._hub, self._selection = hub, selection
-        self._overview = Overview()
-        self._episode = EpisodeView(hub, selection, self._remember)
+        self._board = Board()
+        self._episode = EpisodeView(hub, selection, self._board, self._remember)
         self._theme_name: ThemeName = selection.theme or "light"
         self._seen: tuple[object, ...] = ()
         self._names: list[str] = []
         self._busy = self._quiet = False
 
-    @property
-    def _theme(self) -> Theme:
-        return THEMES[self._theme_name]
-
     def build(self) -> None:
+        """Make the elements of the page, and start to follow the runs."""
         ui.add_css(CSS)
         self._dark = ui.dark_mode(self._theme_name == "dark")
         self._build_top()
         with ui.element("main").classes("sheet") as sheet:
             self._notice = ui.label().classes("notice").props('role="alert"').props('data-testid="notice"')
-            self._overview.build_first()
-            section(
-                3, "What is it doing?", "doing", "operations over the run, and one episode epoch by epoch"
-            )
-            self._episode.build_picker()
-            with ui.element("div").classes("grid wide"):
-                self._overview.build_operations()
-                self._episode.build_course()
-            self._episode.build_network()
-            self._episode.build_why()
-            self._overview.build_last()
+            self._board.add(Panel("tiles", "answers", "tiles", is_figure=False))
+            for number, section in enumerate(SECTIONS, start=1):
+                self._build_section(number, section)
+            self._build_seeds()
         ui.skip_link("Skip to the figures", target=sheet)
         self._notice.set_visibility(False)
         ui.timer(SECONDS, self.tick, immediate=True)
+
+    def _build_section(self, number: int, section: Section) -> None:
+        title = ui.html(heading(number, section, section.about), sanitize=False, tag="h2")
+        title.classes("section").props(f'id="{section.anchor}" tabindex="-1"')
+        if section.anchor == "doing":
+            self._episode.build()
+        for columns, panels in section.rows:
+            with ui.element("div").classes(f"grid {columns}"):
+                for panel in panels:
+                    self._board.add(panel)
+
+    def _build_seeds(self) -> None:
+        self._counting = ui.label().classes("faint")
+        columns = [
+            {"name": name, "label": name, "field": name, "align": align, "sortable": True}
+            for name, align in zip(SEED_COLUMNS, ["left"] * 2 + ["right"] * 6, strict=True)
+        ]
+        pages = {"rowsPerPage": 12, "sortBy": "germinated", "descending": True}
+        self._seeds = ui.table(columns=columns, rows=[], row_key="key", pagination=pages)
+        self._seeds.props('dense flat aria-label="seeds by blueprint and slot" data-testid="seeds"')
 
     def _build_top(self) -> None:
         with ui.header().classes("top"):
@@ -72,16 +84,14 @@ class WatchPage:
             self._standing = ui.label().props('data-testid="standing"')
             ui.element("div").classes("grow")
             with ui.element("nav").style("display: flex; gap: 12px").props('aria-label="sections"'):
-                for anchor, name in _PARTS:
-                    ui.link(name, f"#{anchor}")
-            ui.button("Dark / light", on_click=self._switch_theme).props("dense outline no-caps").style(
-                "padding: 2px 10px; color: var(--text) !important"
-            ).props('data-testid="theme"')
+                for section in SECTIONS:
+                    ui.link(section.anchor.capitalize(), f"#{section.anchor}")
+            button("Dark / light", self._switch_theme).props('data-testid="theme"')
 
     # Following the runs
 
     async def tick(self) -> None:
-        """Look at the runs; draw what changed. A look that takes long is not begun twice."""
+        """Look at the runs and draw what changed, unless the last look is still going on."""
         if self._busy:
             return
         self._busy = True
@@ -92,44 +102,46 @@ class WatchPage:
             self._busy = False
 
     async def _follow(self) -> None:
-        names = await run.io_bound(self._hub.names)
-        self._offer(names or [])
+        self._offer(await run.io_bound(self._hub.names) or [])
         if self._selection.run is None:
-            self._tell(f"There is no run in {self._hub.folder.root}. `esper train --preset demo` makes one.")
+            self._notify(
+                f"There is no run in {self._hub.folder.root}. `esper train --preset demo` makes one."
+            )
             return
-        shown = [
-            self._selection.run,
-            *(name for name in self._selection.beside if name != self._selection.run),
-        ]
-        watched = [await run.io_bound(self._hub.look, name) for name in shown]
-        if any(each is None for each in watched):  # the server is closing
-            return
+        names = dict.fromkeys([self._selection.run, *self._selection.beside])
+        watched = [await run.io_bound(self._hub.look, name) for name in names]
         found = [each for each in watched if each is not None]
-        seen = (self._theme_name, *((each.name, each.state.version) for each in found))
-        if seen == self._seen:
+        if len(found) < len(names):  # the server is closing
             return
-        await self._draw(found)
-        self._seen = seen
+        seen = (self._theme_name, *((each.name, each.state.version) for each in found))
+        if seen != self._seen:
+            await self._draw(found)
+            self._seen = seen
 
-    async def _draw(self, found: list[Watched]) -> None:
-        first = found[0]
+    async def _draw(self, runs: list[Watched]) -> None:
+        first, theme = runs[0], THEMES[self._theme_name]
+        name = texts.clipped(first.name)
         self._standing.set_text(first.standing)
         if first.standing == "gone" and not first.state.events:
-            self._tell(f"There is no run {texts.clipped(first.name)}.")
+            self._notify(f"There is no run {name}.")
         elif first.standing == "gone":
-            self._tell(
-                f"The run {texts.clipped(first.name)} is gone from the disk. This is what was known of it."
-            )
+            self._notify(f"The run {name} is gone from the disk. This is what was known of it.")
         elif first.standing == "not begun":
-            self._tell("Nothing has been recorded yet.")
+            self._notify("Nothing has been recorded yet.")
         else:
             self._notice.set_visibility(False)
-        runs = [Shown(each.name, each.state, place) for place, each in enumerate(found)]
-        self._overview.update(runs, first, self._theme)
-        await self._episode.update(first, self._theme)
+        self._board.show(run_contents(runs, theme))
+        self._counting.set_text(seeds_note(first))
+        rows = [
+            {"key": f"{row.blueprint} {row.slot}", **{name: pick(row) for name, pick in SEED_COLUMNS.items()}}
+            for row in first.state.seed_counts()
+        ]
+        if rows != self._seeds.rows:
+            self._seeds.rows = rows
+        await self._episode.update(first, theme)
 
     def _offer(self, names: list[str]) -> None:
-        """The menus of runs; one that is gone stays in them while it is looked at."""
+        """Fill the menus of runs; one that was deleted stays in them while it is looked at."""
         if self._selection.run is None and names:
             self._selection.run = names[0]
         kept = [name for name in (self._selection.run, *self._selection.beside) if name]
@@ -145,13 +157,11 @@ class WatchPage:
         finally:
             self._quiet = False
 
-    def _tell(self, text: str) -> None:
+    def _notify(self, text: str) -> None:
         self._notice.set_text(text)
         self._notice.set_visibility(True)
 
-    # What the visitor does
-
-    # The handlers of menus look at once whether it was us who set them; what they return is then awaited.
+    # What the visitor does. A menu's handler returns at once unless the visitor chose; what it returns is awaited.
 
     def _run_chosen(self, event: ValueChangeEventArguments[object]) -> Awaitable[None] | None:
         if self._quiet or not isinstance(event.value, str):
@@ -175,7 +185,7 @@ class WatchPage:
         await self.tick()
 
     async def _find_theme(self) -> None:
-        """Once: as the browser is set, unless the address says otherwise."""
+        """Once: the browser's preference, unless the address names a theme."""
         if self._selection.theme is None and not self._seen:
             dark = await ui.run_javascript(_PREFERS_DARK, timeout=5.0)
             self._use_theme("dark" if dark else "light")

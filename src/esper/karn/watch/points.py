@@ -1,116 +1,87 @@
-"""Rounds summed up in as many points as a screen can show, each made once."""
+"""Rounds summed up in as many points as a screen can show, each computed once."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 
-from esper.karn.watch.lines import EpisodeRow, whole
-from esper.leyline import HEAD_NAMES, RoundFinished
+from scipy.special import stdtrit
 
-# Means and their intervals, from sums that can be added up.
+from esper.karn.watch.lines import real, whole
+from esper.leyline import HEAD_NAMES, EpisodeFinished, RoundFinished
 
-
-_Z = 1.959963984540054
-"""97.5 % quantile of the normal distribution."""
+POINTS = 240
+"""Points of a curve, at most."""
 
 
 @dataclass(slots=True)
 class Moments:
-    """Of finite numbers; others are not counted."""
+    """Count, sum and sum of squares of finite numbers, from which mean and interval follow."""
 
     count: int = 0
     total: float = 0.0
     squares: float = 0.0
 
     def add(self, value: float | None) -> None:
-        if value is not None and abs(value) < 1e100:  # squares of more would overflow
+        """Add a number; None, NaN, Inf and what is too large to square are not counted."""
+        if value is not None and abs(value) < 1e100:
             self.count += 1
             self.total += value
             self.squares += value * value
 
     @property
     def mean(self) -> float | None:
+        """None without numbers."""
         return self.total / self.count if self.count else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 %, by Student's t; None of fewer than two."""
+        """The 95 % interval of the mean, by Student's t; None with fewer than two numbers."""
         if self.count < 2:
             return None
         mean = self.total / self.count
         variance = max(self.squares - self.count * mean * mean, 0.0) / (self.count - 1)
-        half = t_quantile(self.count - 1) * math.sqrt(variance / self.count)
+        half = float(stdtrit(self.count - 1, 0.975)) * math.sqrt(variance / self.count)
         return mean - half, mean + half
 
 
 def pooled(parts: Iterable[Moments]) -> Moments:
-    whole = Moments()
+    """The moments of all numbers together."""
+    together = Moments()
     for part in parts:
-        whole.count += part.count
-        whole.total += part.total
-        whole.squares += part.squares
-    return whole
+        together.count += part.count
+        together.total += part.total
+        together.squares += part.squares
+    return together
 
 
-def t_quantile(freedom: int) -> float:
-    """97.5 % quantile of Student's t; an expansion in 1 / freedom (Abramowitz and Stegun 26.7.5), within 1 %."""
-    if freedom == 1:
-        return 12.706204736
-    if freedom == 2:
-        return 4.302652730
-    z, n = _Z, float(freedom)
-    return (
-        z
-        + (z**3 + z) / (4 * n)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
-    )
-
-
-POINTS = 240
-
-
-@dataclass(slots=True)
-class RoundSums:
-    """Over the episodes that ended in a round, or in several, and were not lost."""
-
-    gain: Moments = field(default_factory=Moments)
-    utility: Moments = field(default_factory=Moments)
-    control_utility: Moments = field(default_factory=Moments)
-    accuracy: Moments = field(default_factory=Moments)
-    control_accuracy: Moments = field(default_factory=Moments)
-
-    def add(self, row: EpisodeRow) -> None:
-        self.gain.add(row.gain)
-        self.utility.add(row.utility)
-        self.control_utility.add(row.control_utility)
-        self.accuracy.add(row.accuracy)
-        self.control_accuracy.add(row.control_accuracy)
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A mean over episodes and its 95 % interval, as far as they are known."""
-
-    mean: float | None
-    low: float | None
-    high: float | None
-
-    @staticmethod
-    def of(moments: Moments) -> "Estimate":
-        low, high = moments.interval or (None, None)
-        return Estimate(moments.mean, low, high)
-
-
-MEASURES: Mapping[str, Callable[[RoundFinished], float | None]] = {
+EPISODE_MEASURES: Mapping[str, Callable[[EpisodeFinished], float | None]] = {
+    "gain": lambda row: row.gain,
+    "utility": lambda row: row.utility,
+    "baseline_utility": lambda row: (
+        None if row.utility is None or row.gain is None else row.utility - row.gain
+    ),
+    "accuracy": lambda row: row.validation_accuracy,
+    "baseline_accuracy": lambda row: row.control_accuracy,
+}
+"""Name -> what is averaged over the episodes of a round."""
+ROUND_MEASURES: Mapping[str, Callable[[RoundFinished], float | None]] = {
     "explained_variance": lambda row: row.explained_variance,
     "approx_kl": lambda row: row.approx_kl,
     "grad_norm": lambda row: row.grad_norm,
     "env_epochs_per_second": lambda row: row.env_epochs_per_second,
     "seconds": lambda row: row.seconds,
-    "peak_memory": lambda row: _mebibytes(whole(row.peak_memory_bytes)),
+    "peak_memory": lambda row: None if (size := whole(row.peak_memory_bytes)) is None else size / 2**20,
 }
-"""What is drawn of a round, by name; memory in MiB."""
+"""Name -> what is drawn of a round; memory in MiB. The entropies of the heads are drawn too, by the heads' names."""
+RoundSums = dict[str, Moments]
+"""Name of an episode measure -> its moments over the episodes that ended in a round and were not lost."""
+
+
+def add_episode(sums: RoundSums, row: EpisodeFinished) -> None:
+    """Add the measures of one episode."""
+    for name, pick in EPISODE_MEASURES.items():
+        sums.setdefault(name, Moments()).add(pick(row))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,43 +91,41 @@ class Point:
     round: int
     """The last of them."""
     measured: Mapping[str, float | None]
-    """Means of what is known, by the names of MEASURES; of entropies by head."""
+    """Name of a round measure, or of a head for its entropy -> the mean over rounds where it is known."""
     operations: Mapping[str, int]
-    """How often each was executed."""
-    episodes: Mapping[str, Estimate]
-    """By the names of RoundSums."""
+    """Operation -> times it was executed."""
+    episodes: Mapping[str, Moments]
+    """Name of an episode measure -> its moments over all their episodes."""
 
     @staticmethod
     def of(rounds: Sequence[RoundFinished], sums: Mapping[int, RoundSums]) -> "Point":
-        measured = {name: _mean([pick(row) for row in rounds]) for name, pick in MEASURES.items()}
+        """The point of these rounds; `sums` has the episodes by round."""
+        measured = {name: _mean([pick(row) for row in rounds]) for name, pick in ROUND_MEASURES.items()}
         measured |= {head: _mean([row.entropy_by_head.get(head) for row in rounds]) for head in HEAD_NAMES}
-        operations: dict[str, int] = {}
+        operations: Counter[str] = Counter()
         for row in rounds:
-            for name, times in row.operations.items():
-                operations[name] = operations.get(name, 0) + times
+            operations.update(row.operations)
         parts = [sums[row.round] for row in rounds if row.round in sums]
-        episodes = {
-            each.name: Estimate.of(pooled(getattr(part, each.name) for part in parts))
-            for each in fields(RoundSums)
-        }
+        episodes = {name: pooled(part[name] for part in parts if name in part) for name in EPISODE_MEASURES}
         return Point(rounds[-1].round, measured, operations, episodes)
 
 
 class Points:
-    """The points of a run that only grows. One that is full is not made again until there are too many of them."""
+    """The points of a run that only grows. A full point is not made again until there are too many points."""
 
     __slots__ = ("_all", "_full", "_rounds", "_size")
 
     def __init__(self) -> None:
         self._full: list[Point] = []
         self._size = 1
-        """Rounds of a point; it doubles."""
+        """Rounds in a point; it doubles."""
         self._all: list[Point] = []
         self._rounds = 0
-        """That `_all` was made of."""
+        """Rounds that `_all` was made of."""
 
     def of(self, rounds: Sequence[RoundFinished], sums: Mapping[int, RoundSums]) -> list[Point]:
-        rounds = rounds[:]  # another visitor's look may add to them meanwhile
+        """The points of all rounds so far."""
+        rounds = rounds[:]  # another thread may add to them meanwhile
         if len(rounds) == self._rounds:
             return self._all
         while len(rounds) > self._size * POINTS:
@@ -172,10 +141,6 @@ class Points:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Of what is known and finite."""
-    known = [value for value in values if value is not None and math.isfinite(value)]
+    """The mean of what is known and finite."""
+    known = [number for value in values if (number := real(value)) is not None]
     return sum(value / len(known) for value in known) if known else None  # the sum of all might overflow
-
-
-def _mebibytes(size: int | None) -> float | None:
-    return None if size is None else size / 2**20

@@ -1,4 +1,4 @@
-"""What one visitor looks at. It lives in the address, so that a reload, or a new server, shows the same."""
+"""The runs of one folder as the watcher sees them: their files, what is known of each, and what a visitor chose."""
 
 import math
 import os
@@ -16,25 +16,36 @@ from pydantic_core import from_json
 
 from esper.karn.palette import THEMES, ThemeName
 from esper.karn.watch.episodes import Frame, read_episode
-from esper.karn.watch.lines import EpisodeRow, real, whole
+from esper.karn.watch.lines import real, whole
 from esper.karn.watch.state import RunState
+from esper.leyline import EpisodeFinished
 from esper.nissa import is_being_written
 from esper.nissa.run_directory import CONFIG_FILE, EVENTS_FILE
 
-# The runs in one folder, and the only way to their files: by a name that is there, never by a path.
-
-
 LARGEST_CONFIG = 1 << 20
+"""Bytes of a configuration that are read."""
+COUNTING_SECONDS = 0.3
+"""Seconds of each look spent on counting the seeds of a long run."""
+COUNT_ALL = math.inf
+LISTING_SECONDS = 3.0
+"""Seconds between two looks at which runs there are."""
+FRESH_SECONDS = 0.5
+"""A run that was read this many seconds ago is not read again."""
+MOST_BESIDE = 5
+"""Runs that can be shown beside another."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunsFolder:
-    """root  a folder that holds run directories; nothing outside of it is ever opened"""
+    """The only way to the files of runs: by a name that is there, never by a path.
+
+    root  a folder that holds run directories; nothing outside of it is ever opened
+    """
 
     root: Path
 
     def names(self) -> list[str]:
-        """Of the runs, the one that was written to last first."""
+        """Names of the runs, the one written last first."""
         found: list[tuple[float, str]] = []
         try:
             with os.scandir(self.root) as entries:
@@ -47,14 +58,15 @@ class RunsFolder:
         return [name for _, name in sorted(found)]
 
     def holds(self, name: str) -> bool:
+        """Whether there is a run of this name."""
         return name in self.names()
 
     def open_events(self, name: str) -> BinaryIO | None:
-        """The events of a run, for reading; None when there are none."""
+        """The events of a run, opened for reading; None if there are none."""
         return self._open(name, EVENTS_FILE)
 
     def config(self, name: str) -> dict[str, JsonValue]:
-        """What a run was asked to do; empty when that cannot be read."""
+        """The configuration of a run; empty if it cannot be read."""
         file = self._open(name, CONFIG_FILE)
         if file is None:
             return {}
@@ -66,11 +78,12 @@ class RunsFolder:
         return content if isinstance(content, dict) else {}
 
     def is_being_written(self, name: str) -> bool:
+        """Whether a process writes this run."""
         path = self._inside(name)
         return path is not None and is_being_written(path)
 
     def _inside(self, name: str) -> Path | None:
-        """The directory of a run; None for what is no plain name, or leads out of the folder."""
+        """The directory of a run; None if it is no plain name, or leads out of the folder."""
         if not name or name in (".", "..") or os.sep in name or "\0" in name:
             return None
         try:
@@ -85,7 +98,7 @@ class RunsFolder:
         if path is None:
             return None
         try:
-            # Links are not followed: one could point anywhere. A pipe must not keep us waiting.
+            # Links are not followed, since one could point anywhere. A pipe must not block.
             descriptor = os.open(path / file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return None
@@ -95,7 +108,7 @@ class RunsFolder:
         return os.fdopen(descriptor, "rb", buffering=0)
 
     def _written(self, entry: os.DirEntry[str]) -> float | None:
-        """When a run was last written; None for what is no run, or no name that can be shown and chosen."""
+        """When a run was last written; None if it is no run, or its name cannot be shown."""
         try:
             entry.name.encode()
         except UnicodeEncodeError:
@@ -112,40 +125,31 @@ class RunsFolder:
         return max(times, default=None)
 
 
-# The runs that somebody watches, each read once however many watch it.
-
-
-COUNTING_SECONDS = 0.3
-"""Of each look, to count the seeds of what a long run did before it was opened."""
-COUNT_ALL = math.inf
-LISTING_SECONDS = 3.0
-"""Between two looks at which runs there are."""
-FRESH_SECONDS = 0.5
-"""A run that was read this lately is not read again."""
-
-
 @dataclass(slots=True)
 class Watched:
-    """A run and how it stands."""
+    """A run, what is known of it, and its state."""
 
     name: str
     state: RunState = field(default_factory=RunState)
     config: dict[str, JsonValue] = field(default_factory=dict)
     standing: str = "unknown"
-    """running, finished, interrupted, failed, crashed, or gone."""
+    """running, finished, interrupted, failed, crashed, not begun, or gone."""
     read_at: float = 0.0
+    """When it was last read, on the monotonic clock."""
 
     @property
     def planned_rounds(self) -> int | None:
+        """Rounds the run was configured for; None if unknown."""
         return whole(self.config.get("rounds"))
 
     @property
     def target_kl(self) -> float | None:
+        """KL divergence the updates aim at; None if unknown."""
         return real(self.config.get("target_kl"))
 
 
 class Hub:
-    """Reads runs of one folder for any number of pages. Its methods may be called from any thread."""
+    """Reads runs of one folder for any number of pages, each run once. May be called from any thread."""
 
     def __init__(self, folder: RunsFolder, *, counting_seconds: float = COUNTING_SECONDS) -> None:
         self.folder, self._counting_seconds = folder, counting_seconds
@@ -155,7 +159,7 @@ class Hub:
         self._lock = Lock()
 
     def names(self) -> list[str]:
-        """The runs that are there, the one written last first."""
+        """Names of the runs, the one written last first."""
         with self._lock:
             now = time.monotonic()
             if not self._names or now - self._listed_at > LISTING_SECONDS:
@@ -163,19 +167,20 @@ class Hub:
             return list(self._names)
 
     def look(self, name: str) -> Watched:
-        """A run as it is now. One that is gone keeps what was known of it."""
+        """A run as it is now. One that was deleted keeps what was known of it."""
         with self._lock:
             watched = self._watched.get(name)
             if watched is None:
                 watched = Watched(name)
-                if self.folder.holds(name):  # what was never there is not remembered
+                if self.folder.holds(name):  # a name that never existed is not kept
                     self._watched[name] = watched
             if time.monotonic() - watched.read_at >= FRESH_SECONDS:
                 self._read(watched)
                 watched.read_at = time.monotonic()
             return watched
 
-    def episode(self, name: str, row: EpisodeRow) -> list[Frame]:
+    def episode(self, name: str, row: EpisodeFinished) -> list[Frame]:
+        """The steps of an episode; empty if they were not recorded."""
         with self._lock:
             watched = self._watched.get(name)
             file = None if watched is None else self.folder.open_events(name)
@@ -185,9 +190,9 @@ class Hub:
                 return read_episode(watched.state, file, row)
 
     def _read(self, watched: Watched) -> None:
-        # Asked first: a run that ends meanwhile is then read to its end, and not called crashed.
+        # Checked first: a run that ends meanwhile is then read to its end and not called crashed.
         running = self.folder.is_being_written(watched.name)
-        # Read anew each time: a run that goes on may have been given more rounds, or another its name.
+        # Read each time: a resumed run may have more rounds, or another run may have taken the name.
         watched.config = self.folder.config(watched.name) or watched.config
         file = self.folder.open_events(watched.name)
         if file is not None:
@@ -208,11 +213,10 @@ class Hub:
         return "crashed" if finished is None else finished.status
 
 
-MOST_BESIDE = 5
-
-
 @dataclass(slots=True)
 class Selection:
+    """What one visitor looks at. It is kept in the address, so that a reload or a new server shows the same."""
+
     run: str | None = None
     beside: list[str] = field(default_factory=list)
     """Runs that are drawn beside it."""
@@ -222,10 +226,11 @@ class Selection:
     episode: int | None = None
     """None, with env, follows the last episode that ended."""
     epoch: int | None = None
+    """None is the last epoch of the episode."""
 
     @staticmethod
     def of(query: Mapping[str, str], beside: Sequence[str]) -> "Selection":
-        """From an address; what makes no sense there is left out."""
+        """From the query of an address; what is invalid is left out."""
         theme = query.get("theme")
         env, episode, epoch = (_count(query.get(name)) for name in ("env", "episode", "epoch"))
         return Selection(
@@ -238,19 +243,10 @@ class Selection:
         )
 
     def address(self) -> str:
-        parts: list[tuple[str, str | int]] = [] if self.run is None else [("run", self.run)]
-        parts += [("beside", name) for name in self.beside]
-        parts += [
-            (name, value)
-            for name, value in (
-                ("theme", self.theme),
-                ("env", self.env),
-                ("episode", self.episode),
-                ("epoch", self.epoch),
-            )
-            if value is not None
-        ]
-        return "/?" + urlencode(parts) if parts else "/"
+        """The address that shows this."""
+        chosen = {name: getattr(self, name) for name in ("run", "beside", "theme", "env", "episode", "epoch")}
+        parts = {name: value for name, value in chosen.items() if value not in (None, [])}
+        return "/?" + urlencode(parts, doseq=True) if parts else "/"
 
 
 def _count(text: str | None) -> int | None:

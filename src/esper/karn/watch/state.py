@@ -1,4 +1,4 @@
-"""What is known of one run, brought up to date from the end of its events: sums and rows, never all the decisions."""
+"""What is known of one run, updated from the end of its events: rounds, episodes and sums, but not its decisions."""
 
 import math
 import time
@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import BinaryIO
 
-from esper.karn.watch.lines import EpisodeRow, LineTail, episode_row, fields_of
-from esper.karn.watch.points import Point, Points, RoundSums
+from esper.karn.watch.lines import LineTail, whole
+from esper.karn.watch.points import Point, Points, RoundSums, add_episode
 from esper.karn.watch.seed_tally import SeedCount, SeedTally
 from esper.leyline import (
     AnomalyRaised,
@@ -22,39 +22,17 @@ from esper.leyline import (
 from esper.nissa.wire import BrokenLine, UnknownKind, decode
 
 MOST_ANOMALIES = 1000
-_DECISION = f'{{"kind":"{DecisionTaken.kind}"'.encode()
-_EPISODE = f'{{"kind":"{EpisodeFinished.kind}"'.encode()
-_READ = tuple(
-    f'{{"kind":"{event.kind}"'.encode()
-    for event in (RoundFinished, AnomalyRaised, EvaluationFinished, RunStarted, RunFinished)
-)
+"""Anomalies kept, the last ones."""
 _KIND = b'{"kind":"'
+_DECISION = _KIND + f'{DecisionTaken.kind}"'.encode()
+_READ = tuple(
+    _KIND + f'{event.kind}"'.encode()
+    for event in (EpisodeFinished, RoundFinished, AnomalyRaised, EvaluationFinished, RunStarted, RunFinished)
+)
 
 
 class RunState:
-    """One run as it is known. `read` takes in what was added since the last time."""
-
-    __slots__ = (
-        "_block_start",
-        "_points",
-        "_seeds",
-        "_tail",
-        "_uncounted",
-        "anomalies",
-        "blocks",
-        "broken_lines",
-        "by_env",
-        "episodes",
-        "evaluations",
-        "events",
-        "finished",
-        "last_time",
-        "rounds",
-        "started",
-        "started_time",
-        "sums",
-        "version",
-    )
+    """One run as far as it was read. `read` takes in what was added since the last time."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -65,29 +43,25 @@ class RunState:
     def _clear(self) -> None:
         self.rounds: list[RoundFinished] = []
         self.sums: dict[int, RoundSums] = {}
-        """By round; of the round that is being collected, too."""
-        self.episodes: list[EpisodeRow] = []
-        self.by_env: dict[int, list[EpisodeRow]] = {}
-        """The same, by env."""
+        """Round -> sums over its episodes; also for the round that has not ended."""
+        self.episodes: list[EpisodeFinished] = []
+        self.by_env: dict[int, list[EpisodeFinished]] = {}
+        """The same episodes by env."""
         self.evaluations: list[EvaluationFinished] = []
         self.anomalies: list[AnomalyRaised] = []
         self.blocks: dict[int, tuple[int, int]] = {}
-        """Round -> where in the file its decisions begin and end."""
-        self.started: RunStarted | None = None
+        """Round -> offsets in the file at which its decisions begin and end."""
         self.finished: RunFinished | None = None
-        self.started_time: float | None = None
-        self.last_time: float | None = None
-        """Of the last event that was read whole, in seconds since the epoch."""
         self.events = 0
         self.broken_lines = 0
         self._block_start: int | None = None
         self._points = Points()
         self._seeds = SeedTally()
         self._uncounted: deque[int] = deque()
-        """Rounds whose decisions the seeds are yet to be counted from."""
+        """Rounds whose seeds are not counted yet."""
 
     def read(self, file: BinaryIO) -> bool:
-        """Take in what is new; returns whether anything is."""
+        """Read what was added; returns whether anything was."""
         changed = self._tail.began_anew(file)
         if changed:
             self._clear()
@@ -100,19 +74,20 @@ class RunState:
 
     @property
     def unreadable_lines(self) -> int:
+        """Lines that are not events, or too long to be read."""
         return self.broken_lines + self._tail.too_long
 
     def points(self) -> list[Point]:
         """The rounds, summed up for drawing."""
         return self._points.of(self.rounds, self.sums)
 
-    def episode(self, env: int, episode: int) -> EpisodeRow | None:
-        """The latest of that number."""
+    def episode(self, env: int, episode: int) -> EpisodeFinished | None:
+        """The last episode recorded with that number."""
         wanted = (row for row in reversed(self.by_env.get(env, ())) if row.episode == episode)
         return next(wanted, None)
 
     def decisions(self, file: BinaryIO, round_number: int) -> list[bytes]:
-        """The lines that tell the decisions of a round."""
+        """The lines of a round's decisions."""
         place = self.blocks.get(round_number)
         if place is None:
             return []
@@ -120,10 +95,10 @@ class RunState:
         block = file.read(place[1] - place[0])
         return [line for line in block.split(b"\n") if line.startswith(_DECISION)]
 
-    # Seeds: counted after a run was opened, since that means to look into every decision
+    # Seeds are counted after a run was opened, since that takes a look into every decision.
 
     def count_seeds(self, file: BinaryIO, seconds: float) -> bool:
-        """Look into one more round, and into others for about as long; returns whether anything was new."""
+        """Count the seeds of one more round, and of others for so many seconds; returns whether any was left."""
         if not self._uncounted:
             return False
         deadline = time.monotonic() + seconds
@@ -137,15 +112,16 @@ class RunState:
 
     @property
     def seeds_counted(self) -> float:
-        """The share of rounds, 0..1, whose seeds are in `seed_counts`."""
+        """Share of the rounds whose seeds are in `seed_counts`, 0..1."""
         return 1.0 - len(self._uncounted) / len(self.blocks) if self.blocks else 1.0
 
     def seed_counts(self) -> list[SeedCount]:
+        """The seeds counted so far, by blueprint and slot."""
         return self._seeds.counts()
 
     def _absorb(self, lines: list[bytes], offset: int) -> None:
-        # A million lines pass here when a run is opened, nearly all of them decisions: those are passed over by their
-        # first bytes, and only where a stretch of them begins and ends is remembered.
+        # A million lines pass here when a run is opened, nearly all of them decisions: those are skipped by their
+        # first bytes, and only where a stretch of them begins and ends is kept.
         others = [place for place, line in enumerate(lines) if not line.startswith(_DECISION)]
         passed = 0
         for place in [*others, len(lines)]:
@@ -160,33 +136,17 @@ class RunState:
 
     def _take(self, line: bytes, offset: int) -> None:
         """Anything but a decision."""
-        if line.startswith(_EPISODE):
-            self._take_episode(line)
-        elif line.startswith(_READ):
-            self._take_rare(line, offset)
-        elif line and not line.startswith(_KIND):
-            self.broken_lines += 1
-
-    def _take_episode(self, line: bytes) -> None:
-        data = fields_of(line)
-        row = None if data is None else episode_row(data)
-        if row is None:
-            self.broken_lines += 1
+        if not line.startswith(_READ):
+            self.broken_lines += bool(line) and not line.startswith(_KIND)
             return
-        self.episodes.append(row)
-        self.by_env.setdefault(row.env, []).append(row)
-        if not row.lost:
-            self.sums.setdefault(row.round, RoundSums()).add(row)
-
-    def _take_rare(self, line: bytes, offset: int) -> None:
         try:
-            record = decode(line)
+            event: Event = decode(line).event
         except (BrokenLine, UnknownKind):
             self.broken_lines += 1
             return
-        self.last_time = record.time
-        event: Event = record.event
-        if isinstance(event, RoundFinished):
+        if isinstance(event, EpisodeFinished):
+            self._take_episode(event)
+        elif isinstance(event, RoundFinished):
             self._take_round(event, offset)
         elif isinstance(event, AnomalyRaised):
             self.anomalies.append(event)
@@ -194,9 +154,18 @@ class RunState:
         elif isinstance(event, EvaluationFinished):
             self.evaluations.append(event)
         elif isinstance(event, RunStarted):
-            self._take_start(event, record.time)
+            self._take_start(event)
         elif isinstance(event, RunFinished):
             self.finished = event
+
+    def _take_episode(self, event: EpisodeFinished) -> None:
+        if None in (whole(event.round), whole(event.env), whole(event.episode)):
+            self.broken_lines += 1
+            return
+        self.episodes.append(event)
+        self.by_env.setdefault(event.env, []).append(event)
+        if not event.lost:
+            add_episode(self.sums.setdefault(event.round, {}), event)
 
     def _take_round(self, event: RoundFinished, offset: int) -> None:
         self.rounds.append(event)
@@ -205,34 +174,26 @@ class RunState:
             self._uncounted.append(event.round)
         self._block_start = None
 
-    def _take_start(self, event: RunStarted, when: float) -> None:
-        """A run that goes on from a checkpoint, or anew: what it had done beyond no longer counts."""
-        last = event.resumed_from
-        first_time = self.started_time
-        if last is None:
+    def _take_start(self, event: RunStarted) -> None:
+        """A run that resumes from a checkpoint, or starts again: what it recorded beyond no longer counts."""
+        if event.resumed_from is None:
             self._clear()
         else:
-            self._cut_after(last)
-        self.started, self.finished, self.last_time = event, None, when
-        self.started_time = when if last is None or first_time is None else first_time
+            self._cut_after(event.resumed_from)
+        self.finished = None
 
     def _cut_after(self, last: int) -> None:
         self.rounds = [row for row in self.rounds if row.round <= last]
-        self.episodes = [row for row in self.episodes if row.round <= last]
-        self.by_env = {
-            env: kept
-            for env, rows in self.by_env.items()
-            if (kept := [row for row in rows if row.round <= last])
-        }
         self.evaluations = [row for row in self.evaluations if row.round <= last]
         self.anomalies = [row for row in self.anomalies if row.round <= last]
-        self.sums = {number: sums for number, sums in self.sums.items() if number <= last}
+        episodes, self.episodes, self.by_env, self.sums = self.episodes, [], {}, {}
+        for row in episodes:
+            if row.round <= last:
+                self._take_episode(row)
         self.blocks = {number: place for number, place in self.blocks.items() if number <= last}
         self._points = Points()
-        self._seeds = (
-            SeedTally()
-        )  # what a seed came to may have been told later: those rounds are counted anew
-        self._uncounted = deque(self.blocks)
+        # What became of a seed may have been recorded later: the seeds of all rounds are counted again.
+        self._seeds, self._uncounted = SeedTally(), deque(self.blocks)
         self._block_start = None
 
 

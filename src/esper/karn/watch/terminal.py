@@ -1,4 +1,4 @@
-"""Is it learning, is it healthy: a run at a terminal, live, without a browser."""
+"""The first two questions about a run at a terminal, live, without a browser."""
 
 import time
 from collections.abc import Sequence
@@ -9,21 +9,32 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from esper.karn.watch import texts
-from esper.karn.watch.figures import Curve, measured, over_episodes
+from esper.karn import texts
+from esper.karn.watch.charts import curve_of
 from esper.karn.watch.runs import Hub, RunsFolder, Watched
-from esper.karn.watch.verdicts import MARKS, Mood, Warning, tiles, warnings
+from esper.karn.watch.verdicts import Mood, Warning, tiles, warnings
 from esper.leyline import HEAD_NAMES
 
 SECONDS = 1.0
+"""Between two looks at the run."""
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 40
 _MOST_WARNINGS = 4
+_CURVES: dict[str, tuple[str, int]] = {
+    "gain": ("gain", 3),
+    "accuracy": ("accuracy", 3),
+    "baseline": ("baseline_accuracy", 3),
+    "explained variance": ("explained_variance", 2),
+    "KL": ("approx_kl", 4),
+    "gradient norm": ("grad_norm", 2),
+    **{f"entropy of {head.replace('_', ' ')}": (head, 2) for head in HEAD_NAMES},
+}
+"""Name -> (measure, digits after the point)."""
 _STYLES: dict[Mood, str] = {"good": "bold blue", "bad": "bold red", "neutral": "bold", "unknown": "dim"}
 
 
 def follow(folder: RunsFolder, name: str, console: Console | None = None) -> None:
-    """Until the run ends, or somebody has seen enough; where nobody sits at a terminal, once."""
+    """Show a run until it ends or Ctrl-C; once if it is not running or the output is no terminal."""
     hub, screen = Hub(folder), console or Console()
     watched = hub.look(name)
     if not screen.is_terminal or watched.standing != "running":
@@ -40,6 +51,7 @@ def follow(folder: RunsFolder, name: str, console: Console | None = None) -> Non
 
 
 def picture(watched: Watched) -> RenderableType:
+    """Answers, curves and warnings of a run."""
     parts: list[RenderableType] = [_answers(watched), _curves(watched)]
     found = warnings(watched.state)[:_MOST_WARNINGS]
     if found:
@@ -63,46 +75,26 @@ def sparkline(values: Sequence[float | None], width: int = _WIDTH) -> str:
 
 def _answers(watched: Watched) -> Table:
     grid = Table.grid(padding=(0, 2))
-    for tile in tiles(watched.state, watched.standing, watched.planned_rounds):
-        mark = "" if tile.mood == "neutral" else f"{MARKS[tile.mood]} "
-        grid.add_row(
-            Text(tile.title, style="dim"),
-            Text(f"{mark}{tile.value}", style=_STYLES[tile.mood]),
-            Text(tile.detail, style="dim"),
-        )
+    for tile in tiles(watched):
+        answer = Text(tile.marked, style=_STYLES[tile.mood])
+        grid.add_row(Text(tile.title, style="dim"), answer, Text(tile.detail, style="dim"))
     return grid
 
 
 def _curves(watched: Watched) -> Table:
-    state = watched.state
     grid = Table.grid(padding=(0, 2))
-    curves: list[tuple[str, Curve, int]] = [
-        ("gain", over_episodes(state, "gain"), 3),
-        ("accuracy", over_episodes(state, "accuracy"), 3),
-        ("wait-only", over_episodes(state, "control_accuracy"), 3),
-        ("explained variance", measured(state, "explained_variance"), 2),
-        ("KL", measured(state, "approx_kl"), 4),
-        ("gradient norm", measured(state, "grad_norm"), 2),
-    ]
-    for head in HEAD_NAMES:
-        curve = measured(state, head)
-        if any(value is not None for value in curve.values):
-            curves.append((f"entropy of {head.replace('_', ' ')}", curve, 2))
-    for name, curve, digits in curves:
-        last = curve.values[-1] if curve.values else None
-        grid.add_row(
-            Text(name, style="dim"), Text(texts.number(last, digits)), Text(sparkline(curve.values), "blue")
-        )
+    for name, (measure, digits) in _CURVES.items():
+        values = curve_of(watched.state, measure).values
+        known = any(value is not None for value in values)
+        if known or measure not in HEAD_NAMES:  # a head that never had a choice is not shown
+            last = texts.number(values[-1] if values else None, digits)
+            grid.add_row(Text(name, style="dim"), Text(last), Text(sparkline(values), "blue"))
     return grid
 
 
 def _warned(found: Sequence[Warning]) -> Table:
     grid = Table.grid(padding=(0, 2))
     for warning in found:
-        name = texts.clipped(warning.name, 40).replace("_", " ")
-        grid.add_row(
-            Text(f"{'▼ ' if warning.recent else ''}{name}", style="bold red" if warning.recent else "dim"),
-            Text(warning.when, style="dim"),
-            Text(texts.clipped(warning.last.advice, 200)),
-        )
+        name = Text(warning.marked, style="bold red" if warning.recent else "dim")
+        grid.add_row(name, Text(warning.when, style="dim"), Text(texts.clipped(warning.last.advice, 200)))
     return grid

@@ -1,19 +1,24 @@
-"""Is it learning, is it healthy: the answers in a few words, each with what it rests on."""
+"""The answers in words: is it learning, is it healthy, what went wrong, what did it cost."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from esper.karn.watch import texts
+from esper.karn import texts
+from esper.karn.watch.episodes import Fact
 from esper.karn.watch.points import Moments, pooled
+from esper.karn.watch.runs import Watched
 from esper.karn.watch.state import RunState
-from esper.leyline import AnomalyRaised
+from esper.leyline import AnomalyRaised, RoundFinished
 
 Mood = Literal["good", "neutral", "bad", "unknown"]
 WINDOW = 10
-"""Rounds that 'now' means."""
-MARKS: dict[Mood, str] = {"good": "▲", "neutral": "●", "bad": "▼", "unknown": "?"}
+"""Rounds that "now" means."""
+MOST_PARTS = 12
+"""Parts of a round that are listed."""
+_MARKS: dict[Mood, str] = {"good": "▲ ", "neutral": "", "bad": "▼ ", "unknown": "? "}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +26,17 @@ class Tile:
     """One answer."""
 
     title: str
+    """The question."""
     value: str
+    """The answer in a few words."""
     detail: str
+    """What it is based on."""
     mood: Mood = "neutral"
+
+    @property
+    def marked(self) -> str:
+        """The answer with a mark for its mood, so that colour is not needed."""
+        return f"{_MARKS[self.mood]}{self.value}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,91 +50,127 @@ class Warning:
     """Raised in the last rounds."""
 
     @property
+    def marked(self) -> str:
+        """The name for people, with a mark if it is recent."""
+        return f"{'▼ ' if self.recent else ''}{texts.clipped(self.name, 60).replace('_', ' ')}"
+
+    @property
     def when(self) -> str:
-        often = "once" if self.times == 1 else f"{self.times:,} times"
-        return (
-            f"{often}, last in round {self.last.round:,}"
-            if self.times > 1
-            else f"{often}, in round {self.last.round:,}"
-        )
+        """How often, and in which round."""
+        if self.times == 1:
+            return f"once, in round {self.last.round:,}"
+        return f"{self.times:,} times, last in round {self.last.round:,}"
 
 
-def recent_gain(state: RunState) -> Moments:
-    return pooled(state.sums[row.round].gain for row in state.rounds[-WINDOW:] if row.round in state.sums)
+def _recent(state: RunState, measure: str) -> Moments:
+    """A measure over the episodes of the last rounds."""
+    sums = (state.sums.get(row.round, {}) for row in state.rounds[-WINDOW:])
+    return pooled(each[measure] for each in sums if measure in each)
+
+
+def _mood(low: float | None, high: float | None) -> Mood:
+    """Of an interval of gains."""
+    if low is not None and low > 0:
+        return "good"
+    return "bad" if high is not None and high < 0 else "neutral"
 
 
 def learning(state: RunState) -> Tile:
-    gain = recent_gain(state)
+    """Whether the gain of the last rounds differs from 0."""
+    gain = _recent(state, "gain")
     if gain.interval is None:
-        return Tile(
-            "Is it learning?", "unknown yet", "no round with a wait-only control has ended", "unknown"
-        )
+        return Tile("Is it learning?", "unknown yet", "no round with a baseline has ended", "unknown")
     low, high = gain.interval
-    rests = f"gain {texts.interval(low, high)}, {gain.count:,} episodes of the last {WINDOW} rounds"
-    if low > 0:
-        return Tile("Is it learning?", "better than waiting", rests, "good")
-    if high < 0:
-        return Tile("Is it learning?", "worse than waiting", rests, "bad")
-    return Tile("Is it learning?", "no different from waiting", rests, "neutral")
+    mood = _mood(low, high)
+    answer = {"good": "better than waiting", "bad": "worse than waiting"}.get(
+        mood, "no different from waiting"
+    )
+    basis = f"gain {texts.interval(low, high)}, {gain.count:,} episodes of the last {WINDOW} rounds"
+    return Tile("Is it learning?", answer, basis, mood)
 
 
 def health(state: RunState) -> Tile:
+    """Whether the last updates were finite and without anomalies."""
     if not state.rounds:
         return Tile("Is it healthy?", "unknown yet", "no update has been made", "unknown")
-    recent = [warning for warning in warnings(state) if warning.recent]
+    recent = [warning.name for warning in warnings(state) if warning.recent]
     broken = sum(row.had_non_finite for row in state.rounds[-WINDOW:])
     if broken:
         return Tile("Is it healthy?", "NaN or Inf", f"in {broken} of the last updates", "bad")
     if recent:
-        names = ", ".join(texts.clipped(warning.name, 30).replace("_", " ") for warning in recent[:3])
+        names = ", ".join(texts.clipped(name, 30).replace("_", " ") for name in recent[:3])
         return Tile("Is it healthy?", "look at it", f"{names}, in the last {WINDOW} rounds", "bad")
     return Tile("Is it healthy?", "nothing looks wrong", f"no anomaly in the last {WINDOW} rounds", "good")
 
 
-def tiles(state: RunState, standing: str, planned_rounds: int | None) -> list[Tile]:
+def tiles(watched: Watched) -> list[Tile]:
     """The first row of the page."""
-    recent = [state.sums[row.round] for row in state.rounds[-WINDOW:] if row.round in state.sums]
-    accuracy, control = (
-        pooled(each.accuracy for each in recent).mean,
-        pooled(each.control_accuracy for each in recent).mean,
-    )
+    state = watched.state
+    accuracy, baseline = (_recent(state, name).mean for name in ("accuracy", "baseline_accuracy"))
     last = state.rounds[-1] if state.rounds else None
     done = texts.whole(None if last is None else last.round)
-    of = "" if planned_rounds is None else f" of {planned_rounds:,}"
+    of = "" if watched.planned_rounds is None else f" of {watched.planned_rounds:,}"
     steps = texts.whole(None if last is None else last.env_steps)
     return [
         learning(state),
         health(state),
-        Tile("Accuracy now", texts.number(accuracy), f"wait-only control {texts.number(control)}"),
+        Tile("Accuracy now", texts.number(accuracy), f"baseline {texts.number(baseline)}"),
         _held_out(state),
-        Tile("Round", f"{done}{of}", f"{standing}, {steps} env-epochs"),
+        Tile("Round", f"{done}{of}", f"{watched.standing}, {steps} env-epochs"),
     ]
 
 
+def _held_out(state: RunState) -> Tile:
+    last = next((each for each in reversed(state.evaluations) if each.policy == "learned"), None)
+    if last is None:
+        return Tile("Held-out gain", texts.UNKNOWN, "not evaluated yet", "unknown")
+    known = texts.interval(last.gain_low, last.gain_high)
+    detail = f"{known}, round {last.round}" if known != texts.UNKNOWN else f"round {last.round}"
+    return Tile("Held-out gain", texts.signed(last.mean_gain), detail, _mood(last.gain_low, last.gain_high))
+
+
 def warnings(state: RunState) -> list[Warning]:
-    """By kind, the latest first."""
-    counted = Counter(anomaly.name for anomaly in state.anomalies)
-    latest: dict[str, AnomalyRaised] = {anomaly.name: anomaly for anomaly in state.anomalies}
-    first_recent = _first_recent(state)
-    found = [Warning(name, counted[name], last, last.round >= first_recent) for name, last in latest.items()]
+    """The anomalies by kind, the latest first."""
+    times = Counter(anomaly.name for anomaly in state.anomalies)
+    latest = {anomaly.name: anomaly for anomaly in state.anomalies}
+    first_recent = state.rounds[-WINDOW:][0].round if state.rounds else 0
+    found = [Warning(name, times[name], last, last.round >= first_recent) for name, last in latest.items()]
     return sorted(found, key=lambda warning: -warning.last.round)
 
 
-def _held_out(state: RunState) -> Tile:
-    judged = [each for each in state.evaluations if each.policy == "learned"]
-    if not judged:
-        return Tile("Held-out gain", texts.UNKNOWN, "not judged yet", "unknown")
-    last = judged[-1]
-    known = texts.interval(last.gain_low, last.gain_high)
-    detail = f"{known}, round {last.round}" if known != texts.UNKNOWN else f"round {last.round}"
-    mood: Mood = "neutral"
-    if last.gain_low is not None and last.gain_low > 0:
-        mood = "good"
-    elif last.gain_high is not None and last.gain_high < 0:
-        mood = "bad"
-    return Tile("Held-out gain", texts.signed(last.mean_gain), detail, mood)
+def cost_facts(watched: Watched) -> list[Fact]:
+    """Time, speed and memory of a run so far."""
+    rounds = watched.state.rounds
+    last = rounds[-1] if rounds else None
+    spent = None if last is None else sum(row.seconds for row in rounds if row.seconds == row.seconds)
+    lost = sum(row.lost_episodes for row in rounds)
+    speed = texts.number(None if last is None else last.env_epochs_per_second, 1)
+    return [
+        ("env-epochs", texts.whole(None if last is None else last.env_steps)),
+        ("speed now", f"{speed} env-epochs/s"),
+        ("time in rounds", texts.duration(spent)),
+        ("last round", texts.duration(None if last is None else last.seconds)),
+        ("peak memory", texts.size(None if last is None else last.peak_memory_bytes)),
+        ("episodes", texts.whole(len(watched.state.episodes)) + (f", {lost:,} lost" if lost else "")),
+        ("events read", texts.whole(watched.state.events)),
+        ("unreadable lines", texts.whole(watched.state.unreadable_lines)),
+    ]
 
 
-def _first_recent(state: RunState) -> int:
-    rounds: Sequence[int] = [row.round for row in state.rounds[-WINDOW:]]
-    return rounds[0] if rounds else 0
+def time_tree(rounds: Sequence[RoundFinished]) -> list[Fact]:
+    """Where the time of these rounds went, as shares of it; parts inside others are indented."""
+    timed = [row for row in rounds if row.seconds_by_part is not None and math.isfinite(row.seconds)]
+    whole = sum(row.seconds for row in timed)
+    parts: dict[str, float] = {}
+    for row in timed:
+        for path, seconds in (row.seconds_by_part or {}).items():
+            parts[path] = parts.get(path, 0.0) + seconds
+    if not parts:
+        return [("parts of a round", texts.UNKNOWN)]
+    return [
+        (
+            f"{'· ' * path.count('/')}{texts.clipped(path.rpartition('/')[2], 40)}",
+            texts.share(parts[path], whole),
+        )
+        for path in sorted(parts)[:MOST_PARTS]
+    ]

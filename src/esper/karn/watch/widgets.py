@@ -1,14 +1,14 @@
-"""The few elements the page is made of. Texts out of records only ever become text, never markup."""
+"""The elements of the live page: panels that are filled by name, and a slider."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 from nicegui import ui
 from nicegui.events import GenericEventArguments
 from pydantic_core import to_json
 
-from esper.karn.watch.figures import Figure
-from esper.karn.watch.verdicts import MARKS, Tile
+from esper.karn.watch.charts import Figure
+from esper.karn.watch.sheet import Panel
 
 
 class Plot(ui.element, component="figure.js"):
@@ -19,59 +19,51 @@ class Plot(ui.element, component="figure.js"):
         self._props["figure"] = ""
 
     def show(self, figure: Figure) -> None:
-        """Draw it, unless it is what is drawn already."""
+        """Draw it, unless it is drawn already. A height in its layout becomes that of the element."""
         text = to_json(figure, inf_nan_mode="null").decode()
         if text != self._props["figure"]:
             self._props["figure"] = text
+            layout = figure["layout"]
+            if isinstance(layout, dict) and "height" in layout:
+                self.style(f"height: {layout['height']}px")
             self.update()
 
 
-class Plots:
-    """Figures by name."""
+class Board:
+    """The panels of the page by name."""
 
     def __init__(self) -> None:
         self._plots: dict[str, Plot] = {}
+        self._texts: dict[str, ui.html] = {}
 
-    def add(self, name: str, title: str, size: str) -> None:
-        with ui.element("div").classes("panel"):
-            self._plots[name] = Plot()
-            self._plots[name].classes(size).props(f'role="img" aria-label="{title}" data-testid="{name}"')
+    def add(self, panel: Panel) -> None:
+        """Make an empty panel here."""
+        named = f'aria-label="{panel.label}" data-testid="{panel.name}"'
+        if panel.is_figure:
+            with ui.element("div").classes("panel"):
+                self._plots[panel.name] = Plot()
+                self._plots[panel.name].classes(panel.classes).props(f'role="img" {named}')
+        else:
+            # What is shown here is made by `sheet`, which escapes every recorded text.
+            self._texts[panel.name] = (
+                ui.html("", sanitize=False).classes(f"panel {panel.classes}").props(named)
+            )
+            if "scroll" in panel.classes:
+                self._texts[panel.name].props('tabindex="0"')
 
-    def show(self, name: str, figure: Figure) -> None:
-        self._plots[name].show(figure)
-
-    def resize(self, name: str, height: int) -> None:
-        self._plots[name].style(f"height: {height}px")
-
-
-class Tiles:
-    """A row of answers."""
-
-    def __init__(self, count: int) -> None:
-        self._labels: list[tuple[ui.label, ui.label, ui.label]] = []
-        with ui.element("div").classes("tiles"):
-            for _ in range(count):
-                with ui.element("div").classes("tile").props('role="status"'):
-                    self._labels.append(
-                        (
-                            ui.label().classes("name"),
-                            ui.label().classes("value"),
-                            ui.label().classes("detail"),
-                        )
-                    )
-
-    def show(self, tiles: Sequence[Tile]) -> None:
-        for (name, value, detail), tile in zip(self._labels, tiles, strict=True):
-            name.set_text(tile.title)
-            mark = "" if tile.mood == "neutral" else f"{MARKS[tile.mood]} "
-            value.set_text(f"{mark}{tile.value}")
-            detail.set_text(tile.detail)
+    def show(self, contents: Mapping[str, Figure | str]) -> None:
+        """Fill panels; what did not change is not sent."""
+        for name, content in contents.items():
+            if isinstance(content, str):
+                self._texts[name].set_content(content)
+            else:
+                self._plots[name].show(content)
 
 
 class Scrubber:
     """A slider over whole numbers: the browser's own, which keyboards and screen readers know.
 
-    The browser keeps its value. Told back to it, a visitor's own move would undo those made in the meantime.
+    The browser keeps its value. Sent back to it, a visitor's own move would undo those made in the meantime.
     """
 
     def __init__(self, name: str, moved: Callable[[int], None]) -> None:
@@ -85,11 +77,12 @@ class Scrubber:
         )
 
     def show(self, first: int, last: int, value: int) -> None:
+        """Set the ends and the value."""
         if (first, last, value) != (*self._ends, self.value):
             self._place(first, last, value)
 
     def move(self, value: int) -> None:
-        """As if the visitor had."""
+        """Set the value as if the visitor had."""
         self._place(*self._ends, value)
         self._moved(value)
 
@@ -106,31 +99,7 @@ class Scrubber:
             self._moved(event.args)
 
 
-def section(number: int, title: str, anchor: str, why: str) -> None:
-    with ui.element("h2").classes("section").props(f'id="{anchor}" tabindex="-1"'):
-        ui.label(f"{number}  {title}").style("display: inline")
-        ui.label(why).classes("why").style("display: inline; margin-left: 10px")
-
-
-class Facts:
-    """Names and values, side by side."""
-
-    def __init__(self, name: str) -> None:
-        self._place = ui.element("div").classes("facts").props(f'data-testid="{name}"')
-        self._names: list[str] = []
-        self._values: list[ui.label] = []
-
-    def show(self, rows: Sequence[tuple[str, str]]) -> None:
-        names = [name for name, _ in rows]
-        if names != self._names:
-            self._names = names
-            self._place.clear()
-            with self._place:
-                self._values = [_fact(name) for name in names]
-        for label, (_, value) in zip(self._values, rows, strict=True):
-            label.set_text(value)
-
-
-def _fact(name: str) -> ui.label:
-    ui.label(name).classes("k")
-    return ui.label().classes("v")
+def button(text: str, act: Callable[[], object], label: str | None = None) -> ui.button:
+    """A small button; `label` is for screen readers."""
+    made = ui.button(text, on_click=act).props(f'dense outline no-caps aria-label="{label or text}"')
+    return made.style("padding: 2px 10px; color: var(--text) !important")

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from esper.karn.watch import texts
+from esper.karn import texts
 
 
 @pytest.mark.parametrize(
