@@ -253,6 +253,7 @@ body {{ font-family: system-ui, sans-serif; font-size: 14px; line-height: 1.35; 
   text-overflow: ellipsis; }}
 .tile .detail {{ color: var(--faint); font-size: 12px; overflow-wrap: anywhere; }}
 .panel {{ overflow: hidden; }}
+.panel.tiles {{ background: none; border: 0; }}
 .padded {{ padding: 10px 12px; }}
 .section {{ font-size: 15px; font-weight: 650; margin: 4px 0 0; line-height: 22px; letter-spacing: 0;
   scroll-margin-top: 8px; }}
