@@ -14,14 +14,16 @@ import math
 import shutil
 import sys
 import time
+from collections.abc import Sequence
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
 
 from esper.benchmark.arms import WAIT, RuleArm, ScheduleArm
-from esper.benchmark.outcomes import WAITING, Outcome, Outcomes, outcome_of, schedule_grid
+from esper.benchmark.outcomes import WAITING, Outcome, Outcomes, grown
 from esper.benchmark.planning import BenchPlan
-from esper.benchmark.rows import RowStore
+from esper.benchmark.rows import BenchRow, RowStore
 from esper.benchmark.runner import BenchProgress, run_bench
 from esper.benchmark.suites import BenchSuite, bench_suite
 from esper.simic.env.making import make_world
@@ -34,6 +36,58 @@ DRAW_SEED = 77
 BIRTHS = {"cpu": (4,), "shift": (4, 10, 16)}
 """When was measured to matter little, but for data that change."""
 PAIRED = ("mixer", "conv_small", "widen")
+
+
+def schedule_grid(
+    blueprints: Sequence[str],
+    slots: Sequence[int],
+    births: Sequence[int],
+    *,
+    paired: Sequence[str] = (),
+    paired_birth: int = 0,
+) -> tuple[str, ...]:
+    """Waiting; one seed of each kind, place and time; and two seeds of the `paired` kinds in different places."""
+    singles = [grown(*each) for each in product(blueprints, slots, births)]
+    pairs = [
+        f"{grown(one, near, paired_birth)}; {grown(other, far, paired_birth)}"
+        for near, far in combinations(slots, 2)
+        for one, other in product(paired, repeat=2)
+    ]
+    return (WAITING, *singles, *pairs)
+
+
+def portfolio(outcomes: Outcomes, size: int) -> tuple[str, ...]:
+    """Waiting, the single best, and then greedily the schedule that adds most to the best of each case."""
+    utility = outcomes.utility.mean(axis=2)  # (case, schedule)
+    first = dict.fromkeys((WAITING, outcomes.single_best()))
+    chosen = [outcomes.schedules.index(schedule) for schedule in first if schedule in outcomes.schedules]
+    while len(chosen) < min(size, len(outcomes.schedules)):
+        reached = utility[:, chosen].max(axis=1, keepdims=True)
+        # Of equals, the better one on average.
+        gains = np.maximum(utility, reached).mean(axis=0) + 1e-6 * utility.mean(axis=0)
+        gains[chosen] = -np.inf
+        chosen.append(int(gains.argmax()))
+    return tuple(outcomes.schedules[place] for place in chosen[:size])
+
+
+def outcome_of(row: BenchRow, *, held_out: bool, schedule: str) -> Outcome:
+    """The outcome in a row of a benchmark."""
+    curve = [accuracy for accuracy in row.validation_accuracies if accuracy is not None]
+    return Outcome(
+        held_out=held_out,
+        case=row.instance,
+        schedule=schedule,
+        seed=row.seed,
+        validation_accuracy=row.validation_accuracy,
+        test_accuracy=row.test_accuracy,
+        host_parameters=row.host_parameters,
+        added_parameters=row.added_parameters,
+        rent=row.rent,
+        training_flops=row.training_flops,
+        contribution=row.seeds[0].contribution if len(row.seeds) == 1 else None,
+        validation_accuracies=tuple(curve) if schedule == WAITING else (),
+        train_accuracies=row.train_accuracies if schedule == WAITING else (),
+    )
 
 
 def grid(suite: str, *, small: bool) -> tuple[str, ...]:
@@ -120,10 +174,10 @@ def main() -> None:
     drawn = BenchSuite(chosen.suite, drawn_cases(chosen.suite, chosen.draws))
     first = plan_of(drawn, grid(chosen.suite, small=chosen.small), 1, chosen.device)
     search = Outcomes(play(first, work / "drawn", chosen, chosen.minutes, held_out=False))
-    portfolio = search.portfolio(chosen.portfolio)
+    schedules = portfolio(search, chosen.portfolio)
     print(f"the single best: {search.single_best() or 'waiting'}")
     second = plan_of(
-        bench_suite(chosen.suite).first(chosen.instances), portfolio, chosen.seeds, chosen.device
+        bench_suite(chosen.suite).first(chosen.instances), schedules, chosen.seeds, chosen.device
     )
     left = chosen.minutes - (time.monotonic() - began) / 60
     table = play(second, work / "held_out", chosen, left, held_out=True)

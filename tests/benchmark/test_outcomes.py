@@ -8,7 +8,8 @@ import pytest
 
 from bench_rows import GROWN, ROW
 from esper.benchmark import Outcomes, RowsError, TabularBench
-from esper.benchmark.outcomes import WAITING, Outcome, grown, outcome_of, schedule_grid, shipped_outcomes
+from esper.benchmark.outcomes import WAITING, Outcome, grown, shipped_outcomes
+from make_outcomes import outcome_of, portfolio, schedule_grid
 
 A, B = grown("mixer", 1, 0), grown("norm", 0, 5)
 WORTH = {
@@ -57,9 +58,9 @@ def test_schedules_are_chosen_on_validation() -> None:
 
 def test_a_portfolio_covers_the_cases() -> None:
     drawn = table().part(held_out=False)
-    assert drawn.portfolio(2) == (WAITING, B)
-    assert drawn.portfolio(3) == (WAITING, B, A)
-    assert drawn.portfolio(99) == (WAITING, B, A)
+    assert portfolio(drawn, 2) == (WAITING, B)
+    assert portfolio(drawn, 3) == (WAITING, B, A)
+    assert portfolio(drawn, 99) == (WAITING, B, A)
 
 
 def test_rent_is_paid_and_a_condemned_host_is_worth_nothing() -> None:

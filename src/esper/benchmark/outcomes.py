@@ -1,23 +1,31 @@
-"""Outcomes of open-loop schedules, computed once: what the single best and the best of each instance are read from.
+"""Outcomes of open-loop schedules, computed once, and the tabular benchmark over them.
 
     drawn      a grid of schedules on draws that controllers may train on: the search for the single best one (SBS)
     held out   a portfolio of them on the frozen instances, with host seeds that no table is scored on (VBS)
 
-`benchmarks/make_outcomes.py` makes such a file; those of the shipped suites lie in `outcomes/` beside this one.
+`benchmarks/make_outcomes.py` makes such a file; those of the shipped suites are in `shipped/` beside this one.
+
+In the tabular benchmark a chooser picks a schedule for each host, and is judged in seconds:
+
+    bench = TabularBench(Outcomes.read(path))
+    scores = bench.score(lambda context: "germinate mixer@1 t=0; advance 1 t=1" if ... else WAITING)
+    print(bench.compare(scores))
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.resources import files
-from itertools import combinations, product
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import TypeAdapter
 
-from esper.benchmark.rows import BenchRow, RowsError
+from esper.benchmark.rows import RowsError
 from esper.leyline.utility import utility
 from esper.statistics import Estimate, Floats, Resamples, Scores, paired_difference, share_of_gap
 
@@ -52,52 +60,32 @@ class Outcome:
     schedule: str
     seed: int
     validation_accuracy: float | None
-    """None of a condemned host, which is worth nothing."""
+    """None for a condemned host, which is worth nothing."""
     test_accuracy: float | None
     host_parameters: int
     added_parameters: int | None
     rent: float
     training_flops: float | None
     contribution: float | None
-    """Leave-one-out of the only seed, at the end; None where there was not exactly one."""
+    """Leave-one-out contribution of the only seed, at the end; None where there was not exactly one."""
     validation_accuracies: tuple[float, ...]
-    """Of waiting, epoch by epoch; empty for other schedules."""
+    """After each epoch of waiting; empty for other schedules."""
     train_accuracies: tuple[float | None, ...]
 
     @property
     def utility(self) -> float:
+        """Validation accuracy minus rent; what schedules are chosen by."""
         return self._worth(self.validation_accuracy)
 
     @property
     def score(self) -> float:
-        """The same on the test split."""
+        """Test accuracy minus rent; what is reported."""
         return self._worth(self.test_accuracy)
 
     def _worth(self, accuracy: float | None) -> float:
         if accuracy is None or self.added_parameters is None:
             return 0.0
         return utility(accuracy, self.rent, self.added_parameters, self.host_parameters)
-
-
-def outcome_of(row: BenchRow, *, held_out: bool, schedule: str) -> Outcome:
-    waits = schedule == WAITING
-    return Outcome(
-        held_out=held_out,
-        case=row.instance,
-        schedule=schedule,
-        seed=row.seed,
-        validation_accuracy=row.validation_accuracy,
-        test_accuracy=row.test_accuracy,
-        host_parameters=row.host_parameters,
-        added_parameters=row.added_parameters,
-        rent=row.rent,
-        training_flops=row.training_flops,
-        contribution=row.seeds[0].contribution if len(row.seeds) == 1 else None,
-        validation_accuracies=tuple(value for value in row.validation_accuracies if value is not None)
-        if waits
-        else (),
-        train_accuracies=row.train_accuracies if waits else (),
-    )
 
 
 class Outcomes:
@@ -109,29 +97,29 @@ class Outcomes:
             raise RowsError("there are no outcomes")
 
     def part(self, *, held_out: bool) -> "Outcomes":
+        """The outcomes on the held-out instances, or on the drawn ones."""
         return Outcomes(row for row in self.rows if row.held_out == held_out)
 
     @cached_property
     def by_key(self) -> dict[tuple[str, str, int], Outcome]:
+        """(case, schedule, seed) -> outcome"""
         return {(row.case, row.schedule, row.seed): row for row in self.rows}
 
     @cached_property
     def cases(self) -> tuple[str, ...]:
+        """In the order of the rows."""
         return tuple(dict.fromkeys(row.case for row in self.rows))
 
     @cached_property
     def seeds(self) -> tuple[int, ...]:
+        """In ascending order."""
         return tuple(sorted({row.seed for row in self.rows}))
 
     @cached_property
     def schedules(self) -> tuple[str, ...]:
         """Those that were played on every case and seed."""
-        every = dict.fromkeys(row.schedule for row in self.rows)
-        full = len(self.cases) * len(self.seeds)
-        counts = dict.fromkeys(every, 0)
-        for row in self.rows:
-            counts[row.schedule] += 1
-        complete = tuple(schedule for schedule in every if counts[schedule] == full)
+        full, counts = len(self.cases) * len(self.seeds), Counter(row.schedule for row in self.rows)
+        complete = tuple(schedule for schedule, count in counts.items() if count == full)
         if not complete:
             raise RowsError(
                 f"no schedule was played on all of {len(self.cases)} cases and {len(self.seeds)} seeds"
@@ -140,77 +128,48 @@ class Outcomes:
 
     @cached_property
     def utility(self) -> Floats:
-        """(case, schedule, seed), on validation: what is chosen by."""
+        """(case, schedule, seed), on validation."""
         return self._table(lambda row: row.utility)
 
     @cached_property
     def score(self) -> Floats:
-        """(case, schedule, seed), on the test split: what is reported."""
+        """(case, schedule, seed), on the test split."""
         return self._table(lambda row: row.score)
 
     def _table(self, value: Callable[[Outcome], float]) -> Floats:
-        return np.array(
-            [
-                [
-                    [value(self.by_key[case, schedule, seed]) for seed in self.seeds]
-                    for schedule in self.schedules
-                ]
-                for case in self.cases
-            ]
-        )
-
-    # Choosing, on validation alone
+        keys = product(self.cases, self.schedules, self.seeds)
+        values = np.array([value(self.by_key[key]) for key in keys])
+        return values.reshape(len(self.cases), len(self.schedules), len(self.seeds))
 
     def single_best(self) -> str:
-        """The schedule with the highest mean utility over all cases."""
+        """The schedule with the highest mean utility, on validation, over all cases."""
         return self.schedules[int(self.utility.mean(axis=(0, 2)).argmax())]
 
     def best_of_each(self) -> dict[str, str]:
-        """case -> the schedule with the highest mean utility over its seeds."""
+        """case -> the schedule with the highest mean utility, on validation, over its seeds."""
         best = self.utility.mean(axis=2).argmax(axis=1)
         return {case: self.schedules[int(place)] for case, place in zip(self.cases, best, strict=True)}
 
-    def portfolio(self, size: int) -> tuple[str, ...]:
-        """Waiting, the single best, and then greedily whatever adds most to the best of each case."""
-        utility = self.utility.mean(axis=2)  # (case, schedule)
-        first = dict.fromkeys((WAITING, self.single_best()))
-        chosen = [self.schedules.index(schedule) for schedule in first if schedule in self.schedules]
-        while len(chosen) < min(size, len(self.schedules)):
-            reached = utility[:, chosen].max(axis=1, keepdims=True)
-            # Of equals, the better one on average.
-            gains = np.maximum(utility, reached).mean(axis=0) + 1e-6 * utility.mean(axis=0)
-            gains[chosen] = -np.inf
-            chosen.append(int(gains.argmax()))
-        return tuple(self.schedules[place] for place in chosen[:size])
-
-    # On disk
-
     def write(self, path: Path) -> None:
+        """Write a parquet file, in few bytes."""
         path.parent.mkdir(parents=True, exist_ok=True)
         table = pa.Table.from_pylist([asdict(row) for row in self.rows], schema=_SCHEMA)
         pq.write_table(table, path, compression="zstd", compression_level=19)
 
     @staticmethod
     def read(path: Path) -> "Outcomes":
+        """Read what `write` wrote; raises RowsError for anything else."""
         try:
-            table = pq.read_table(path)
-            records = table.cast(_SCHEMA).to_pylist()
+            records = pq.read_table(path).cast(_SCHEMA).to_pylist()
+            return Outcomes(TypeAdapter(list[Outcome]).validate_python(records))
         except (OSError, pa.ArrowInvalid, pa.ArrowTypeError, ValueError) as error:
             raise RowsError(f"{path}: no outcomes of schedules can be read from it ({error})") from None
-        return Outcomes(_outcome(record) for record in records)
-
-
-def _outcome(record: Mapping[str, object]) -> Outcome:
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in record.items()}
-    return Outcome(**values)  # type: ignore[arg-type]  # the schema has the types of the fields
 
 
 def shipped_outcomes(suite: str) -> Path | None:
+    """The file of outcomes that comes with Esper for a suite; None if there is none."""
     path = Path(str(files("esper.benchmark").joinpath("shipped", f"{suite}.parquet")))
     return path if path.is_file() else None
-
-
-# Schedules
 
 
 def grown(blueprint: str, slot: int, born: int) -> str:
@@ -218,61 +177,38 @@ def grown(blueprint: str, slot: int, born: int) -> str:
     return f"germinate {blueprint}@{slot} t={born}; advance {slot} t={born + 1}"
 
 
-def schedule_grid(
-    blueprints: Sequence[str],
-    slots: Sequence[int],
-    births: Sequence[int],
-    *,
-    paired: Sequence[str] = (),
-    paired_birth: int = 0,
-) -> tuple[str, ...]:
-    """Waiting; one seed of each kind, place and time; and two seeds of the `paired` kinds in different places."""
-    singles = [grown(*each) for each in product(blueprints, slots, births)]
-    pairs = [
-        f"{grown(one, near, paired_birth)}; {grown(other, far, paired_birth)}"
-        for near, far in combinations(slots, 2)
-        for one, other in product(paired, repeat=2)
-    ]
-    return (WAITING, *singles, *pairs)
-
-
-# Tabular mode: controllers that choose among schedules, judged in seconds from outcomes computed once.
-#
-#     bench = TabularBench(Outcomes.read(path))
-#     scores = bench.score(lambda context: "germinate mixer@1 t=0; advance 1 t=1" if ... else WAITING)
-#     print(bench.compare(scores))
-#
-# What a chooser may look at is what waiting on the host showed, up to an epoch, and the size of its training set. The
-# oracle is exact: every schedule's outcome on every host is in the table.
+# The tabular benchmark
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What can be known of a host before anything is grown."""
+    """What waiting on a host showed, before anything is grown: what a chooser may look at."""
 
     case: str
     seed: int
     validation_accuracies: tuple[float, ...]
-    """Of waiting, after 0, 1, ... epochs."""
+    """After 0, 1, ... epochs."""
     train_accuracies: tuple[float | None, ...]
 
 
 Chooser = Callable[[Context], str]
+"""Picks a schedule."""
 
 
 @dataclass(frozen=True, slots=True)
 class TabularComparison:
-    """Paired over the hosts of the table, on the test split."""
+    """A chooser against SBS and VBS, paired over the hosts, on the test split."""
 
     over_sbs: Estimate
+    """Its score minus SBS's."""
     gap: Estimate
-    """VBS - SBS: what there is to win."""
+    """VBS minus SBS: what there is to win."""
     share: Estimate
-    """Of that gap, what was won."""
+    """The part of that gap that it won."""
 
 
 class TabularBench:
-    """The held-out part of some outcomes, as a benchmark.
+    """The held-out part of some outcomes as a benchmark: every schedule on every host is known.
 
     look  epochs of waiting that a chooser may see
     """
@@ -286,6 +222,7 @@ class TabularBench:
                 raise ValueError(f"schedule {schedule!r} was not played on every held-out host")
 
     def context(self, case: str, seed: int) -> Context:
+        """What a chooser sees of one host."""
         row = self.table.by_key[case, WAITING, seed]
         seen = self.look + 1
         return Context(case, seed, row.validation_accuracies[:seen], row.train_accuracies[:seen])
@@ -293,14 +230,14 @@ class TabularBench:
     def score(self, choose: Chooser) -> Scores:
         """(1, case, seed): the test utility of what was chosen for each host."""
         table = self.table
-        chosen = [[choose(self.context(case, seed)) for seed in table.seeds] for case in table.cases]
-        unknown = {schedule for row in chosen for schedule in row} - set(table.schedules)
+        chosen = [choose(self.context(case, seed)) for case, seed in product(table.cases, table.seeds)]
+        unknown = set(chosen) - set(table.schedules)
         if unknown:
             raise ValueError(
                 f"schedule {min(unknown)!r} is not in the table; `.table.schedules` has the {len(table.schedules)}"
             )
-        places = np.array([[table.schedules.index(schedule) for schedule in row] for row in chosen])
-        return self._taken(places)
+        places = np.array([table.schedules.index(schedule) for schedule in chosen])
+        return self._taken(places.reshape(len(table.cases), len(table.seeds)))
 
     def sbs(self) -> Scores:
         """The single best schedule of the drawn cases."""
@@ -322,6 +259,7 @@ class TabularBench:
         return best
 
     def compare(self, scores: Scores) -> TabularComparison:
+        """Scores (member, case, seed) against SBS and VBS."""
         sbs, vbs = self.sbs(), self.vbs()
         resamples = Resamples(len(self.table.cases), len(self.table.seeds))
         return TabularComparison(

@@ -138,7 +138,7 @@ def rows() -> dict[str, Task]:
         "optimiser": replace(plain, name="variant", optimiser=OptimiserSpec(lr=6e-3)),
         "rent": replace(plain, name="variant", rent=0.02),
         "slots": replace(plain, name="variant", slots=("blocks.0",)),
-        "data": replace(plain, name="variant", load=lambda _: task("mnist1d").load({"data": 1})),
+        "data": replace(plain, name="variant", load=lambda _: task("mnist1d").data({"data": 1})),
         "summary": replace(plain, name="variant", summary="said in other words"),
     }
 

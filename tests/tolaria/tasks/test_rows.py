@@ -66,7 +66,7 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], t
             return row, Instance.of(name, {"path": str(tmp_path / "t.txt"), "context": 16}).load()
         elif name == "synthetic":
             return row, Instance.parse("synthetic:samples=512").load()
-        return row, row.load({})
+        return row, row.data({})
 
     return load
 
@@ -133,7 +133,7 @@ def test_splits_are_disjoint_by_content(text: str) -> None:
 def test_generated_data_are_these_and_no_others(text: str, digest: str) -> None:
     """If this fails on purpose, every result measured before belongs to other data: say so in the changelog."""
     mnist1d.pool.cache_clear()
-    assert task(Instance.parse(text).task).load(dict(Instance.parse(text).parameters)).digest() == digest
+    assert task(Instance.parse(text).task).data(dict(Instance.parse(text).parameters)).digest() == digest
 
 
 def test_sizes_shapes_and_balance() -> None:

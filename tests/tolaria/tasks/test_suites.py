@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from esper.tolaria.tasks import Instance, suite, suite_names
-from esper.tolaria.tasks.suites import generate_held_out, in_corner
+from esper.tolaria.tasks.suites import in_corner
+from held_out import generate_held_out
 
 
 def draws(name: str, count: int = 600) -> list[Instance]:

@@ -35,18 +35,18 @@ def test_rows_are_pickled_by_name(row: Task) -> None:
 
 
 def test_loading_fills_in_defaults_and_checks() -> None:
-    assert len(task("mnist1d").load({"size": 700}).phases[0].train) == 700
+    assert len(task("mnist1d").data({"size": 700}).phases[0].train) == 700
     with pytest.raises(ValueError, match=r"mnist1d.size must be a whole number from 500 to 4000, not 4001"):
-        task("mnist1d").load({"size": 4001})
+        task("mnist1d").data({"size": 4001})
 
 
 def test_a_row_made_from_another_checks_by_its_own_parameters() -> None:
     row = task("mnist1d")
     smaller = replace(row.parameters["size"], default=600, high=900)
     made = replace(row, name="mine", parameters={**row.parameters, "size": smaller})
-    assert len(made.load({}).phases[0].train) == 600
+    assert len(made.data({}).phases[0].train) == 600
     with pytest.raises(ValueError, match=r"mine.size must be a whole number from 500 to 900, not 1000"):
-        made.load({"size": 1000})
+        made.data({"size": 1000})
 
 
 @pytest.mark.parametrize(

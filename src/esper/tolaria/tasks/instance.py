@@ -70,7 +70,7 @@ class Instance:
         if key in _CACHE:
             _CACHE.move_to_end(key)
             return _CACHE[key]
-        data = row.load(dict(self.parameters))
+        data = row.data(dict(self.parameters))
         for phase in data.phases:
             if len(phase.train) < row.batch:
                 raise ParameterError(

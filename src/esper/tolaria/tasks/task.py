@@ -1,4 +1,4 @@
-"""A task: data, a host to train on them, and how. One row of a table."""
+"""A task: data, a host to train on them, and the settings of that training. One row of the table of tasks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -22,6 +22,7 @@ class OptimiserSpec:
 
     kind: Literal["sgd", "adam", "adamw"] = "adam"
     lr: float
+    """Learning rate of the host."""
     weight_decay: float = 0.0
     momentum: float = 0.9
     """sgd only"""
@@ -29,8 +30,9 @@ class OptimiserSpec:
     def __post_init__(self) -> None:
         if self.kind not in ("sgd", "adam", "adamw"):
             raise ValueError(f"OptimiserSpec.kind must be sgd, adam or adamw, not {self.kind!r}")
-        for name, least in (("lr", None), ("weight_decay", 0.0), ("momentum", 0.0)):
-            _require_number("OptimiserSpec", name, getattr(self, name), least)
+        _require_number("OptimiserSpec.lr", self.lr, above=0.0)
+        _require_number("OptimiserSpec.weight_decay", self.weight_decay)
+        _require_number("OptimiserSpec.momentum", self.momentum)
 
 
 def _any_combination(parameters: Mapping[str, Parameter]) -> None:
@@ -63,10 +65,15 @@ class Task:
     rent: float = 0.01
     """What utility pays for doubling the host's parameters."""
     causal: bool = False
+    """Whether positions may not look ahead, as in text."""
     seed_lr_multiplier: float = 3.0
+    """A seed's learning rate over the host's, before it is a fossil."""
     clip_host: float = 5.0
+    """Largest gradient norm of the host."""
     clip_seeds: float = 5.0
+    """Largest gradient norm of each seed."""
     isolation_penalty: float = 1.0
+    """Weight of the penalty that keeps a seed in TRAINING from running away."""
     rules: GrowthRules = field(default_factory=GrowthRules)
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16 is autocast on CUDA; CPUs stay with fp32."""
@@ -78,29 +85,34 @@ class Task:
                 f"Task.name must be letters, digits and underscores (instances are written "
                 f"name:parameter=value), not {self.name!r}"
             )
-        for counted in ("batch", "epochs", "steps_per_epoch"):
-            _require_count(self.name, counted, getattr(self, counted), optional=counted == "steps_per_epoch")
-        for name in ("rent", "isolation_penalty"):
-            _require_number(f"Task {self.name}", name, getattr(self, name), 0.0)
-        for name in ("seed_lr_multiplier", "clip_host", "clip_seeds"):
-            _require_number(f"Task {self.name}", name, getattr(self, name), None)
-        for name in ("slots", "blueprints"):
-            if isinstance(getattr(self, name), str) or not getattr(self, name):
-                raise ValueError(
-                    f"Task {self.name}: {name} must be a tuple of names, not {getattr(self, name)!r}"
-                )
+        owner = f"Task {self.name}:"
+        counts = {"batch": self.batch, "epochs": self.epochs, "steps_per_epoch": self.steps_per_epoch}
+        for name, count in counts.items():
+            if name == "steps_per_epoch" and count is None:
+                continue
+            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+                raise ValueError(f"{owner} {name} must be a whole number >= 1, not {count!r}")
+        _require_number(f"{owner} rent", self.rent)
+        _require_number(f"{owner} isolation_penalty", self.isolation_penalty)
+        _require_number(f"{owner} seed_lr_multiplier", self.seed_lr_multiplier, above=0.0)
+        _require_number(f"{owner} clip_host", self.clip_host, above=0.0)
+        _require_number(f"{owner} clip_seeds", self.clip_seeds, above=0.0)
+        for name, names in (("slots", self.slots), ("blueprints", self.blueprints)):
+            if isinstance(names, str) or not names:
+                raise ValueError(f"{owner} {name} must be a tuple of names, not {names!r}")
         if self.precision not in ("fp32", "bf16"):
-            raise ValueError(f"Task {self.name}: precision must be fp32 or bf16, not {self.precision!r}")
+            raise ValueError(f"{owner} precision must be fp32 or bf16, not {self.precision!r}")
         object.__setattr__(self, "parameters", MappingProxyType(dict(self.parameters)))
-        # A row made from another one by `replace` checks by its own parameters, not by the other's.
-        loader = self.load.loader if isinstance(self.load, _Completing) else self.load
-        object.__setattr__(self, "load", _Completing(self, loader))
 
     def complete(self, given: Mapping[str, Parameter]) -> dict[str, Parameter]:
         """The given parameters checked, one by one and together, and the others at their defaults."""
         chosen = complete(self.name, self.parameters, given)
         self.check(chosen)
         return chosen
+
+    def data(self, given: Mapping[str, Parameter]) -> TaskData:
+        """The data for these parameters, checked and completed."""
+        return self.load(self.complete(given))
 
     def grow(
         self,
@@ -110,7 +122,7 @@ class Task:
         device: torch.device | str = "cpu",
         events: EventSink | None = None,
     ) -> GrowingModel:
-        """A new host, wrapped. Its weights and its seeds' come from `seed`; nobody else's randomness moves."""
+        """A new host, wrapped. Its weights and its seeds' come from the rng seed `seed`; global generators stay."""
         with torch.random.fork_rng(devices=[]):
             # torch.manual_seed would also reseed every CUDA generator.
             torch.default_generator.manual_seed(seed)
@@ -137,17 +149,6 @@ class Task:
         return task, (self.name,)  # pickled by name: code is never stored
 
 
-@dataclass(frozen=True, slots=True)
-class _Completing:
-    """A loader behind the checks and defaults of its row."""
-
-    row: Task
-    loader: Loader
-
-    def __call__(self, given: Mapping[str, Parameter]) -> TaskData:
-        return self.loader(self.row.complete(given))
-
-
 _TABLE: dict[str, Task] = {}
 
 
@@ -160,12 +161,13 @@ def register(task: Task) -> Task:
 
 
 def forget(name: str) -> None:
-    """Take a row out of the table, for instance to run a notebook cell again."""
+    """Remove a row from the table, for instance to run a notebook cell again."""
     task(name)
     del _TABLE[name]
 
 
 def task(name: str) -> Task:
+    """The row of that name."""
     if name not in _TABLE:
         raise ValueError(f"no task is named {name!r}; there are {', '.join(_TABLE)}")
     return _TABLE[name]
@@ -176,17 +178,9 @@ def all_tasks() -> tuple[Task, ...]:
     return tuple(_TABLE.values())
 
 
-def _require_number(owner: str, name: str, value: object, least: float | None) -> None:
-    """A finite number of at least `least`; None: above 0."""
+def _require_number(what: str, value: object, *, above: float | None = None) -> None:
+    """A finite number of at least 0, or above `above`."""
     good = isinstance(value, int | float) and not isinstance(value, bool) and value < float("inf")
-    if not good or not (value > 0 if least is None else value >= least):  # type: ignore[operator]
-        raise ValueError(
-            f"{owner}: {name} must be a finite number {'> 0' if least is None else f'>= {least:g}'}, not {value!r}"
-        )
-
-
-def _require_count(owner: str, name: str, value: object, *, optional: bool) -> None:
-    if optional and value is None:
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"Task {owner}: {name} must be a whole number >= 1, not {value!r}")
+    if not good or not (value >= 0 if above is None else value > above):  # type: ignore[operator]
+        expected = ">= 0" if above is None else f"> {above:g}"
+        raise ValueError(f"{what} must be a finite number {expected}, not {value!r}")

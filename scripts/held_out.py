@@ -1,0 +1,41 @@
+"""How the held-out instances of the suites `cpu` and `shift` were made.
+
+python scripts/held_out.py            prints them
+"""
+
+import json
+
+import numpy as np
+
+from esper.tolaria.tasks.shift import KINDS
+from esper.tolaria.tasks.suites import HELD_OUT_DATA, Parameters, any_case, in_corner, instance_of, shifting
+
+_HELD_OUT_PERMUTATIONS = (1_000_000, 1_100_000)
+
+
+def generate_held_out(each: int = 16, cornered: int = 8, seed: int = 20_000) -> dict[str, list[str]]:
+    """The held-out instances: new permutations and new samples, in the ranges of the draws and in the corner.
+
+    `src/esper/tolaria/tasks/held_out.json` is `json.dumps(generate_held_out(), indent=1)`, written once. It stays as
+    it is: results are compared on it.
+    """
+    lists: dict[str, list[str]] = {}
+    for number, suite in enumerate(("cpu", "shift")):
+        rng = np.random.default_rng([seed, number])
+        lists[suite] = []
+        for place in range(each + cornered):
+            parameters = _held_out(rng, corner=place >= each)
+            if suite == "shift":
+                parameters = shifting(parameters, KINDS[place % len(KINDS)], rng)
+            lists[suite].append(str(instance_of("mnist1d" if suite == "cpu" else suite, parameters)))
+    return lists
+
+
+def _held_out(rng: np.random.Generator, *, corner: bool) -> Parameters:
+    while in_corner(parameters := any_case(rng, _HELD_OUT_PERMUTATIONS)) != corner:
+        pass
+    return parameters | {"data": HELD_OUT_DATA}
+
+
+if __name__ == "__main__":
+    print(json.dumps(generate_held_out(), indent=1))
