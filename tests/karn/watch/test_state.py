@@ -169,7 +169,7 @@ def test_hostile_and_broken_lines_are_counted_and_passed_over(tmp_path: Path) ->
     assert state.unreadable_lines == len(bad) + 1  # blanks that are no empty line
     (row,) = state.episodes
     assert (row.case, math.isnan(row.gain or 0.0)) == (odd.case, True)  # as it was recorded
-    assert state.sums[row.round]["gain"].count == 0
+    assert state.sums[row.round or 0]["gain"].count == 0
     assert state.rounds[0].approx_kl == float("inf")
 
 

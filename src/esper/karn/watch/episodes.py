@@ -46,10 +46,10 @@ def read_episode(state: RunState, file: BinaryIO, row: EpisodeFinished) -> list[
     """The steps of an episode in order; empty if its decisions were not recorded."""
     mark = b'"env":%d,"episode":%d,' % (row.env, row.episode)
     # Its steps are in the rounds from the end of that env's episode before, to its own end.
-    before = [other.round for other in state.by_env.get(row.env, ()) if other.episode < row.episode]
-    first = max(before, default=0)
+    before = [other.round or 0 for other in state.by_env.get(row.env, ()) if other.episode < row.episode]
+    first, last = max(before, default=0), row.round or 0
     by_epoch: dict[int, DecisionTaken] = {}
-    for round_number in [number for number in state.blocks if first <= number <= row.round]:
+    for round_number in [number for number in state.blocks if first <= number <= last]:
         for line in state.decisions(file, round_number):
             if mark in line[:300] and len(by_epoch) < MOST_DECISIONS:
                 decision = _decision(line)

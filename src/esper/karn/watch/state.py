@@ -159,13 +159,14 @@ class RunState:
             self.finished = event
 
     def _take_episode(self, event: EpisodeFinished) -> None:
-        if None in (whole(event.round), whole(event.env), whole(event.episode)):
+        round_number = whole(event.round)
+        if round_number is None or None in (whole(event.env), whole(event.episode)):
             self.broken_lines += 1
             return
         self.episodes.append(event)
         self.by_env.setdefault(event.env, []).append(event)
         if not event.lost:
-            add_episode(self.sums.setdefault(event.round, {}), event)
+            add_episode(self.sums.setdefault(round_number, {}), event)
 
     def _take_round(self, event: RoundFinished, offset: int) -> None:
         self.rounds.append(event)
@@ -188,7 +189,7 @@ class RunState:
         self.anomalies = [row for row in self.anomalies if row.round <= last]
         episodes, self.episodes, self.by_env, self.sums = self.episodes, [], {}, {}
         for row in episodes:
-            if row.round <= last:
+            if row.round is not None and row.round <= last:
                 self._take_episode(row)
         self.blocks = {number: place for number, place in self.blocks.items() if number <= last}
         self._points = Points()
