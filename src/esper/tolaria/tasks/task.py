@@ -86,10 +86,10 @@ class Task:
                 f"name:parameter=value), not {self.name!r}"
             )
         owner = f"Task {self.name}:"
-        counts = {"batch": self.batch, "epochs": self.epochs, "steps_per_epoch": self.steps_per_epoch}
+        counts: dict[str, object] = {"batch": self.batch, "epochs": self.epochs}
+        if self.steps_per_epoch is not None:
+            counts["steps_per_epoch"] = self.steps_per_epoch
         for name, count in counts.items():
-            if name == "steps_per_epoch" and count is None:
-                continue
             if not isinstance(count, int) or isinstance(count, bool) or count < 1:
                 raise ValueError(f"{owner} {name} must be a whole number >= 1, not {count!r}")
         _require_number(f"{owner} rent", self.rent)
