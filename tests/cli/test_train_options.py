@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from esper.cli.common import BadInput
 from esper.cli.train import parse
 from esper.leyline import Style
-from esper.leyline.errors import EsperError
+from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 
 
@@ -107,7 +108,7 @@ def test_how_much_is_said_is_no_setting() -> None:
     ],
 )
 def test_mistakes(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(EsperError, match=message) as caught:
+    with pytest.raises((BadInput, ConfigError), match=message) as caught:
         parse(arguments.split())
     assert "│" not in str(caught.value)
     assert capsys.readouterr().err == ""
@@ -116,5 +117,5 @@ def test_mistakes(arguments: str, message: str, capsys: pytest.CaptureFixture[st
 def test_a_mistake_in_a_file_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text('{"gama": 1}')
-    with pytest.raises(EsperError, match=r"mine\.json: there is no setting 'gama'; did you mean 'gamma'"):
+    with pytest.raises(ConfigError, match=r"mine\.json: there is no setting 'gama'; did you mean 'gamma'"):
         parse(["--config", str(path)])

@@ -5,10 +5,8 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TextIO
 
 from esper.cli.common import BAD_INPUT, INTERRUPTED, BadInput, did_you_mean, note
-from esper.leyline.errors import EsperError
 
 VERBS = {
     "train": "train a controller",
@@ -45,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():  # restores showwarning at the end
             warnings.showwarning = _show_warning
             return _dispatch(given)
-    except EsperError as error:
+    except BadInput as error:
         note(str(error))
         return BAD_INPUT
     except KeyboardInterrupt:
@@ -56,18 +54,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except SystemExit as request:  # argparse has printed its help
         return request.code if isinstance(request.code, int) else int(request.code is not None)
+    except Exception as error:
+        from esper.leyline.errors import EsperError
+
+        if not isinstance(error, EsperError):
+            raise  # a defect, which keeps its traceback
+        note(str(error))
+        return BAD_INPUT
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """One line, without the place in the code that a user of the command has no use for."""
-    del category, filename, lineno, file, line
     note(f"note: {message}")
 
 

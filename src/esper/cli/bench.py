@@ -34,19 +34,14 @@ def run(arguments: list[str]) -> int:
     parser = VerbParser("bench", _SUMMARY, example, "quiet")
     suite = "a suite or a task instance (%(default)s)"
     parser.add_argument("--suite", default="cpu", metavar="CASE", help=suite)
-    parser.add_argument(
-        "--arms", nargs="+", metavar="ARM", help="only these, wait and the controllers; by default all"
-    )
+    arms = "only these, wait and the controllers; by default all"
+    parser.add_argument("--arms", nargs="+", metavar="ARM", help=arms)
     parser.add_count("--seeds", "hosts of each instance (%(default)s)", default=8)
     parser.add_count("--instances", "only so many, spread over the suite's list")
-    parser.add_argument(
-        "--controller",
-        nargs="+",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="runs or checkpoints of one arm, one for each training seed; NAME=PATH first names the arm (learned)",
+    paths = (
+        "runs or checkpoints of one arm, one for each training seed; NAME=PATH first names the arm (learned)"
     )
+    parser.add_argument("--controller", nargs="+", action="append", default=[], metavar="PATH", help=paths)
     parser.add_argument("--match", metavar="ARM", help="the arm that controls of equal size are made from")
     parser.add_argument("--outcomes", type=Path, metavar="FILE", help="outcomes of schedules for sbs and vbs")
     parser.add_count("--workers", "processes; 0 plays in this one (%(default)s)", least=0, default=2)

@@ -7,16 +7,17 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
-from esper.leyline.errors import EsperError
-
 BAD_INPUT = 2
 INTERRUPTED = 130
 RUNS = Path("runs")
 """Folder of the runs, by default."""
 
 
-class BadInput(EsperError):
-    """An option or argument that cannot be used: the message names it, its value and what was expected."""
+class BadInput(Exception):
+    """An option or argument that cannot be used: the message names it, its value and what was expected.
+
+    Not an `EsperError`, whose package takes longer to import than `esper --help` may take.
+    """
 
 
 def did_you_mean(given: str, known: Iterable[str], otherwise: str) -> str:

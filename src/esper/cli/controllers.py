@@ -24,13 +24,10 @@ def run(arguments: list[str]) -> int:
     """List the controllers, or export one; returns the exit code."""
     if arguments[:1] == ["export"]:
         return _export(arguments[1:])
-    parser = VerbParser(
-        "controllers",
-        "List the controllers that come with Esper. `esper controllers export RUN --to FOLDER` makes one of a run.",
-        _EXAMPLE,
-        "json",
+    summary = (
+        "List the controllers that come with Esper. `esper controllers export RUN --to FOLDER` makes another."
     )
-    chosen = parser.parse(arguments)
+    chosen = VerbParser("controllers", summary, _EXAMPLE, "json").parse(arguments)
     from esper.tamiyo.controller import read_card, shipped_controllers
 
     cards = [read_card(folder) for folder in shipped_controllers().values()]
@@ -53,13 +50,8 @@ def _row(card: "ControllerCard") -> tuple[object, ...]:
 
 
 def _export(arguments: list[str]) -> int:
-    parser = VerbParser(
-        "controllers export",
-        "Turn the best checkpoint of a run into a controller: a folder with weights and a card.",
-        _EXAMPLE,
-        "run",
-        "json",
-    )
+    summary = "Turn the best checkpoint of a run into a controller: a folder with weights and a card."
+    parser = VerbParser("controllers export", summary, _EXAMPLE, "run", "json")
     parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="where to write it")
     parser.add_argument("--name", help="its name; by default the folder's")
     parser.add_argument("--summary", default="", metavar="TEXT", help="one line on what it is")
@@ -74,13 +66,8 @@ def _export(arguments: list[str]) -> int:
 
     checkpoint = best_checkpoint(path)
     try:
-        controller = controller_of_run(
-            path,
-            checkpoint,
-            name=chosen.name or chosen.to.name,
-            summary=chosen.summary,
-            licence=chosen.licence,
-        )
+        names = {"name": chosen.name or chosen.to.name, "summary": chosen.summary, "licence": chosen.licence}
+        controller = controller_of_run(path, checkpoint, **names)
         if chosen.episodes:
             scores = evaluate_controller(controller, episodes=chosen.episodes)
             controller = with_evidence(controller, controller.card.training.suite, scores)
@@ -90,8 +77,6 @@ def _export(arguments: list[str]) -> int:
         raise BadInput(f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first['msg']}") from None
     except OSError as error:
         raise BadInput(str(error)) from None
-    if chosen.json:
-        print(as_json(controller.card))
-    else:
-        print(f"{checkpoint.stem} checkpoint of {path.name} is now the controller {chosen.to}")
+    done = f"{checkpoint.stem} checkpoint of {path.name} is now the controller {chosen.to}"
+    print(as_json(controller.card) if chosen.json else done)
     return 0

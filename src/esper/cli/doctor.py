@@ -30,14 +30,10 @@ class Finding:
 def run(arguments: list[str]) -> int:
     """Print the findings; returns 1 if Esper cannot work here."""
     summary = "See what this machine has, and what is wrong with it."
-    parser = VerbParser("doctor", summary, "esper doctor", "json")
-    chosen = parser.parse(arguments)
+    chosen = VerbParser("doctor", summary, "esper doctor", "json").parse(arguments)
     findings = [*_versions(), *_hardware(), *_data_sets(), _cache()]
-    if chosen.json:
-        print(as_json(findings))
-    else:
-        rows = ((each.what, each.found, each.advice or "") for each in findings)
-        print(table(("what", "found", "advice"), rows))
+    rows = ((each.what, each.found, each.advice or "") for each in findings)
+    print(as_json(findings) if chosen.json else table(("what", "found", "advice"), rows))
     return int(any(each.broken for each in findings))
 
 

@@ -23,9 +23,8 @@ def run(arguments: list[str]) -> int:
     """Evaluate a controller and the rules beside it; returns the exit code."""
     example = "esper evaluate my-run --task mnist1d:noise=0.2 --episodes 32"
     parser = VerbParser("evaluate", _SUMMARY, example, "run", "json")
-    parser.add_argument(
-        "--task", metavar="CASE", help="a suite or a task instance; by default the run's own suite"
-    )
+    task = "a suite or a task instance; by default the run's own suite"
+    parser.add_argument("--task", metavar="CASE", help=task)
     parser.add_count("--episodes", "how many; by default the run's eval_episodes, or 24")
     parser.add_count("--seed", "rng seed of hosts and instances (%(default)s)", least=0, default=0)
     chosen = parser.parse(arguments)
@@ -34,11 +33,7 @@ def run(arguments: list[str]) -> int:
 
         require_suite(chosen.task)
     title, scores = _judge_controller(chosen) if _is_controller(chosen) else _judge_run(chosen)
-    if chosen.json:
-        print(as_json(scores))
-    else:
-        print(title)
-        print(score_table(scores))
+    print(as_json(scores) if chosen.json else f"{title}\n{score_table(scores)}")
     return 0
 
 
@@ -74,12 +69,7 @@ def _judge_run(chosen: "Namespace") -> "tuple[str, Sequence[HeldOutScore]]":
     config = TrainingConfig.load(path / "config.json")
     episodes = chosen.episodes or config.eval_episodes
     scores = evaluate_checkpoint(
-        config,
-        checkpoint,
-        name=chosen.task,
-        episodes=episodes,
-        seed=chosen.seed,
-        tell=_progress(episodes),
+        config, checkpoint, name=chosen.task, episodes=episodes, seed=chosen.seed, tell=_progress(episodes)
     )
     return f"{checkpoint.stem} checkpoint of {path.name} on {chosen.task or config.suite}, held out", scores
 

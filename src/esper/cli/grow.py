@@ -38,9 +38,8 @@ def _grow(chosen: "Namespace") -> int:
 
     tasks = [row.name for row in all_tasks()]
     if chosen.task.partition(":")[0] not in tasks:
-        raise BadInput(
-            f"task is {chosen.task!r}; expected one of {', '.join(tasks)}, with parameters if you like"
-        )
+        known = ", ".join(tasks)
+        raise BadInput(f"task is {chosen.task!r}; expected one of {known}, with parameters if you like")
     require_suite(chosen.task)
     require_device(chosen.device, chosen.task)
     import torch
@@ -63,10 +62,6 @@ def _grow(chosen: "Namespace") -> int:
     if doubt is not None:
         note(f"note: {doubt}")
 
-    def progress(epoch: "GrownEpoch") -> None:
-        if not silent:
-            print(_line(epoch), flush=True)
-
     if not silent:
         print(f"{'epoch':>5}  {'accuracy':>8}  {'without growth':>14}  {'added':>7}  decision before it")
     grown = grow_case(
@@ -76,7 +71,7 @@ def _grow(chosen: "Namespace") -> int:
         epochs=chosen.epochs,
         device=chosen.device,
         parameter_budget=chosen.budget,
-        tell=progress,
+        tell=(lambda _: None) if silent else _show_epoch,
     )
     result = _result(who.name, grown)
     if chosen.json:
@@ -94,7 +89,7 @@ def _grow(chosen: "Namespace") -> int:
     return 0
 
 
-def _line(epoch: "GrownEpoch") -> str:
+def _show_epoch(epoch: "GrownEpoch") -> None:
     from esper.grower.history import described
 
     sure = "" if epoch.probability is None else f" (p {epoch.probability:.2f})"
@@ -102,7 +97,8 @@ def _line(epoch: "GrownEpoch") -> str:
     ours, theirs = ("-" if value is None else f"{value:.3f}" for value in accuracies)
     back = "" if epoch.report.rolled_back is None else f"; the governor: {epoch.report.rolled_back}"
     decision = f"{described(epoch.action)}{sure}{back}"
-    return f"{epoch.report.epoch:>5}  {ours:>8}  {theirs:>14}  {epoch.added_parameters:>7,}  {decision}"
+    added = f"{epoch.added_parameters:>7,}"
+    print(f"{epoch.report.epoch:>5}  {ours:>8}  {theirs:>14}  {added}  {decision}", flush=True)
 
 
 def _result(controller: str, grown: "GrownTask") -> dict[str, object]:

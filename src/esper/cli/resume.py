@@ -7,15 +7,8 @@ from esper.cli.common import VerbParser, find_run
 
 def run(arguments: list[str]) -> int:
     """Resume a run; returns the exit code."""
-    parser = VerbParser(
-        "resume",
-        "Go on with a run from its newest checkpoint, as if it had not stopped.",
-        "esper resume my-run",
-        "run",
-        "quiet",
-        "json",
-    )
-    chosen = parser.parse(arguments)
+    summary = "Go on with a run from its newest checkpoint, as if it had not stopped."
+    chosen = VerbParser("resume", summary, "esper resume my-run", "run", "quiet", "json").parse(arguments)
     path = find_run(chosen.run, chosen.directory).resolve()
     from esper.cli.train import train_recorded
     from esper.simic.config.training_config import TrainingConfig

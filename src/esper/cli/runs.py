@@ -10,8 +10,7 @@ COLUMNS = ("run", "standing", "rounds", "started", "lasted")
 def run(arguments: list[str]) -> int:
     """List runs; returns the exit code."""
     summary = "List the runs in a folder, and how each stands."
-    parser = VerbParser("runs", summary, "esper runs --directory runs", "directory", "json")
-    chosen = parser.parse(arguments)
+    chosen = VerbParser("runs", summary, "esper runs --directory runs", "directory", "json").parse(arguments)
     from esper.nissa import list_runs
 
     listings = list_runs(chosen.directory)

@@ -8,13 +8,11 @@ SUITE_COLUMNS = ("suite", "held out", "what it draws")
 
 def run(arguments: list[str]) -> int:
     """List tasks and suites; returns the exit code."""
-    parser = VerbParser(
-        "tasks",
-        "List the tasks and suites. A suite draws instances of tasks; an instance has its parameters chosen.",
-        "esper tasks, then: esper train --suite mnist1d:noise=0.2,size=1000",
-        "json",
+    summary = (
+        "List the tasks and suites. A suite draws instances of tasks; an instance has its parameters chosen."
     )
-    chosen = parser.parse(arguments)
+    example = "esper tasks, then: esper train --suite mnist1d:noise=0.2,size=1000"
+    chosen = VerbParser("tasks", summary, example, "json").parse(arguments)
     from esper.tolaria.tasks import all_tasks, suite, suite_names
     from esper.tolaria.worlds.toy.instance import TOY_SUITES
 

@@ -65,18 +65,12 @@ def parse(arguments: Sequence[str]) -> tuple[TrainingConfig, Namespace]:
 def _parser() -> VerbParser:
     width = max(map(len, PRESETS))
     presets = "\n".join(f"  {name:{width}}  {preset.purpose}" for name, preset in PRESETS.items())
-    parser = VerbParser(
-        "train",
-        f"Train a controller. Flags win over a file, a file over a preset.\n\npresets:\n{presets}",
-        _EXAMPLES,
-        "quiet",
-        "json",
-    )
+    summary = f"Train a controller. Flags win over a file, a file over a preset.\n\npresets:\n{presets}"
+    parser = VerbParser("train", summary, _EXAMPLES, "quiet", "json")
     parser.usage = "esper train [--preset NAME] [--config FILE] [--SETTING VALUE ...] [--quiet] [--json]"
     parser.add_argument("--preset", metavar="NAME", help="start from a preset's settings")
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="start from the settings in a .json, .toml or .yaml file"
-    )
+    config = "start from the settings in a .json, .toml or .yaml file"
+    parser.add_argument("--config", type=Path, metavar="FILE", help=config)
     for name, field in _SETTINGS.items():
         _add_setting(parser, name, field)
     return parser

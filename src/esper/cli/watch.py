@@ -40,13 +40,11 @@ def run(arguments: list[str]) -> int:
     if chosen.run is not None:
         path = find_run(chosen.run, directory).resolve()
         directory, name = path.parent, path.name
-    if chosen.once is not None:
-        _require_picture(chosen.once)
     from esper.karn.watch.runs import RunsFolder
 
     folder = RunsFolder(directory)
     if chosen.once is not None:
-        _draw_once(folder, name or _newest(folder), chosen.once, dark=chosen.dark)
+        _draw_once(folder, name, chosen.once, dark=chosen.dark)
     elif chosen.terminal:
         from esper.karn.watch.terminal import follow
 
@@ -63,19 +61,16 @@ def _newest(folder: "RunsFolder") -> str:
     return names[0]
 
 
-def _require_picture(file: Path) -> None:
+def _draw_once(folder: "RunsFolder", name: str | None, file: Path, *, dark: bool) -> None:
     if file.suffix not in _PICTURES:
         raise BadInput(f"--once is {str(file)!r}; expected a name that ends in {' or '.join(_PICTURES)}")
     if not file.parent.is_dir():
         raise BadInput(f"--once is {str(file)!r}; there is no folder {str(file.parent)!r}")
     _require("plotly")
-
-
-def _draw_once(folder: "RunsFolder", name: str, file: Path, *, dark: bool) -> None:
     from esper.karn.watch.once import draw
 
     try:
-        draw(folder, name, file, theme="dark" if dark else "light")
+        draw(folder, name or _newest(folder), file, theme="dark" if dark else "light")
     except OSError as error:
         raise BadInput(str(error)) from None
     print(file)
