@@ -78,7 +78,7 @@ class Examiner:
         oracle_utility = fmean(plan.utility for plan in self.plans)
         # An episode that the governor ended is worth nothing, so it gains minus what waiting would have had.
         gain = fmean(
-            -plan.control if episode.gain is None else episode.gain
+            -plan.baseline if episode.gain is None else episode.gain
             for plan, episode in zip(self.plans, episodes, strict=True)
         )
         utility = fmean(episode.utility or 0.0 for episode in episodes)

@@ -100,14 +100,14 @@ def test_measuring_changes_nothing() -> None:
 
 def test_contribution_and_probe_are_differences_of_accuracy() -> None:
     population, _ = _grown()
-    numbers = read(None, population.validate())[0]
-    accuracy = {members: pair[1] for members, pair in numbers.coalitions.items()}
-    blended, isolated = numbers.seeds
-    assert blended.contribution == pytest.approx(accuracy[FIRST] - accuracy[NONE])
-    assert blended.probe is None
-    assert isolated.probe == pytest.approx(accuracy[FIRST | LAST] - accuracy[FIRST])
-    assert isolated.contribution is None
-    assert numbers.validation_accuracy == accuracy[FIRST]
+    (numbers,) = read(None, population.validate(), [0])
+    accuracy = numbers.accuracies
+    blended, isolated = numbers.seeds.values()
+    assert blended["contribution"] == pytest.approx(accuracy[FIRST] - accuracy[NONE])
+    assert blended["probe"] is None
+    assert isolated["probe"] == pytest.approx(accuracy[FIRST | LAST] - accuracy[FIRST])
+    assert isolated["contribution"] is None
+    assert numbers.validation_accuracy == numbers.report.validation_accuracy == accuracy[FIRST]
 
 
 def test_hosts_with_fewer_coalitions_leave_the_rest_unknown() -> None:

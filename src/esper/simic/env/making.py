@@ -19,9 +19,9 @@ from esper.simic.reward import RewardConfig
 from esper.tamiyo.actions import GrowthSpace
 from esper.tolaria.engine.population import Population
 from esper.tolaria.tasks import Instance, all_tasks, suite, suite_names, task
-from esper.tolaria.worlds.baselines import BaselineCurves
+from esper.tolaria.worlds.baselines import BaselineCurves, train_by_workers
 from esper.tolaria.worlds.engine import EngineWorld
-from esper.tolaria.worlds.processes import PATIENCE_SECONDS, ProcessWorld, train_by_workers
+from esper.tolaria.worlds.processes import PATIENCE_SECONDS, ProcessWorld
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
 from esper.tolaria.worlds.toy.world import ToyBaselines, ToyWorld
 

@@ -1,4 +1,4 @@
-"""One host in training: its model, its optimiser, its data, and where it stands."""
+"""One host in training: its model, its optimiser, its data and the order in which it sees them."""
 
 import hashlib
 from collections.abc import Mapping
@@ -16,7 +16,6 @@ from esper.leyline import (
     EventSink,
     LegalOperations,
     LifecycleOp,
-    SlotConfig,
     Stage,
 )
 from esper.leyline.slots import SlotSnapshot
@@ -24,11 +23,9 @@ from esper.leyline.worlds import SlotReading
 from esper.tolaria.data import Split, TaskData
 from esper.tolaria.tasks import OptimiserSpec, Task
 
-# Which samples a host sees: endless shuffled minibatches from its own generator.
-
 
 def derived_seed(seed: int, purpose: str) -> int:
-    """A seed of its own for each purpose, so that no two streams of randomness are one."""
+    """An rng seed of its own for each purpose, so that no two random streams are one."""
     digest = hashlib.blake2b(f"{purpose}/{seed}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -61,6 +58,7 @@ class ShuffledStream:
         return order[:wanted].view(steps, batch)
 
     def state_dict(self) -> dict[str, Tensor]:
+        """Where the stream stands."""
         return {
             "generator": self._generator.get_state(),
             "samples": torch.tensor([self._samples.start, self._samples.stop]),
@@ -68,6 +66,7 @@ class ShuffledStream:
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on where `state_dict` was taken."""
         self._generator.set_state(state["generator"])
         start, stop = state["samples"].tolist()
         self._samples = range(start, stop)
@@ -90,13 +89,13 @@ class ResidentData:
             for phase in data.phases
         ]
         self.chances = [_commonest_share(phase.validation.targets) for phase in data.phases]
-        """Of each phase, the validation accuracy of a host that always says the same."""
+        """For each phase, the validation accuracy of always predicting the commonest class."""
         ends = torch.tensor([len(train) for train in phases]).cumsum(0).tolist()
         self.ranges = [range(end - len(train), end) for end, train in zip(ends, phases, strict=True)]
         self._starts = [phase.start_epoch for phase in data.phases]
 
     def phase_at(self, epoch: int) -> int:
-        """Which phase rules while epoch `epoch` (from 0) is trained."""
+        """The phase in which epoch `epoch` (from 0) is trained."""
         return max(index for index, start in enumerate(self._starts) if start <= epoch)
 
 
@@ -110,7 +109,7 @@ def _place(inputs: Tensor, task: Task, device: torch.device) -> Tensor:
 
 
 class TrainedHost:
-    """A growing host with everything that belongs to its training, and nothing of anybody else's."""
+    """A growing host with everything that belongs to its training, shared with no other host."""
 
     def __init__(
         self,
@@ -126,6 +125,7 @@ class TrainedHost:
         self.model: GrowingModel = task.grow(data.source, seed=seed, device=device, events=events)
         if task.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.slot_config, self.host_parameters = self.model.slot_config, self.model.host_parameters
         self.optimizer = make_optimizer(task.optimiser, self.model, device)
         self.model.attach(self.optimizer, seed_lr_multiplier=task.seed_lr_multiplier, guard_gradients=False)
         self.non_finite = torch.zeros(len(self.slots), 2, dtype=torch.bool, device=device)
@@ -136,39 +136,38 @@ class TrainedHost:
         self.epoch = 0
         self.report = EpochReport(0, None, None, float("nan"), None, None, None)
 
-    # What can be seen (HostProtocol)
-
-    @property
-    def slot_config(self) -> SlotConfig:
-        return self.model.slot_config
+    # For reading (HostProtocol)
 
     @property
     def cards(self) -> Mapping[str, tuple[BlueprintCard, ...]]:
+        """The blueprints that each slot offers."""
         return {name: slot.cards for name, slot in self.model.slots.items()}
 
     @property
-    def host_parameters(self) -> int:
-        return self.model.host_parameters
-
-    @property
     def added_parameters(self) -> int:
+        """Parameters of the seeds that it has now."""
         return self.model.added_parameters
 
     @property
     def training_samples(self) -> int:
+        """Training samples of the phase that the next epoch is in."""
         return len(self.data.ranges[self.data.phase_at(self.epoch)])
 
     def readings(self) -> list[SlotReading]:
+        """Every slot in numbers, in order."""
         return self.model.readings()
 
     def snapshots(self) -> tuple[SlotSnapshot, ...]:
+        """Every slot in words, in order."""
         return tuple(slot.snapshot() for slot in self.model.slots.values())
 
     def legal_operations(self) -> Mapping[str, LegalOperations]:
+        """What can be done in each slot now."""
         return self.model.legal_operations()
 
     @property
     def slots(self) -> tuple[Slot, ...]:
+        """The slots themselves, in order."""
         return tuple(self.model.slots.values())
 
     @property
@@ -180,6 +179,7 @@ class TrainedHost:
 
     @property
     def steps_per_epoch(self) -> int:
+        """Minibatches of an epoch: the task's number, or as many as the training set fills."""
         return self.task.steps_per_epoch or max(self.training_samples // self.task.batch, 1)
 
     @property
@@ -189,7 +189,7 @@ class TrainedHost:
 
     @property
     def chance_accuracy(self) -> float:
-        """On that set."""
+        """The accuracy on that set of always predicting the commonest class."""
         return self.data.chances[self._validated_phase]
 
     @property
@@ -197,7 +197,7 @@ class TrainedHost:
         return self.data.phase_at(max(self.epoch - 1, 0))
 
     def draw_order(self) -> Tensor:
-        """Indices (step, batch) of the epoch to come."""
+        """Indices (step, batch) of the samples of the epoch to come."""
         samples = self.data.ranges[self.data.phase_at(self.epoch)]
         return self.stream.draw(samples, self.steps_per_epoch, self.task.batch)
 

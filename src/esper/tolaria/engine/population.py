@@ -28,8 +28,6 @@ from esper.tolaria.engine.step import (
 from esper.tolaria.engine.validation import validate_host
 from esper.tolaria.tasks import Instance, task
 
-# Saying how many hosts fit on a device that is full.
-
 
 class OutOfDeviceMemory(EsperError, RuntimeError):
     """The device is too small for this many hosts."""
@@ -37,7 +35,7 @@ class OutOfDeviceMemory(EsperError, RuntimeError):
 
 @contextmanager
 def room_for(hosts: int, *, placed: int, device: torch.device) -> Iterator[None]:
-    """Out of memory inside, where the next host is placed, becomes a message with the number that would fit."""
+    """Turn running out of memory inside, where the next host is placed, into an error that says how many fit."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -100,7 +98,7 @@ class Population:
         return len(self._hosts)
 
     def begin(self, host_idx: int, case: str, seed: int, *, events: EventSink | None = None) -> TrainedHost:
-        """Put a new, untrained host of the task instance `case` in place `host_idx`; it tells `events` of itself."""
+        """Put a new, untrained host of the task instance `case` in place `host_idx`; it emits to `events`."""
         self._require_place(host_idx)
         instance = Instance.parse(case)
         self.forget_step(host_idx)
@@ -118,6 +116,7 @@ class Population:
         return host
 
     def host(self, host_idx: int) -> TrainedHost:
+        """The host in a place."""
         self._require_place(host_idx)
         host = self._hosts[host_idx]
         if host is None:

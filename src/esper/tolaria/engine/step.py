@@ -16,6 +16,7 @@ LOSS, CORRECT, HOST_NORM, FIRST_SLOT = 0, 1, 2, 3
 
 
 def tally_width(slots: int) -> int:
+    """Columns of a tally of hosts with this many slots."""
     return FIRST_SLOT + 2 * slots
 
 
@@ -23,7 +24,7 @@ class TrainingStep:
     """The step of one host while its topology stays as it is.
 
     Everything it measures is added to `tally`, a row on the device: nothing waits for it. Sums carry NaN and Inf,
-    so the row also tells whether every loss and every norm was finite.
+    so the row also shows whether every loss and every norm was finite.
     """
 
     def __init__(self, host: TrainedHost, tally: Tensor) -> None:
@@ -103,7 +104,7 @@ class SeedGuard:
         else:
             self.zero(broken)
         self._records[:, 0].index_copy_(0, self._slots, broken)
-        self._records[:, 1] |= self._records[:, 0]  # of all slots: a fading seed is told of, too
+        self._records[:, 1] |= self._records[:, 0]  # of all slots: a fading seed is reported, too
         self._records[:, 0] = False
 
     def zero(self, broken: Tensor) -> None:
@@ -175,6 +176,7 @@ class StreamPool:
         return graph
 
     def index_of(self, host_idx: int) -> int:
+        """The stream that a host uses."""
         return host_idx % len(self.streams)
 
     @contextmanager
@@ -223,6 +225,7 @@ class CapturedStep:
 
     @property
     def is_captured(self) -> bool:
+        """Whether the next call replays a graph."""
         return self._graph is not None
 
     def release(self) -> None:
@@ -237,7 +240,7 @@ class CapturedStep:
 
 
 def upload(orders: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Index tensors to the device in one copy that nobody waits for."""
+    """Copy index tensors to the device in one transfer, without waiting for it."""
     flat = torch.cat([order.flatten() for order in orders]).pin_memory().to(device, non_blocking=True)
     return [
         part.view(order.shape)

@@ -1,14 +1,11 @@
-"""Control curves: what a host does when nothing is grown. The gain of a run is measured against them."""
+"""Baseline curves: what a host does when nothing is grown. The gain of a run is measured against them."""
 
 import contextlib
 import hashlib
 import json
 import logging
-import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -16,10 +13,11 @@ from pathlib import Path
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from esper.leyline import BaselineCurve, Beginning, EpochReport, HostStep
+from esper.leyline import BaselineCurve, Beginning, HostStep
 from esper.leyline.files import write_bytes
 from esper.tolaria.tasks import Instance
 from esper.tolaria.worlds.engine import EngineWorld
+from esper.tolaria.worlds.processes import ProcessWorld
 
 _LOG = logging.getLogger("esper.controls")
 NUMERICS = 2
@@ -28,33 +26,31 @@ NUMERICS = 2
 
 @dataclass(frozen=True, slots=True)
 class BaselineRun:
-    """The wait-only run of one (instance, seed). Entry e is after e epochs; entry 0 is the untrained host."""
+    """The baseline of one (instance, rng seed). Entry e is after e epochs; entry 0 is the untrained host."""
 
     case: str
     seed: int
     validation_loss: tuple[float, ...]
-    validation_accuracy: tuple[float, ...]
+    validation_accuracy: tuple[float | None, ...]
     train_loss: tuple[float | None, ...]
     train_accuracy: tuple[float | None, ...]
 
     @property
     def epochs(self) -> int:
+        """Epochs trained."""
         return len(self.validation_loss) - 1
 
     @property
     def curve(self) -> BaselineCurve:
+        """What validation measured."""
         return BaselineCurve(accuracies=self.validation_accuracy, losses=self.validation_loss)
-
-    def gain(self, epoch: int, accuracy: float) -> float:
-        """How much better than its control a run is after `epoch` epochs."""
-        return accuracy - self.validation_accuracy[epoch]
 
 
 _RUN = TypeAdapter(BaselineRun)
 
 
 def default_directory() -> Path:
-    """ESPER_CACHE, or ~/.cache/esper."""
+    """`controls` in ESPER_CACHE, or in ~/.cache/esper."""
     return Path(os.environ.get("ESPER_CACHE", Path.home() / ".cache" / "esper")) / "controls"
 
 
@@ -62,8 +58,8 @@ class BaselineCurves:
     """Computes each curve once and keeps it on disk under a hash of everything its numbers depend on.
 
     epochs     how long a curve must be at least
-    directory  where they are kept; by default `controls` in ESPER_CACHE, or in ~/.cache/esper
-    trainer    who trains what is missing; by default this process, one after another
+    directory  where they are kept; by default `default_directory()`
+    trainer    trains what is missing; by default this process does, one after another
     """
 
     def __init__(
@@ -86,7 +82,7 @@ class BaselineCurves:
         return self.run(case, seed).curve
 
     def run(self, case: str, seed: int) -> BaselineRun:
-        """The same with what training measured."""
+        """The curve of one host with what training measured."""
         case = str(Instance.parse(case))
         found = self._find(case, seed)
         if found is None:
@@ -96,7 +92,7 @@ class BaselineCurves:
         return found
 
     def curves(self, wanted: Sequence[tuple[str, int]]) -> list[BaselineCurve]:
-        """Of several (case, seed); what is missing is trained side by side where there are processes for it."""
+        """The curves of several (case, seed); what is missing is trained side by side where that is possible."""
         self.prepare(wanted)
         return [self.curve(case, seed) for case, seed in wanted]
 
@@ -118,7 +114,7 @@ class BaselineCurves:
         missing = [(case, seed) for case, seed in cases if self._find(case, seed) is None]
         if not missing or stop():
             return
-        _LOG.info("training %s wait-only controls of %s epochs", len(missing), self.epochs)
+        _LOG.info("training %s baselines of %s epochs", len(missing), self.epochs)
         progress(0, len(missing))
         here = train_here if workers <= 1 or len(missing) == 1 else partial(train_in_processes, workers)
         trained = (self._trainer or here)(missing, self.epochs, self.device)
@@ -151,27 +147,30 @@ class BaselineCurves:
 
 
 BaselineTrainer = Callable[[Sequence[tuple[str, int]], int, torch.device], Generator[BaselineRun]]
-"""Trains the controls of (case, seed) for so many epochs on a device, and hands over each as it is done."""
+"""Trains the baselines of (case, seed) for so many epochs on a device, and yields each as it is done."""
 
 
 def train_here(
     wanted: Sequence[tuple[str, int]], epochs: int, device: torch.device
 ) -> Generator[BaselineRun]:
+    """Train in this process, one after another."""
     for case, seed in wanted:
         yield compute(case, seed, epochs, device)
+
+
+def train_by_workers(
+    world: ProcessWorld, wanted: Sequence[tuple[str, int]], epochs: int, device: torch.device
+) -> Generator[BaselineRun]:
+    """Train in the workers of a world, which have nothing else to do meanwhile."""
+    yield from world.call_all(compute, [(case, seed, epochs, device) for case, seed in wanted])
 
 
 def train_in_processes(
     workers: int, wanted: Sequence[tuple[str, int]], epochs: int, device: torch.device
 ) -> Generator[BaselineRun]:
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, spawn, initializer=_serve_quietly) as pool:
-        jobs = [pool.submit(compute, case, seed, epochs, device) for case, seed in wanted]
-        try:
-            for job in jobs:
-                yield job.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    """Train in processes that are started for it."""
+    with ProcessWorld(EngineWorld, num_hosts=workers, workers=workers, timeout=None) as world:
+        yield from train_by_workers(world, wanted, epochs, device)
 
 
 def compute(case: str, seed: int, epochs: int, device: torch.device | str = "cpu") -> BaselineRun:
@@ -186,20 +185,10 @@ def compute(case: str, seed: int, epochs: int, device: torch.device | str = "cpu
         case=case,
         seed=seed,
         validation_loss=tuple(report.validation_loss for report in reports),
-        validation_accuracy=tuple(_accuracy(report) for report in reports),
+        validation_accuracy=tuple(report.validation_accuracy for report in reports),
         train_loss=tuple(report.train_loss for report in reports),
         train_accuracy=tuple(report.train_accuracy for report in reports),
     )
-
-
-def _accuracy(report: EpochReport) -> float:
-    assert report.validation_accuracy is not None  # the engine always measures it
-    return report.validation_accuracy
-
-
-def _serve_quietly() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's to handle
-    torch.set_num_threads(1)
 
 
 @cache

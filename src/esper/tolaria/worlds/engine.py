@@ -1,15 +1,15 @@
-"""The engine as a world: hosts that begin, are acted on, live through epochs under the governor, and settle."""
+"""The engine as a world: hosts that are trained under a governor, validated, and settled."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 
 from esper.kasmina import GrowingModel
-from esper.kasmina.coalitions import Coalition
+from esper.kasmina.coalitions import Coalition, CoalitionPlan
 from esper.kasmina.governor import Governor, GovernorRules, Verdict, Vitals
 from esper.kasmina.persistence import ModelRecord, describe, reinstate
 from esper.kasmina.settling import settle
@@ -27,108 +27,73 @@ from esper.leyline import (
 from esper.tolaria.engine.host import TrainedHost
 from esper.tolaria.engine.population import CoalitionScores, EpochTally, Population
 
-# Reading what an epoch measured: one wait for the device, then plain numbers, host by host.
 
+class SeedReport(TypedDict):
+    """What is known of one live seed, as `GrowingModel.report` takes it. Unknown is None."""
 
-@dataclass(frozen=True, slots=True)
-class SeedNumbers:
-    """What is known of one live seed. Unknown is None."""
-
-    slot: int
     contribution: float | None
-    """Of a blended seed: accuracy with it minus accuracy without it."""
     probe: float | None
-    """Of a TRAINING seed: accuracy with it switched on minus accuracy as it is."""
     gradient_norm: float | None
     gradient_health: float | None
-    finite: bool | None
+    gradients_finite: bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class HostNumbers:
-    """What is known of one host after an epoch. Before the first, nothing was trained."""
+    """What was measured of one host. Where nothing was trained, what training measures is None."""
 
-    train_loss: float | None
-    train_accuracy: float | None
-    gradient_norm: float | None
-    validation_loss: float
+    report: EpochReport
     validation_accuracy: float
-    coalitions: dict[Coalition, tuple[float, float]]
-    """Coalition -> (loss, accuracy)"""
-    seeds: tuple[SeedNumbers, ...]
+    accuracies: dict[Coalition, float]
+    """Coalition -> validation accuracy."""
+    seeds: dict[str, SeedReport]
+    """Slot -> what is known of its live seed."""
 
     @property
     def seeds_finite(self) -> bool:
-        return all(seed.finite is not False for seed in self.seeds)
+        """Whether no output or gradient of a seed was NaN or Inf, as far as is known."""
+        return all(seed["gradients_finite"] is not False for seed in self.seeds.values())
 
 
-def read(tally: EpochTally | None, scores: CoalitionScores) -> list[HostNumbers]:
-    """Everything two passes over the population measured, with one wait for the device."""
+def read(tally: EpochTally | None, scores: CoalitionScores, epochs: Sequence[int]) -> Iterator[HostNumbers]:
+    """What training (if any) and validation measured, host by host, with one wait for the device.
+
+    epochs  how many each host has been trained for
+    """
     tensors = [scores.loss, scores.accuracy]
     if tally is not None:
         tensors += [tally.loss, tally.accuracy, tally.gradient_norm, tally.seed_gradient_norm]
         tensors += [tally.seed_gradient_health, tally.seed_finite.float()]
-    fetched = _fetch(tensors)
-    losses, accuracies = next(fetched), next(fetched)
-    trained = None if tally is None else tuple(fetched)
-    return [_host_numbers(row, scores, losses, accuracies, trained) for row in range(len(scores.hosts))]
-
-
-def tell(model: GrowingModel, numbers: HostNumbers) -> None:
-    """Report what was measured of the seeds to the model they live in."""
-    names = model.slot_config.slot_ids
-    for seed in numbers.seeds:
-        model.report(
-            names[seed.slot],
-            contribution=seed.contribution,
-            probe=seed.probe,
-            gradient_norm=seed.gradient_norm,
-            gradient_health=seed.gradient_health,
-            gradients_finite=seed.finite,
-        )
-
-
-def _fetch(tensors: list[Tensor]) -> Iterator[list[list[float]]]:
-    """Tensors (host, ...) as nested lists, (host, flattened rest)."""
     flat = torch.cat([tensor.reshape(len(tensor), -1) for tensor in tensors], dim=1).cpu()
-    widths = [tensor[0].numel() for tensor in tensors]
-    return (part.tolist() for part in flat.split(widths, dim=1))
+    parts = [part.tolist() for part in flat.split([tensor[0].numel() for tensor in tensors], dim=1)]
+    for plan, epoch, measured in zip(scores.plans, epochs, zip(*parts, strict=True), strict=True):
+        yield _host_numbers(plan, epoch, *measured)
 
 
 def _host_numbers(
-    row: int,
-    scores: CoalitionScores,
-    losses: list[list[float]],
-    accuracies: list[list[float]],
-    trained: tuple[list[list[float]], ...] | None,
+    plan: CoalitionPlan, epoch: int, losses: list[float], accuracies: list[float], *trained: list[float]
 ) -> HostNumbers:
-    plan, loss, accuracy = scores.plans[row], losses[row], accuracies[row]
-    seeds = []
-    for slot, worth in zip(plan.places, plan.worths(accuracy).values(), strict=True):
-        norm, health, finite = (None, None, None) if trained is None else (t[row][slot] for t in trained[3:])
-        seeds.append(
-            SeedNumbers(
-                slot=slot,
-                contribution=worth.contribution,
-                probe=worth.probe,
-                gradient_norm=_known(norm),
-                gradient_health=_known(health),
-                finite=None if finite is None else bool(finite),
-            )
-        )
-    return HostNumbers(
-        train_loss=None if trained is None else trained[0][row][0],
-        train_accuracy=None if trained is None else trained[1][row][0],
-        gradient_norm=None if trained is None else trained[2][row][0],
-        validation_loss=loss[0],
-        validation_accuracy=accuracy[0],
-        coalitions=dict(zip(plan.coalitions, zip(loss, accuracy, strict=True), strict=False)),
-        seeds=tuple(seeds),
+    train_loss = train_accuracy = gradient_norm = None
+    if trained:
+        (train_loss,), (train_accuracy,), (gradient_norm,), norms, health, finite = trained
+    seeds: dict[str, SeedReport] = {}
+    for place, (name, worth) in zip(plan.places, plan.worths(accuracies).items(), strict=True):
+        seeds[name] = {
+            "contribution": worth.contribution,
+            "probe": worth.probe,
+            "gradient_norm": _known(norms[place]) if trained else None,
+            "gradient_health": _known(health[place]) if trained else None,
+            "gradients_finite": bool(finite[place]) if trained else None,
+        }
+    report = EpochReport(
+        epoch, train_loss, train_accuracy, losses[0], accuracies[0], gradient_norm, rolled_back=None
     )
+    scored = dict(zip(plan.coalitions, accuracies, strict=False))  # past its own there is only padding
+    return HostNumbers(report, accuracies[0], scored, seeds)
 
 
-def _known(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 class EngineWorld:
@@ -140,7 +105,7 @@ class EngineWorld:
         world.step_many([HostStep(0, germinate), HostStep(1)])
 
     governor  what counts as broken; None lets broken hosts be
-    events    where what happens to each host is told
+    events    where what happens to each host is reported
     """
 
     def __init__(
@@ -158,6 +123,7 @@ class EngineWorld:
         self._memories: list[tuple[ModelSnapshot, dict[str, Tensor]] | None] = [None] * size
 
     def begin_many(self, beginnings: Sequence[Beginning]) -> None:
+        """Replace hosts by new ones and validate them."""
         for host_idx, case, seed in beginnings:
             sink = None if self._events is None else self._events(host_idx)
             host = self.population.begin(host_idx, case, seed, events=sink)
@@ -167,12 +133,14 @@ class EngineWorld:
                 self._governors[host_idx] = Governor(self._rules, host.chance_accuracy, untrained_loss)
         begun = [beginning.host_idx for beginning in beginnings]
         for host_idx, numbers in zip(begun, self._validated(begun), strict=True):
-            self._file(host_idx, numbers, None)
+            self._take_over(host_idx, numbers)
 
     def host(self, host_idx: int) -> TrainedHost:
+        """One host, with its model, optimiser and data."""
         return self.population.host(host_idx)
 
     def governor(self, host_idx: int) -> Governor | None:
+        """The governor of one host."""
         return self._governors[host_idx]
 
     def step_many(self, steps: Sequence[HostStep]) -> None:
@@ -187,49 +155,54 @@ class EngineWorld:
         for settling in dict.fromkeys(step.settle for step in steps):
             if settling is not None:
                 self._settle([step.host_idx for step in steps if step.settle == settling], settling)
-        self._give_up_on([host_idx for host_idx in acting if self._is_lost(host_idx)])
+        self._give_up(acting)
 
     def _epoch(self, host_idxs: Sequence[int]) -> None:
         for index in host_idxs:
             self._notice_new_data(index)
             self.host(index).model.tick()
         tally = self.population.train_epoch(host_idxs)
-        scores = self.population.validate(host_idxs)
-        for index, numbers in zip(host_idxs, read(tally, scores), strict=True):
-            self._file(index, numbers, self._judge(index, numbers))
+        for index, numbers in zip(host_idxs, self._validated(host_idxs, tally), strict=True):
+            verdict = self._judge(index, numbers)
+            if verdict is None:
+                self._take_over(index, numbers)
+            else:
+                self.host(index).report = replace(numbers.report, rolled_back=verdict.value)
 
     def _settle(self, host_idxs: Sequence[int], settling: Settling) -> None:
         """Make the products of these hosts, and validate those again that changed."""
-        whole = [index for index in host_idxs if self.host(index).report.rolled_back is None]
+        indices = [index for index in host_idxs if self.host(index).report.rolled_back is None]
+        hosts = [self.host(index) for index in indices]
 
         def measure(rows: Sequence[int]) -> list[dict[Coalition, float]]:
-            validated = self._validated([whole[row] for row in rows])
-            return [
-                {members: accuracy for members, (_, accuracy) in numbers.coalitions.items()}
-                for numbers in validated
-            ]
+            return [numbers.accuracies for numbers in self._validated([indices[row] for row in rows])]
 
-        hosts = [self.host(index) for index in whole]
         models = [host.model for host in hosts]
         changed = settle(models, settling.rent, settle=settling.settle, measure=measure)
-        for row, numbers in zip(changed, self._validated([whole[row] for row in changed]), strict=True):
-            host = hosts[row]
+        for row, numbers in zip(changed, self._validated([indices[row] for row in changed]), strict=True):
+            host, now = hosts[row], numbers.report
             host.report = replace(
                 host.report,
-                validation_loss=numbers.validation_loss,
-                validation_accuracy=numbers.validation_accuracy,
+                validation_loss=now.validation_loss,
+                validation_accuracy=now.validation_accuracy,
             )
-            tell(host.model, numbers)
+            _report_seeds(host, numbers)
 
-    def _validated(self, host_idxs: Sequence[int]) -> list[HostNumbers]:
-        return read(None, self.population.validate(host_idxs)) if host_idxs else []
+    def _validated(self, host_idxs: Sequence[int], tally: EpochTally | None = None) -> list[HostNumbers]:
+        """Validate hosts, and read what was measured of them."""
+        if not host_idxs:
+            return []
+        epochs = [self.host(index).epoch for index in host_idxs]
+        return list(read(tally, self.population.validate(host_idxs), epochs))
 
     # A whole host, mid-episode
 
     def snapshot(self, host_idxs: Sequence[int]) -> dict[int, HostState]:
+        """Models, optimisers, order of the data, governors and what these would go back to."""
         return {host_idx: self._state(host_idx) for host_idx in host_idxs}
 
     def restore(self, states: Mapping[int, HostState]) -> None:
+        """Replace hosts by those whose states `snapshot` returned."""
         for host_idx, state in states.items():
             self._load(host_idx, state)
 
@@ -274,7 +247,7 @@ class EngineWorld:
         if governor is not None and state["governor"] is not None:
             governor.load_state_dict(state["governor"])
         self.population.forget_step(host_idx)
-        if memory is None:
+        if memory is None and governor is not None:
             self._remember(host_idx)
 
     # Under the governor
@@ -286,18 +259,19 @@ class EngineWorld:
             governor.forget_best()
 
     def _judge(self, host_idx: int, numbers: HostNumbers) -> Verdict | None:
-        """Remember a host that is well; take one that broke back to when it was."""
+        """Why the host is broken, in which case it has been restored; None if it is well."""
         host, governor = self.host(host_idx), self._governors[host_idx]
         if governor is None:
             return None
-        assert numbers.train_loss is not None
-        assert numbers.gradient_norm is not None
+        report = numbers.report
+        assert report.train_loss is not None
+        assert report.gradient_norm is not None
         governor.chance_accuracy = host.chance_accuracy  # another one when classes have come
         verdict = governor.judge(
             Vitals(
-                train_loss=numbers.train_loss,
-                gradient_norm=numbers.gradient_norm,
-                validation_loss=numbers.validation_loss,
+                train_loss=report.train_loss,
+                gradient_norm=report.gradient_norm,
+                validation_loss=report.validation_loss,
                 validation_accuracy=numbers.validation_accuracy,
                 seeds_finite=numbers.seeds_finite,
             )
@@ -311,46 +285,33 @@ class EngineWorld:
             )
         return verdict
 
-    def _is_lost(self, host_idx: int) -> bool:
-        governor = self._governors[host_idx]
-        return governor is not None and governor.gives_up
-
-    def _give_up_on(self, lost: Sequence[int]) -> None:
-        """All other hosts have had their epoch by now."""
+    def _give_up(self, host_idxs: Sequence[int]) -> None:
+        """Raise for the hosts that broke again and again; all others have done their step by now."""
+        governors = [(index, self._governors[index]) for index in host_idxs]
+        lost = [index for index, governor in governors if governor is not None and governor.gives_up]
         if lost:
-            told = "; ".join(
-                f"host {index} ({self.host(index).case}, seed {self.host(index).seed}): "
-                f"{self.host(index).report.rolled_back}"
-                for index in lost
+            reasons = "; ".join(
+                f"host {index} ({host.case}, seed {host.seed}): {host.report.rolled_back}"
+                for index, host in zip(lost, map(self.host, lost), strict=True)
             )
-            raise HostsLost(lost, f"restored in vain, {told}. Lower the learning rate or look at the data")
+            raise HostsLost(lost, f"restored in vain, {reasons}. Lower the learning rate or look at the data")
 
-    def _file(self, host_idx: int, numbers: HostNumbers, verdict: Verdict | None) -> None:
+    def _take_over(self, host_idx: int, numbers: HostNumbers) -> None:
+        """Make what was measured of a host known, and remember the host where that is worth going back to."""
         host, governor = self.host(host_idx), self._governors[host_idx]
-        host.report = EpochReport(
-            epoch=host.epoch,
-            train_loss=numbers.train_loss,
-            train_accuracy=numbers.train_accuracy,
-            validation_loss=numbers.validation_loss,
-            validation_accuracy=numbers.validation_accuracy,
-            gradient_norm=numbers.gradient_norm,
-            rolled_back=None if verdict is None else verdict.value,
-        )
-        if verdict is not None:
-            return
-        tell(host.model, numbers)
+        host.report = numbers.report
+        _report_seeds(host, numbers)
         if governor is not None and governor.content:
             self._remember(host_idx)
 
     def _remember(self, host_idx: int) -> None:
         host, memory = self.host(host_idx), self._memories[host_idx]
-        if self._rules is None:
-            return
         if memory is None:
-            self._memories[host_idx] = ModelSnapshot(host.model), host.stream.state_dict()
+            snapshot = ModelSnapshot(host.model)
         else:
-            memory[0].take()
-            self._memories[host_idx] = memory[0], host.stream.state_dict()
+            snapshot = memory[0]
+            snapshot.take()
+        self._memories[host_idx] = snapshot, host.stream.state_dict()
 
     def _restore(self, host_idx: int) -> None:
         memory = self._memories[host_idx]
@@ -358,6 +319,11 @@ class EngineWorld:
         memory[0].restore()
         self.host(host_idx).stream.load_state_dict(memory[1])
         self.population.forget_step(host_idx)
+
+
+def _report_seeds(host: TrainedHost, numbers: HostNumbers) -> None:
+    for slot, measured in numbers.seeds.items():
+        host.model.report(slot, **measured)
 
 
 def _written(model: GrowingModel) -> dict[str, object]:

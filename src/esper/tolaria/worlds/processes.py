@@ -4,14 +4,12 @@ import contextlib
 import multiprocessing
 import pickle
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import TypeVar, cast
-
-import torch
 
 from esper.leyline import (
     Beginning,
@@ -27,7 +25,6 @@ from esper.leyline import (
     World,
 )
 from esper.tolaria.worlds import worker as requests
-from esper.tolaria.worlds.baselines import BaselineRun, compute
 from esper.tolaria.worlds.worker import Answer, HostDetails, HostView, NewHost, Request, WorldFactory, serve
 
 STOP_SECONDS = 5.0
@@ -156,7 +153,7 @@ class RemoteHost:
     )
 
     def __init__(self, new: NewHost, ask: Callable[[], HostDetails]) -> None:
-        self.slot_config, self.cards, self.host_parameters = new.facts
+        self.slot_config, self.cards, self.host_parameters = new.slot_config, new.cards, new.host_parameters
         self.update(new.view)
         self._ask = ask
         self._details: HostDetails | None = new.details
@@ -407,8 +404,7 @@ class ProcessWorld:
                 self._lost.pop(host_idx, None)
             renewed = dict(self._ask(missing, make))
             for host_idx, new in renewed.items():
-                ask = partial(self._read_details, host_idx)
-                self._hosts[host_idx] = RemoteHost(new, ask)
+                self._hosts[host_idx] = RemoteHost(new, partial(self._read_details, host_idx))
             missing = [host_idx for host_idx in missing if host_idx not in renewed]
             if not missing:
                 return
@@ -446,10 +442,3 @@ class ProcessWorld:
         lost = {host_idx: self._lost[host_idx] for host_idx in sorted(host_idxs) if host_idx in self._lost}
         if lost:
             raise HostsLost(list(lost), "; ".join(dict.fromkeys(lost.values())))
-
-
-def train_by_workers(
-    world: ProcessWorld, wanted: Sequence[tuple[str, int]], epochs: int, device: torch.device
-) -> Generator[BaselineRun]:
-    """Train baselines in the workers of a world, which have nothing else to do meanwhile (a `BaselineTrainer`)."""
-    yield from world.call_all(compute, [(case, seed, epochs, device) for case, seed in wanted])

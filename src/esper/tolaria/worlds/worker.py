@@ -36,14 +36,6 @@ WorldFactory = Callable[..., World]
 """Makes a world of its first argument's number of hosts; takes `events` too where host events are wanted."""
 
 
-class HostFacts(NamedTuple):
-    """What a host is from its beginning to its end."""
-
-    slot_config: SlotConfig
-    cards: Mapping[str, tuple[BlueprintCard, ...]]
-    host_parameters: int
-
-
 class HostView(NamedTuple):
     """What a host is after a step: all that training and observing need."""
 
@@ -63,9 +55,11 @@ class HostDetails(NamedTuple):
 
 
 class NewHost(NamedTuple):
-    """Everything of a host that has just been put in its place."""
+    """A host that has just been put in its place: what it is to its end, and how it begins."""
 
-    facts: HostFacts
+    slot_config: SlotConfig
+    cards: Mapping[str, tuple[BlueprintCard, ...]]
+    host_parameters: int
     view: HostView
     details: HostDetails
 
@@ -124,8 +118,7 @@ def call(function: Callable[..., T], arguments: Sequence[object], world: World) 
 
 
 def _new(host: HostProtocol) -> NewHost:
-    facts = HostFacts(host.slot_config, host.cards, host.host_parameters)
-    return NewHost(facts, _view(host, None), _details(host))
+    return NewHost(host.slot_config, host.cards, host.host_parameters, _view(host, None), _details(host))
 
 
 def _view(host: HostProtocol, lost: str | None) -> HostView:

@@ -1,16 +1,27 @@
-"""A host of the toy: real stages and rules, learning curves instead of training."""
+"""A host of the toy: real stages and rules, learning curves in closed form instead of training.
+
+Epochs are counted as trained so far; 0 is the untrained host.
+
+host      a(t) = p - (p - a0) exp(-t / tau), anew from half its accuracy when the task changes
+seed      effect = alpha gain (1 - exp(-clock / tau_b))
+clock     epochs blended in + ISOLATED_SHARE x epochs trained in isolation
+accuracy  host + effects - scars
+"""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from esper.kasmina.errors import IllegalOperation
 from esper.kasmina.stage_machine import GrowthRules, Life, Ramp, legal_bits, refusal
 from esper.leyline import (
+    ALPHA_CURVES,
     ALPHA_SPEEDS,
+    CAUSAL_TABLE,
     STYLES,
     TEMPOS,
     ActionSpec,
@@ -30,14 +41,6 @@ from esper.leyline import (
 )
 from esper.leyline.utility import rent_due
 from esper.tolaria.worlds.toy.instance import CHANCE, HOST_PARAMETERS, WIDTHS, ToyInstance, toy_cards
-
-# The toy's learning curves in closed form. Epochs are counted as trained so far; 0 is the untrained host.
-#
-# host      a(t) = p - (p - a0) exp(-t / tau), anew from half its accuracy when the task changes
-# seed      effect = alpha gain (1 - exp(-clock / tau_b))
-# clock     epochs blended in + ISOLATED_SHARE x epochs trained in isolation
-# accuracy  host + effects - scars
-
 
 ISOLATED_SHARE = 0.5
 """What an epoch of isolated training is worth beside one that is blended in."""
@@ -79,7 +82,7 @@ def generalisation_gap(instance: ToyInstance, epoch: int) -> float:
 
 
 def host_gradient_norm(instance: ToyInstance, epoch: int) -> float:
-    """Tells the structure apart: shuffled inputs keep the gradient large."""
+    """Shows the structure: shuffled inputs keep the gradient large."""
     structure = instance.phase_at(epoch).structure
     return (1.0 + 2.0 * structure) * (0.5 + 0.5 * math.exp(-epoch / instance.host_epochs))
 
@@ -96,7 +99,7 @@ def noise_block(draw: int, seed: int, block: int, slots: int) -> tuple[tuple[flo
 
 
 CONDEMNED = -0.32
-"""A seed that takes this much accuracy, and would whatever phase it was, makes the governor roll back."""
+"""A seed that takes this much accuracy in every phase of the instance makes the governor roll back."""
 _STYLE_INDEX = {style: index for index, style in enumerate(STYLES)}
 
 
@@ -113,10 +116,12 @@ class ToySlot:
     gradient_norm: float = math.nan
 
     def clear(self) -> None:
+        """Empty the slot."""
         self.blueprint, self.clock, self.parameters = -1, 0.0, 0
         self.contribution = self.probe = self.gradient_norm = math.nan
 
     def tick(self) -> None:
+        """Begin an epoch: the life moves on, and the seed has learned for one epoch more."""
         life = self.life
         life.tick()
         if life.stage is Stage.DORMANT or life.stage is Stage.EMBARGOED:
@@ -128,7 +133,7 @@ class ToySlot:
 
 
 class ToyHost:
-    """One instance with one seed of its noise. `apply`, `epoch` and `settle` are the world's to call."""
+    """One instance with one rng seed of its noise (a `HostProtocol`)."""
 
     __slots__ = (
         *("_bare", "_phase", "_scars", "_touched", "cards", "instance"),
@@ -150,7 +155,7 @@ class ToyHost:
         """What holds now."""
         self._scars = 0.0
         self._touched = False
-        """A seed has been blended in: from here on the host's noise is its own, not the control's."""
+        """A seed has been blended in: from here on the host's noise is its own, not the baseline's."""
         self.report: EpochReport
         self._measure(0)
 
@@ -158,10 +163,12 @@ class ToyHost:
 
     @property
     def added_parameters(self) -> int:
+        """Parameters of the seeds that it has now."""
         return sum(slot.parameters for slot in self.slots)
 
     @property
     def training_samples(self) -> int:
+        """Training samples of the instance."""
         return self.instance.training_samples
 
     @property
@@ -169,6 +176,7 @@ class ToyHost:
         return self.rules.max_live_seeds - sum(slot.life.stage.is_live for slot in self.slots)
 
     def readings(self) -> Sequence[SlotReading]:
+        """Every slot in numbers, in order."""
         free = self._free_places
         return [
             SlotReading(
@@ -193,6 +201,7 @@ class ToyHost:
         ]
 
     def snapshots(self) -> tuple[SlotSnapshot, ...]:
+        """Every slot in words, in order."""
         return tuple(
             SlotSnapshot(
                 name=name,
@@ -218,6 +227,7 @@ class ToyHost:
         )
 
     def legal_operations(self) -> dict[str, LegalOperations]:
+        """What can be done in each slot now."""
         return {
             name: self._legal(slot, name)
             for name, slot in zip(self.slot_config.slot_ids, self.slots, strict=True)
@@ -230,6 +240,7 @@ class ToyHost:
     # What is done to it
 
     def apply(self, action: ActionSpec) -> None:
+        """Execute one operation; WAIT does nothing, an illegal one is refused."""
         op = action.op
         if op is LifecycleOp.WAIT:
             return
@@ -256,6 +267,7 @@ class ToyHost:
                 slot.clear()
 
     def epoch(self) -> None:
+        """Live through one epoch and measure it."""
         for slot in self.slots:
             slot.tick()
         self._measure(self.report.epoch + 1)
@@ -272,8 +284,7 @@ class ToyHost:
             )
             unfinished = life.stage is Stage.TRAINING or life.fading
             if settling.settle == "committed" or unfinished or worth < 0.0:
-                slot.life = Life(self.rules, births=life.births)
-                slot.clear()
+                self._remove(slot)
                 changed = True
         if changed:
             self._measure(self.report.epoch)
@@ -283,19 +294,24 @@ class ToyHost:
             raise ValueError(
                 f"{action.op.name} names no slot; the slots are {', '.join(self.slot_config.slot_ids)}"
             )
-        slot = self.slots[self.slot_config.index(action.slot)]
-        reason = refusal(action.op, slot.life.facts(free_places=self._free_places))
-        legal = self._legal(slot, action.slot)
+        slot, op = self.slots[self.slot_config.index(action.slot)], action.op
+        facts = slot.life.facts(free_places=self._free_places)
+        reason, legal = refusal(op, facts), self._legal(slot, action.slot)
         if reason is not None:
-            raise IllegalOperation(action.slot, slot.life.stage, action.op, reason, legal.operations)
-        if action.op is LifecycleOp.GERMINATE:
-            _choose("blueprint", action.blueprint, legal.blueprints)
-            _choose("tempo", action.tempo, TEMPOS)
-        if action.op in (LifecycleOp.GERMINATE, LifecycleOp.SET_ALPHA_TARGET):
-            _choose("style", action.style, legal.styles)
-            _choose("alpha_target", action.alpha_target, legal.alpha_targets)
-        if action.op in (LifecycleOp.PRUNE, LifecycleOp.SET_ALPHA_TARGET):
-            _choose("alpha_speed", action.alpha_speed, ALPHA_SPEEDS)
+            raise IllegalOperation(action.slot, slot.life.stage, op, reason, legal.operations)
+        choices: dict[str, Sequence[object]] = {
+            "blueprint": legal.blueprints,
+            "style": legal.styles,
+            "tempo": TEMPOS,
+            "alpha_target": legal.alpha_targets,
+            "alpha_speed": ALPHA_SPEEDS,
+            "alpha_curve": ALPHA_CURVES,
+        }
+        for name, offered in choices.items():
+            value = getattr(action, name)
+            if name in CAUSAL_TABLE[op] and value not in offered:
+                names = ", ".join(map(str, offered))
+                raise ValueError(f"{name}={value!r} is not a choice here; choose from {names}")
         return slot, action.slot
 
     # The curves
@@ -347,7 +363,7 @@ class ToyHost:
         self._govern()
 
     def _read(self, index: int, slot: ToySlot, noise: Sequence[float]) -> None:
-        """What the ablated validation and the gradient say of one seed."""
+        """Measure one seed: its contribution or probe, and its gradient norm."""
         life, sd = slot.life, self.instance.noise
         if slot.blueprint < 0 or life.age == 0:
             return
@@ -373,22 +389,17 @@ class ToyHost:
         reason = f"validation accuracy {self.report.validation_accuracy:.3f} after a seed took {-worst:.3f}"
         for slot in self.slots:
             if slot.life.stage.is_live:
-                slot.life = Life(self.rules, births=slot.life.births)
-                slot.clear()
-        report = self.report
-        self.report = EpochReport(
-            report.epoch,
-            report.train_loss,
-            report.train_accuracy,
-            report.validation_loss,
-            report.validation_accuracy,
-            report.gradient_norm,
-            reason,
-        )
+                self._remove(slot)
+        self.report = replace(self.report, rolled_back=reason)
+
+    def _remove(self, slot: ToySlot) -> None:
+        slot.life = Life(self.rules, births=slot.life.births)
+        slot.clear()
 
     # Going on later
 
     def state_dict(self) -> dict[str, object]:
+        """Plain data that `load_state_dict` goes on from."""
         return {
             "case": self.instance.case,
             "seed": self.seed,
@@ -398,19 +409,13 @@ class ToyHost:
             "slots": [_slot_state(slot) for slot in self.slots],
         }
 
-    def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Of the same case and seed."""
-        slots, report = state["slots"], state["report"]
-        assert isinstance(slots, list)
-        assert isinstance(report, dict)
-        scars, touched = state["scars"], state["touched"]
-        assert isinstance(scars, float)
-        assert isinstance(touched, bool)
-        self._scars, self._touched = scars, touched
-        self.report = EpochReport(**report)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from the state of a host of the same case and rng seed."""
+        self._scars, self._touched = state["scars"], state["touched"]
+        self.report = EpochReport(**state["report"])
         self._bare = host_curve(self.instance, max(2 * self.report.epoch, BLOCK))
         self._phase = self.instance.phase_at(self.report.epoch)
-        self.slots = [_load_slot(saved, self.rules) for saved in slots]
+        self.slots = [_load_slot(saved, self.rules) for saved in state["slots"]]
 
 
 def measured(expected: float, noise: float, draw: float) -> float:
@@ -419,6 +424,7 @@ def measured(expected: float, noise: float, draw: float) -> float:
 
 
 def noise_of(instance: ToyInstance, seed: int, epoch: int) -> tuple[float, ...]:
+    """The standard normal draws of one epoch, in the columns of `noise_block`."""
     return noise_block(instance.draw, seed, epoch // BLOCK, instance.slots)[epoch % BLOCK]
 
 
@@ -426,43 +432,26 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _choose(name: str, value: object, choices: Sequence[object]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}={value!r} is not a choice here; choose from {', '.join(map(str, choices))}")
+_LIFE_FIELDS = ("fading", "age", "epochs_in_stage", "births", "alpha", "alpha_target", "tempo")
+_SLOT_FIELDS = ("blueprint", "clock", "parameters", "contribution", "probe", "gradient_norm")
 
 
 def _slot_state(slot: ToySlot) -> dict[str, object]:
     life, ramp = slot.life, slot.life.ramp
+    saved = None if ramp is None else [ramp.start, ramp.target, ramp.epochs, str(ramp.curve), ramp.elapsed]
     return {
+        **{name: getattr(life, name) for name in _LIFE_FIELDS},
+        **{name: getattr(slot, name) for name in _SLOT_FIELDS},
         "stage": int(life.stage),
-        "fading": life.fading,
-        "age": life.age,
-        "epochs_in_stage": life.epochs_in_stage,
-        "births": life.births,
-        "alpha": life.alpha,
-        "alpha_target": life.alpha_target,
         "style": None if life.style is None else str(life.style),
-        "tempo": life.tempo,
-        "ramp": None
-        if ramp is None
-        else [ramp.start, ramp.target, ramp.epochs, str(ramp.curve), ramp.elapsed],
-        "blueprint": slot.blueprint,
-        "clock": slot.clock,
-        "parameters": slot.parameters,
-        "contribution": slot.contribution,
-        "probe": slot.probe,
-        "gradient_norm": slot.gradient_norm,
+        "ramp": saved,
     }
 
 
-def _load_slot(saved: dict[str, object], rules: GrowthRules) -> ToySlot:
-    life_fields = ("fading", "age", "epochs_in_stage", "births", "alpha", "alpha_target", "tempo")
-    life = Life(rules, **{name: saved[name] for name in life_fields})  # type: ignore[arg-type]
-    life.stage = Stage(saved["stage"])  # type: ignore[arg-type]
-    life.style = None if saved["style"] is None else Style(saved["style"])  # type: ignore[arg-type]
-    ramp = saved["ramp"]
-    if isinstance(ramp, list):
-        start, target, epochs, curve, elapsed = ramp
+def _load_slot(saved: Mapping[str, Any], rules: GrowthRules) -> ToySlot:
+    life = Life(rules, Stage(saved["stage"]), **{name: saved[name] for name in _LIFE_FIELDS})
+    life.style = None if saved["style"] is None else Style(saved["style"])
+    if saved["ramp"] is not None:
+        start, target, epochs, curve, elapsed = saved["ramp"]
         life.ramp = Ramp(start, target, epochs, Curve(curve), elapsed)
-    slot_fields = ("blueprint", "clock", "parameters", "contribution", "probe", "gradient_norm")
-    return ToySlot(life, **{name: saved[name] for name in slot_fields})  # type: ignore[arg-type]
+    return ToySlot(life, **{name: saved[name] for name in _SLOT_FIELDS})

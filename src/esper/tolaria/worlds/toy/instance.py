@@ -60,6 +60,7 @@ class ToyInstance:
 
     @property
     def slot_config(self) -> SlotConfig:
+        """The names of its slots."""
         return SlotConfig(tuple(f"blocks.{index}" for index in range(self.slots)))
 
     def phase_at(self, epoch: int) -> ToyPhase:
@@ -169,16 +170,13 @@ def _require(case: str, name: str, value: float, least: float, most: float) -> N
         raise ValueError(f"case {case!r} has {name}={value:g}; expected {least:g}..{most:g}")
 
 
-# Suites of the toy: which cases to train on, and which to be judged by.
-
-
 TRAINING_DRAWS = 1_000_000
 """Draws below are for training; those from here on are held out."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToySuite:
-    """Cases of the toy, drawn."""
+    """A distribution of cases to train on, and a fixed list of held-out ones to be judged by."""
 
     name: str
     slots: tuple[int, ...] = (3,)
@@ -187,6 +185,7 @@ class ToySuite:
     """Epochs at which the task may change; 0 is never."""
 
     def draw(self, rng: np.random.Generator) -> str:
+        """A case to train on."""
         return self._case(int(rng.integers(TRAINING_DRAWS)), rng)
 
     def held_out(self, count: int) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The best that can be done with a toy instance by someone who knows it, exactly.
+"""The exact best that can be done with a toy instance, given everything that it hides.
 
 Without noise the final utility is a sum over slots, so dynamic programming over the slots' stages finds the
 best plan. It searches the plans in which every slot is germinated at most once, with alpha target 1 and a
@@ -38,14 +38,15 @@ class OraclePlan:
 
     utility: float
     """Validation accuracy minus rent of the settled model at the horizon."""
-    control: float
+    baseline: float
     """Utility of the bare host at the horizon."""
     actions: tuple[ActionSpec, ...]
     """What to do at each step."""
 
     @property
     def gain(self) -> float:
-        return self.utility - self.control
+        """Utility minus the baseline's."""
+        return self.utility - self.baseline
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,9 @@ def best_plan(
 ) -> OraclePlan:
     """The highest noise-free final utility that any sequence of legal actions reaches, and one that does."""
     search = _Search(instance, horizon, rent, GrowthRules() if rules is None else rules, settle)
-    control = host_curve(instance, horizon)[horizon]
+    baseline = host_curve(instance, horizon)[horizon]
     start = (_DORMANT,) * instance.slots
-    return OraclePlan(control + search.value(0, start), control, search.actions(start))
+    return OraclePlan(baseline + search.value(0, start), baseline, search.actions(start))
 
 
 class _Search:

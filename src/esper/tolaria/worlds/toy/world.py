@@ -1,6 +1,7 @@
-"""The toy as a `World`: many hosts, tens of microseconds an epoch, and their wait-only controls."""
+"""The toy as a `World`: many hosts, tens of microseconds an epoch, and their baselines."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from esper.kasmina.stage_machine import GrowthRules
 from esper.leyline import BaselineCurve, Beginning, HostState, HostStep
@@ -20,16 +21,19 @@ class ToyWorld:
         self._hosts: list[ToyHost | None] = [None] * num_hosts
 
     def begin_many(self, beginnings: Sequence[Beginning]) -> None:
+        """Replace hosts by new ones."""
         for host_idx, case, seed in beginnings:
             self._hosts[host_idx] = ToyHost(toy_instance(case), seed, self.rules)
 
     def host(self, host_idx: int) -> ToyHost:
+        """One host."""
         host = self._hosts[host_idx]
         if host is None:
             raise RuntimeError(f"host {host_idx} has not begun: call begin_many first")
         return host
 
     def step_many(self, steps: Sequence[HostStep]) -> None:
+        """Apply the actions of all, then an epoch of each, and settle those that are to be settled."""
         for host_idx, action, _ in steps:
             if action is not None:
                 self.host(host_idx).apply(action)
@@ -41,15 +45,17 @@ class ToyWorld:
                 host.settle(settling)
 
     def snapshot(self, host_idxs: Sequence[int]) -> dict[int, HostState]:
+        """The states of these hosts, by host index."""
         return {host_idx: self.host(host_idx).state_dict() for host_idx in host_idxs}
 
     def restore(self, states: Mapping[int, HostState]) -> None:
+        """Replace hosts by those whose states `snapshot` returned."""
         for host_idx, state in states.items():
-            case, seed = state["case"], state["seed"]
-            assert isinstance(case, str)
-            assert isinstance(seed, int)
-            self.begin_many([Beginning(host_idx, case, seed)])
-            self.host(host_idx).load_state_dict(state)
+            self._load(host_idx, state)
+
+    def _load(self, host_idx: int, state: Mapping[str, Any]) -> None:
+        self.begin_many([Beginning(host_idx, state["case"], state["seed"])])
+        self.host(host_idx).load_state_dict(state)
 
 
 class ToyBaselines:
@@ -61,6 +67,7 @@ class ToyBaselines:
         self.horizon = horizon
 
     def curve(self, case: str, seed: int) -> BaselineCurve:
+        """The curve of one instance and rng seed."""
         instance = toy_instance(case)
         bare = host_curve(instance, self.horizon)
         accuracies = tuple(
@@ -70,4 +77,5 @@ class ToyBaselines:
         return BaselineCurve(accuracies, tuple(loss_of(accuracy) for accuracy in accuracies))
 
     def curves(self, wanted: Sequence[tuple[str, int]]) -> list[BaselineCurve]:
+        """The curves of several (case, seed)."""
         return [self.curve(case, seed) for case, seed in wanted]
