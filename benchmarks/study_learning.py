@@ -131,9 +131,7 @@ def _judge(
     training = build(config)
     if name in RULES:
         rng = np.random.default_rng(number)
-        player: Player = RulePlayer(
-            lambda _: rule_policy("random", rng=rng) if name == "random" else rule_policy(name)
-        )
+        player: Player = RulePlayer(lambda _: rule_policy(name, rng=rng))
     else:
         _load(training.agent.policy, config)
         player = LearnedPlayer(training.agent.actor)

@@ -1,5 +1,6 @@
 """One interface for controllers and rules: deciding for a host, remembering, going on later."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,6 @@ from esper.tamiyo.controller import ControllerError
 from esper.tamiyo.deciders import Decider, LearnedDecider, RuleDecider, decider
 from esper.tamiyo.observation import Observer
 from esper.tamiyo.rules import RULE_POLICIES, rule_policy
-from esper.tamiyo.rules.policy import recall, remember
 from esper.tolaria.worlds.toy.world import ToyWorld
 from tiny_controllers import tiny_controller
 from world_steps import begin_host, run_epoch
@@ -43,6 +43,10 @@ def live_on(
 def make(kind: str) -> Decider:
     if kind == "learned":
         return decider(tiny_controller(1, scale=3.0), generator=torch.Generator().manual_seed(5))
+    if kind == "learned_begun":
+        who = make("learned")
+        who.observer(begun().host(0), horizon=HORIZON, parameter_budget=None)
+        return who
     if kind == "schedule":
         text = "germinate mixer@0 t=2; advance 0 t=4; germinate norm@1 t=5; fossilize 0 t=9; prune 1 t=12"
         return decider(rule_policy("schedule", schedule=text))
@@ -85,29 +89,62 @@ def test_memory_is_plain_data() -> None:
         who = make(kind)
         world = begun()
         live_on(who, world, who.observer(world.host(0), horizon=HORIZON, parameter_budget=None), 9)
-        assert plain(who.state_dict()["rule"]), kind
+        assert plain(who.state_dict()), kind
 
 
-def test_memory_of_another_rule_is_refused() -> None:
-    with pytest.raises(ValueError, match="is not that of a PlateauPolicy"):
-        recall(rule_policy("plateau"), remember(rule_policy("probe_and_keep")))
-    who = make("learned")
-    who.observer(begun().host(0), horizon=HORIZON, parameter_budget=None)
+@pytest.mark.parametrize("kind", RULE_POLICIES)
+def test_memory_comes_back_exactly(kind: str) -> None:
+    who, world = make(kind), begun()
+    live_on(who, world, who.observer(world.host(0), horizon=HORIZON, parameter_budget=None), 9)
+    saved = json.loads(json.dumps(who.state_dict()))
+    fresh = make(kind)
+    fresh.load_state_dict(saved)
+    assert fresh.state_dict() == who.state_dict() == saved
+
+
+@pytest.mark.parametrize("kind", RULE_POLICIES)
+def test_memory_of_another_rule_is_refused(kind: str) -> None:
+    who = make(kind)
+    assert isinstance(who, RuleDecider)
+    for other in RULE_POLICIES:
+        foreign = make(other).state_dict()
+        if other != kind:
+            with pytest.raises(ValueError, match=f"that of a {type(who.rule).__name__}"):
+                who.load_state_dict(foreign)
+    name = type(who.rule).__name__
+    wrongs: list[dict[str, object]] = [{}, {"rule": name}, {"memory": {}}, make("learned_begun").state_dict()]
+    for wrong in wrongs:
+        with pytest.raises(ValueError, match=f"expected that of a {type(who.rule).__name__}"):
+            who.load_state_dict(wrong)
+    with pytest.raises(ValueError, match=f"is not the state of a {name}"):
+        who.load_state_dict({"rule": type(who.rule).__name__, "memory": {"odd": 1}})
+
+
+def test_memory_of_the_wrong_form_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"'tried': 3, .* is not the state of a PlateauPolicy, which has tried, due"
+    ):
+        rule_policy("plateau").load_state_dict({"tried": 3, "due": 0})
+    who = make("learned_begun")
     with pytest.raises(ValueError, match="expected that of a controller"):
-        who.load_state_dict({"rule": None})
+        who.load_state_dict(make("plateau").state_dict() | {"memory": None})
 
-    class Odd:
-        def __init__(self) -> None:
-            self._kept = object()
 
+def test_a_rule_without_state_decides_but_is_not_saved() -> None:
+    class Plain:
         def reset(self) -> None: ...
 
         def act(self, situation: Situation) -> ActionSpec:
             del situation
             return ActionSpec()
 
-    with pytest.raises(TypeError, match="_kept is a object, which cannot be saved"):
-        remember(Odd())
+    who, world = decider(Plain()), begun()
+    assert (
+        live_on(who, world, who.observer(world.host(0), horizon=HORIZON, parameter_budget=None), 2)
+        == [ActionSpec()] * 2
+    )
+    with pytest.raises(TypeError, match=r"Plain cannot be saved: give it state_dict\(\) and load_state_dict"):
+        who.state_dict()
 
 
 def test_who_was_asked_for(tmp_path: Path) -> None:

@@ -261,7 +261,7 @@ def test_an_env_is_taken_up_where_it_was_left(menu: tuple[str, ...] | None) -> N
     assert one.situation(0) == other.situation(0)
     assert np.array_equal(one.masks(), other.masks())
     wide = watch(paper_host("a", "b", "c"))
-    with pytest.raises(ValueError, match="window has 24 numbers; 3 slots need 28"):
+    with pytest.raises(ValueError, match="the tracker has 2 slots; expected the 3 of the space"):
         wide.load_state_dict(0, paper_host("a", "b", "c"), state)
     with pytest.raises(TypeError, match="parameter_budget is 'big'"):
         other.load_state_dict(0, host, {**state, "parameter_budget": "big"})
@@ -295,5 +295,5 @@ def test_another_host_needs_a_new_beginning() -> None:
     with pytest.raises(ValueError, match=r"env 0 has \(a, b\), the host has \(a\); order counts"):
         observer.record(0, paper_host("a"), LifecycleOp.WAIT)
     observer.record(0, paper_host("a", "b"), LifecycleOp.WAIT)
-    with pytest.raises(ValueError, match="the host has 3 slots"):
+    with pytest.raises(ValueError, match="hosts have 3 slots"):
         observer.begin(0, paper_host("a", "b", "c"), horizon=3)

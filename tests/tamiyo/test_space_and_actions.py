@@ -36,19 +36,27 @@ def test_a_space_covers_the_most_slots_and_every_blueprint() -> None:
 def test_slots_are_numbered_where_the_largest_hosts_disagree() -> None:
     space = GrowthSpace.covering([LARGE, paper_host("a", "b", "head"), SMALL])
     assert space.slot_config.slot_ids == ("slot0", "slot1", "slot2")
-    space.require_fits(LARGE.slot_config, LARGE.cards)
+    space.require_fits(LARGE)
+    assert space.misfit(SlotConfig(("x", "y", "z")), ("norm",)) is None  # numbers take any names
+
+
+def test_fewer_slots_and_fewer_blueprints_fit() -> None:
+    SPACE.require_fits(SMALL)
+    assert SPACE.misfit(SlotConfig(("other", "names")), ()) is None
 
 
 def test_what_does_not_fit_is_named() -> None:
-    with pytest.raises(ValueError, match=r"the host has 4 slots \(a, b, c, d\); the space has places for 3"):
-        SPACE.require_fits(SlotConfig(("a", "b", "c", "d")), {})
+    too_many = (
+        r"does not fit the space: hosts have 4 slots \(a, b, c, d\), and there are places for 3 \(a, b, c\)"
+    )
+    with pytest.raises(ValueError, match=too_many):
+        SPACE.require_fits(paper_host("a", "b", "c", "d"))
     with pytest.raises(
-        ValueError, match=r"the space has \(a, b, c\), the host has \(c, b, a\); order counts"
+        ValueError, match=r"hosts have the slots c, b, a, and the places are those of a, b, c"
     ):
-        SPACE.require_fits(SlotConfig(("c", "b", "a")), LARGE.cards)
-    other = paper_host("a", blueprints=("lora", "norm"))
-    with pytest.raises(ValueError, match="slot 'a' offers lora; the space knows conv, mixer, norm"):
-        SPACE.require_fits(other.slot_config, other.cards)
+        SPACE.require_fits(paper_host("c", "b", "a"))
+    with pytest.raises(ValueError, match="hosts are offered lora, and only conv, mixer, norm are known"):
+        SPACE.require_fits(paper_host("a", blueprints=("lora", "norm")))
     with pytest.raises(ValueError, match="hosts is empty"):
         GrowthSpace.covering([])
     with pytest.raises(ValueError, match="blueprints is empty"):

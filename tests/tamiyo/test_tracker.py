@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from esper.leyline import LifecycleOp
 from esper.tamiyo import SignalTracker
-from esper.tamiyo.tracker import trend
+from esper.tamiyo.tracker import HISTORY, TRACKED, trend
 from watched import DORMANT, paper_host, report
 
 NAN = math.nan
@@ -44,7 +44,7 @@ def test_a_plateau_counts_from_the_last_real_improvement() -> None:
     lengths = []
     for epoch, accuracy in enumerate([0.1, 0.5, 0.505, 0.509, 0.51, 0.4, 0.6]):
         tracker.record(report(epoch, accuracy), [])
-        lengths.append(tracker.plateau_epochs)
+        lengths.append(tracker.plateau)
     # creeping up by less than the threshold each time still counts once it adds up
     assert lengths == [0, 0, 1, 2, 0, 1, 0]
 
@@ -54,25 +54,18 @@ def test_without_accuracy_the_loss_counts() -> None:
     lengths = []
     for epoch, loss in enumerate([3.0, 2.0, 2.5, math.inf, 1.0]):
         tracker.record(report(epoch, None, loss=loss), [])
-        lengths.append(tracker.plateau_epochs)
+        lengths.append(tracker.plateau)
     assert lengths == [0, 0, 1, 2, 0]
 
 
-def test_slopes_and_contribution_trends() -> None:
+def test_the_window_holds_the_last_epochs() -> None:
     tracker = SignalTracker(20)
-    with pytest.raises(RuntimeError, match="nothing was recorded yet"):
-        tracker.slopes()
-    contributions = [NAN, 0.1, 0.2, 0.4]
-    for epoch, contribution in enumerate(contributions):
+    for epoch, contribution in enumerate([NAN, 0.1, 0.2, 0.4, 0.6]):
         slots = [DORMANT, DORMANT._replace(contribution=contribution)]
-        known = report(epoch, 0.1 * epoch, loss=4.0 - epoch, train_loss=None if epoch < 2 else 1.0)
+        known = report(epoch, 0.1 * epoch, loss=4.0 - epoch, train_loss=None if epoch < 3 else 1.0)
         tracker.record(known, slots)
-    slopes = tracker.slopes()
-    assert slopes["validation_accuracy"] == pytest.approx(0.1)
-    assert slopes["validation_loss"] == pytest.approx(-1.0)
-    assert slopes["train_loss"] == 0.0
-    assert slopes["train_accuracy"] is None
-    assert list(tracker.contribution_trends()) == [None, pytest.approx(0.15)]
+    _, slope = trend(np.array(tracker.window).reshape(HISTORY, len(TRACKED) + 2))
+    np.testing.assert_allclose(slope, [0.0, NAN, -1.0, 0.1, NAN, 0.5 / 3])
     with pytest.raises(ValueError, match="slots has 1 readings; expected 2"):
         tracker.record(report(4), [DORMANT])
 
@@ -90,25 +83,25 @@ def test_signals_leave_unknown_what_is_not_a_number() -> None:
 
 
 def test_state_is_taken_up_exactly() -> None:
-    one, other = SignalTracker(20, plateau_threshold=0.02, history=3), SignalTracker(1)
+    one = SignalTracker(20, plateau_threshold=0.02)
     for epoch in range(4):
         one.record(report(epoch, 0.5 + 0.001 * epoch), [DORMANT])
-    other.load_state_dict(one.state_dict())
+    other = SignalTracker.from_state(one.state_dict())
     for tracker in (one, other):
         tracker.record(report(4, 0.9), [DORMANT])
     assert repr(one.state_dict()) == repr(other.state_dict())
-    assert one.plateau_epochs == other.plateau_epochs == 0
-    with pytest.raises(ValueError, match="expected a list of 3 x 5 numbers"):
-        other.load_state_dict({**one.state_dict(), "window": [1.0]})
-    with pytest.raises(TypeError, match="plateau is 'long'; expected an integer"):
-        other.load_state_dict({**one.state_dict(), "plateau": "long"})
+    assert one.plateau == other.plateau == 0
+    with pytest.raises(ValueError, match="window has 1 numbers; expected 4 x 5"):
+        SignalTracker.from_state({**one.state_dict(), "window": [1.0]})
+    for name, wrong in (("plateau", "long"), ("best", None), ("window", 3.0)):
+        with pytest.raises(TypeError, match=f"{name} is {wrong!r}; expected that of a state_dict"):
+            SignalTracker.from_state({**one.state_dict(), name: wrong})
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"horizon": 0}, "horizon is 0; expected >= 1"),
-        ({"history": 1}, "history is 1; expected >= 2"),
         ({"plateau_threshold": NAN}, "plateau_threshold is nan; expected >= 0"),
     ],
 )

@@ -15,10 +15,10 @@ from esper.benchmark.controllers import ControllerFile, open_controller
 from esper.benchmark.matching import BlindPolicy, RandomMatchedPolicy, ScratchPlayer, from_birth, widened_case
 from esper.benchmark.rows import BenchRow
 from esper.simic.evaluation import LearnedPlayer, Player, RulePlayer
-from esper.tamiyo.rules import RULE_POLICIES, RulePolicy, SchedulePolicy, rule_policy
+from esper.tamiyo.rules import RULE_NAMES, RulePolicy, SchedulePolicy, rule_policy
 
 WAIT = "wait"
-RULES = tuple(name for name in RULE_POLICIES if name not in (WAIT, "schedule"))
+RULES = tuple(name for name in RULE_NAMES if name != WAIT)
 SBS, VBS = "sbs", "vbs"
 LEARNED = "learned"
 MATCHED = ("static", "from_birth", "from_scratch", "random_matched")
@@ -100,9 +100,7 @@ class RuleArm(Arm):
         del member, context
 
         def policy(env_idx: int) -> RulePolicy:
-            if self.name == "random":
-                return rule_policy("random", rng=np.random.default_rng(hosts.host_seeds[env_idx]))
-            return rule_policy(self.name)
+            return rule_policy(self.name, rng=np.random.default_rng(hosts.host_seeds[env_idx]))
 
         return Staging(RulePlayer(policy))
 

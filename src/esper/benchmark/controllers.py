@@ -108,10 +108,6 @@ def _open_clone(path: Path) -> Controller:
 def require_fit(file: ControllerFile, suite: str) -> None:
     """Raise unless every host of the suite has a place in the controller's space."""
     ours, theirs = open_controller(file, suite).space, make_world(suite, 1).space
-    unknown = sorted(set(theirs.blueprints) - set(ours.blueprints))
-    if unknown or theirs.slot_config != ours.slot_config:
-        raise ControllerError(
-            f"{file.checkpoint} does not fit the hosts of {suite}: it knows the slots "
-            f"{', '.join(ours.slot_config.slot_ids)} and the blueprints {', '.join(ours.blueprints)}; they have "
-            f"{', '.join(theirs.slot_config.slot_ids)} and {', '.join(theirs.blueprints)}"
-        )
+    misfit = ours.misfit(theirs.slot_config, theirs.blueprints)
+    if misfit is not None:
+        raise ControllerError(f"{file.checkpoint} does not fit the hosts of {suite}: {misfit}")

@@ -30,7 +30,7 @@ from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.controller import Controller, ControllerError, UnknownController, shipped_controllers
 from esper.tamiyo.distributions import HeadEvaluation
 from esper.tamiyo.policy import NO_ACTION, PolicyInputs
-from esper.tamiyo.rules import RULE_POLICIES, RulePolicy, rule_policy
+from esper.tamiyo.rules import RULE_NAMES, rule_policy
 from esper.tamiyo.sequences import SequencePlan
 
 EPISODES = 64
@@ -336,7 +336,7 @@ def _without_critic(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def require_warm_start(config: TrainingConfig) -> None:
     """Raise ConfigError, before anything takes time, for what cannot be started from."""
     given = config.warm_start
-    if given is not None and not _is_rule(given):
+    if given is not None and given not in RULE_NAMES:
         _weights(given)
 
 
@@ -349,7 +349,7 @@ def warm_start(training: Training, config: TrainingConfig) -> CloningReport | No
     if config.warm_start is None:
         return None
     report = None
-    if _is_rule(config.warm_start):
+    if config.warm_start in RULE_NAMES:
         network, report = _clone(training, config, config.warm_start, EPISODES)
         weights = _without_critic(network.policy.state_dict())
     else:
@@ -371,8 +371,8 @@ def clone_rule(
     config: TrainingConfig, rule: str, *, episodes: int = EPISODES, held_out: int = 8
 ) -> tuple[PolicyNetwork, CloningReport]:
     """A network that decides as a rule does in the environments of a config; `held_out` episodes only judge it."""
-    if not _is_rule(rule):
-        raise CloningError(f"no rule is named {rule!r}; expected one of {', '.join(RULE_POLICIES)}")
+    if rule not in RULE_NAMES:
+        raise CloningError(f"no rule is named {rule!r}; expected one of {', '.join(RULE_NAMES)}")
     training = build(config)
     try:
         prepare_baselines(training, config)
@@ -386,7 +386,9 @@ def _clone(
 ) -> tuple[PolicyNetwork, CloningReport]:
     pairs = list(training.pool.pairs())
     wanted = [pairs[index % len(pairs)] for index in range(episodes)]
-    recording, _ = record_episodes(RulePlayer(_maker(rule, config.seed)), training.envs.episodes, wanted)
+    rng = np.random.default_rng(config.seed)
+    player = RulePlayer(lambda _: rule_policy(rule, rng=rng))
+    recording, _ = record_episodes(player, training.envs.episodes, wanted)
     training.envs.episodes.telemetry.take()  # the rule's rewards and decisions are not the learner's
     if training.host_log is not None:
         training.host_log.take()
@@ -400,11 +402,6 @@ def _clone(
     return network, network.fit(taught, held_out=judged)
 
 
-def _is_rule(name: str) -> bool:
-    """Whether there is such a rule, and it needs no further text."""
-    return name in RULE_POLICIES and name != "schedule"
-
-
 def _weights(given: str) -> dict[str, Tensor]:
     """A saved network's or a controller's. No shape depends on slots or blueprints: they fit any suite."""
     try:
@@ -412,17 +409,10 @@ def _weights(given: str) -> dict[str, Tensor]:
             return _without_critic(PolicyNetwork.load(Path(given)).policy.state_dict())
         return Controller.load(given).weights
     except UnknownController:
-        known = [*(name for name in RULE_POLICIES if _is_rule(name)), *shipped_controllers()]
+        known = [*RULE_NAMES, *shipped_controllers()]
         raise ConfigError(
             f"warm_start is {given!r}; expected one of {', '.join(known)}, the folder of a controller, or a "
             ".safetensors file"
         ) from None
     except (CloningError, ControllerError) as error:
         raise ConfigError(f"warm_start: {error}") from None
-
-
-def _maker(rule: str, seed: int) -> Callable[[int], RulePolicy]:
-    if rule == "random":
-        rng = np.random.default_rng(seed)
-        return lambda _: rule_policy("random", rng=rng)
-    return lambda _: rule_policy(rule)

@@ -23,7 +23,7 @@ from esper.statistics import mean_interval
 from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.controller import Controller
 from esper.tamiyo.deciders import Decider, LearnedDecider
-from esper.tamiyo.rules import RulePolicy, rule_policy
+from esper.tamiyo.rules import rule_policy
 from esper.tolaria import final_report
 from esper.tolaria.engine.host import TrainedHost
 from esper.tolaria.tasks import suite, suite_names
@@ -135,7 +135,9 @@ def _compare(
 ) -> list[HeldOutScore]:
     """Everybody on the same (case, host seed), waiting first: gains are over it."""
     players: dict[str, Player] = {"wait": RulePlayer(lambda _: rule_policy("wait")), **learned}
-    players |= {rule: RulePlayer(_maker(rule, seed)) for rule in rules if rule != "wait"}
+    rng = np.random.default_rng(seed)  # one for all episodes of the rule random, so that none repeats another
+    for rule in rules:
+        players.setdefault(rule, RulePlayer(lambda _, rule=rule: rule_policy(rule, rng=rng)))  # type: ignore[misc]
     judged = {}
     for policy, player in players.items():
         tell(policy)
@@ -146,26 +148,9 @@ def _compare(
 def _require_fit(space: GrowthSpace, config: TrainingConfig, name: str) -> None:
     """Raise unless every host of the other suite has a place in the controller's space."""
     theirs = make_world(name, 1, device=config.device).space
-    unknown = sorted(set(theirs.blueprints) - set(space.blueprints))
-    refusal = f"a controller trained on {config.suite} cannot be judged on {name}"
-    if theirs.slot_count > space.slot_count:
-        raise UnfitCaseError(
-            f"{refusal}: hosts have up to {theirs.slot_count} slots there, {space.slot_count} here"
-        )
-    if unknown:
-        raise UnfitCaseError(f"{refusal}: its hosts are offered {', '.join(unknown)} too")
-    if theirs.slot_count == space.slot_count and theirs.slot_config != space.slot_config:
-        raise UnfitCaseError(
-            f"{refusal}: slots are {', '.join(theirs.slot_config.slot_ids)} there, "
-            f"{', '.join(space.slot_config.slot_ids)} here"
-        )
-
-
-def _maker(rule: str, seed: int) -> Callable[[int], RulePolicy]:
-    if rule == "random":
-        rng = np.random.default_rng(seed)  # one for all, so that no two episodes repeat each other
-        return lambda _: rule_policy("random", rng=rng)
-    return lambda _: rule_policy(rule)
+    misfit = space.misfit(theirs.slot_config, theirs.blueprints)
+    if misfit is not None:
+        raise UnfitCaseError(f"a controller trained on {config.suite} cannot be judged on {name}: {misfit}")
 
 
 def accuracy_on_test(host: HostProtocol) -> float | None:

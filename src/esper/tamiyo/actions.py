@@ -67,22 +67,28 @@ class GrowthSpace:
     def blueprint_index(self) -> Mapping[str, int]:
         return {name: index for index, name in enumerate(self.blueprints)}
 
-    def require_fits(self, host_slots: SlotConfig, cards: Mapping[str, Sequence[BlueprintCard]]) -> None:
-        """Raise unless a host with these slots and cards has a place here."""
-        if len(host_slots) > self.slot_count:
-            raise ValueError(
-                f"the host has {len(host_slots)} slots ({', '.join(host_slots.slot_ids)}); "
-                f"the space has places for {self.slot_count}"
-            )
+    def misfit(self, slots: SlotConfig, blueprints: Iterable[str]) -> str | None:
+        """Why hosts with these slots and offered blueprints have no place here; None if they have.
+
+        Fewer slots fit. As many slots fit if they have the same names, or if the places here are only numbered.
+        """
+        theirs, ours = ", ".join(slots.slot_ids), ", ".join(self.slot_config.slot_ids)
+        if len(slots) > self.slot_count:
+            return f"hosts have {len(slots)} slots ({theirs}), and there are places for {self.slot_count} ({ours})"
         named = self.slot_config != numbered_slots(self.slot_count)
-        if named and len(host_slots) == self.slot_count:
-            self.slot_config.require_same(host_slots, ours="the space", theirs="the host")
-        for slot in host_slots.slot_ids:
-            unknown = [card.name for card in cards[slot] if card.name not in self.blueprint_index]
-            if unknown:
-                raise ValueError(
-                    f"slot {slot!r} offers {', '.join(unknown)}; the space knows {', '.join(self.blueprints)}"
-                )
+        if named and len(slots) == self.slot_count and slots != self.slot_config:
+            return f"hosts have the slots {theirs}, and the places are those of {ours}"
+        unknown = sorted(set(blueprints) - set(self.blueprints))
+        if unknown:
+            return f"hosts are offered {', '.join(unknown)}, and only {', '.join(self.blueprints)} are known"
+        return None
+
+    def require_fits(self, host: HostProtocol) -> None:
+        """Raise unless this host has a place here."""
+        offered = (card.name for cards in host.cards.values() for card in cards)
+        misfit = self.misfit(host.slot_config, offered)
+        if misfit is not None:
+            raise ValueError(f"the host does not fit the space: {misfit}")
 
 
 def numbered_slots(count: int) -> SlotConfig:

@@ -16,8 +16,7 @@ from esper.tamiyo.controller import Controller, ControllerError, UnknownControll
 from esper.tamiyo.growth_policy import GrowthPolicy
 from esper.tamiyo.observation import Observer
 from esper.tamiyo.policy import ActorState
-from esper.tamiyo.rules import RULE_POLICIES, RulePolicy, rule_policy
-from esper.tamiyo.rules.policy import recall, remember
+from esper.tamiyo.rules import RULE_NAMES, RulePolicy, SavableRule, rule_policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +131,20 @@ class RuleDecider:
         return Choice(self.rule.act(observer.situation(0)))
 
     def state_dict(self) -> dict[str, object]:
-        return {"rule": remember(self.rule)}
+        return {"rule": type(self.rule).__name__, "memory": self._savable().state_dict()}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        recall(self.rule, state["rule"])
+        rule, memory = state.get("rule"), state.get("memory")
+        if rule != type(self.rule).__name__ or not isinstance(memory, Mapping):
+            raise ValueError(f"the state is that of {rule}; expected that of a {type(self.rule).__name__}")
+        self._savable().load_state_dict(memory)
+
+    def _savable(self) -> SavableRule:
+        if not isinstance(self.rule, SavableRule):
+            raise TypeError(
+                f"{type(self.rule).__name__} cannot be saved: give it state_dict() and load_state_dict(state)"
+            )
+        return self.rule
 
 
 def decider(
@@ -152,7 +161,8 @@ def decider(
     if isinstance(asked, Controller):
         return LearnedDecider(asked, generator=generator)
     if not isinstance(asked, str | os.PathLike):
-        if not all(callable(getattr(asked, verb, None)) for verb in ("reset", "act")):
+        given: object = asked
+        if isinstance(given, type) or not isinstance(given, RulePolicy):
             raise ControllerError(
                 f"controller is {asked!r}; expected a name, a folder, a Controller, or a policy with reset() and "
                 "act(situation)"
@@ -162,13 +172,12 @@ def decider(
         raise ControllerError(
             "the rule schedule needs its text: pass rule_policy('schedule', schedule='germinate mixer@1 t=0; ...')"
         )
-    if isinstance(asked, str) and asked in RULE_POLICIES:
-        options = {"rng": np.random.default_rng(seed)} if asked == "random" else {}
-        return RuleDecider(rule_policy(asked, **options), asked)
+    if isinstance(asked, str) and asked in RULE_NAMES:
+        return RuleDecider(rule_policy(asked, rng=np.random.default_rng(seed)), asked)
     try:
         return LearnedDecider(Controller.load(asked), generator=generator)
     except UnknownController:
-        known = [*shipped_controllers(), *(rule for rule in RULE_POLICIES if rule != "schedule")]
+        known = [*shipped_controllers(), *RULE_NAMES]
         raise ControllerError(
             f"controller is {str(asked)!r}; expected one of {', '.join(known)}, or the folder of a controller"
         ) from None

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from esper.tamiyo.layout import ActionLayout
 
-# A categorical distribution over the legal choices only.
-
 
 class MaskedCategorical:
     """p(a) = softmax(logits over legal a), exactly 0 elsewhere; mixed with uniform(legal) when `floor` > 0.
@@ -17,8 +15,6 @@ class MaskedCategorical:
     logits (..., choice) of any float type, read as float32; mask (..., choice) bool, True where legal.
     `floor` e gives (1 - e) p + e / n_legal: a floor that, unlike clamping, keeps every gradient alive.
     """
-
-    __slots__ = ("floor", "log_probs", "mask")
 
     def __init__(self, logits: Tensor, mask: Tensor, *, floor: float = 0.0) -> None:
         if logits.shape != mask.shape:
@@ -31,13 +27,13 @@ class MaskedCategorical:
             raise ValueError(f"floor is {floor}; expected 0 <= floor < 1")
         require_legal_choice(mask)
         self.mask = mask
-        self.floor = floor
         log_probs = torch.log_softmax(logits.float().masked_fill(~mask, -math.inf), dim=-1)
         self.log_probs = mix_with_uniform(log_probs, mask, floor) if floor else log_probs
         """(..., choice); -inf where masked."""
 
     @property
     def probs(self) -> Tensor:
+        """(..., choice); exactly 0 where masked."""
         return self.log_probs.exp()
 
     def log_prob(self, actions: Tensor) -> Tensor:
@@ -50,6 +46,7 @@ class MaskedCategorical:
         return -(self.log_probs.exp() * finite).sum(-1)
 
     def mode(self) -> Tensor:
+        """The most probable choice (...)."""
         return self.log_probs.argmax(-1)
 
     def sample(self, generator: torch.Generator) -> Tensor:
@@ -59,13 +56,8 @@ class MaskedCategorical:
 
 
 def require_legal_choice(mask: Tensor) -> None:
-    """Every row needs a legal choice. Asynchronous on CUDA: there the error surfaces at the next sync."""
-    has_choice = mask.any(-1)
-    if mask.is_cuda:
-        torch._assert_async(has_choice.all(), "a row of the action mask has no legal choice")
-    elif not has_choice.all():
-        row = has_choice.logical_not().nonzero()[0].tolist()
-        raise ValueError(f"mask row {row} has no legal choice; a mask must allow at least one")
+    """Every row needs a legal choice."""
+    _require_rows(mask.any(-1), "mask row {} has no legal choice; a mask must allow at least one")
 
 
 def mix_with_uniform(log_probs: Tensor, mask: Tensor, floor: float) -> Tensor:
@@ -84,14 +76,16 @@ def gumbel_noise(shape: torch.Size, generator: torch.Generator, device: torch.de
 
 
 def require_finite(best: Tensor) -> None:
-    """The best score of each row is finite, or nothing was legal there. Asynchronous on CUDA."""
-    if best.is_cuda:
-        torch._assert_async(
-            torch.isfinite(best).all(), "a row has no legal choice, or its logits are not finite"
-        )
-    elif not torch.isfinite(best).all():
-        row = torch.isfinite(best).logical_not().nonzero()[0].tolist()
-        raise ValueError(f"row {row} has no legal choice, or its logits are not finite")
+    """The best score of each row must be finite; it is not where nothing was legal."""
+    _require_rows(torch.isfinite(best), "row {} has no legal choice, or its logits are not finite")
+
+
+def _require_rows(fine: Tensor, problem: str) -> None:
+    """Raise for the first row that is not fine. Asynchronous on CUDA: there the error surfaces at the next sync."""
+    if fine.is_cuda:
+        torch._assert_async(fine.all(), problem.format("(some)"))
+    elif not fine.all():
+        raise ValueError(problem.format(fine.logical_not().nonzero()[0].tolist()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +131,11 @@ class HeadGroup:
 
     @staticmethod
     def of(layout: ActionLayout, heads: tuple[int, ...], device: torch.device) -> "HeadGroup":
+        """The constants of these heads."""
         parents = [layout.parent_indices[head] for head in heads]
         sizes = torch.tensor([layout.sizes[head] for head in heads])
         choice = torch.arange(max(layout.sizes))
-        stride = [
-            0 if parent is None else layout.sizes[head] for head, parent in zip(heads, parents, strict=True)
-        ]
+        stride = [0 if layout.parent_indices[head] is None else layout.sizes[head] for head in heads]
         return HeadGroup(
             heads=torch.tensor(heads, device=device),
             parent=torch.tensor([parent or 0 for parent in parents], device=device),
@@ -161,8 +154,6 @@ class HeadGroup:
 class LayoutTensors:
     """A layout's constants on one device, built once and shared by every distribution there."""
 
-    __slots__ = ("canonical", "every_head", "layout", "levels", "relevance", "width")
-
     def __init__(self, layout: ActionLayout, device: torch.device) -> None:
         self.layout = layout
         self.width = max(layout.sizes)
@@ -179,8 +170,6 @@ class FactoredDistribution:
     to its choice 0, with log-prob and entropy exactly 0 and no gradient.
     """
 
-    __slots__ = ("constants", "floor", "logits", "mask")
-
     def __init__(self, constants: LayoutTensors, logits: Tensor, mask: Tensor, *, floor: float = 0.0) -> None:
         width = constants.layout.width
         if logits.shape != mask.shape or logits.shape[-1] != width:
@@ -189,10 +178,7 @@ class FactoredDistribution:
             )
         if mask.dtype != torch.bool:
             raise ValueError(f"mask has dtype {mask.dtype}; expected torch.bool")
-        self.constants = constants
-        self.logits = logits
-        self.mask = mask
-        self.floor = floor
+        self.constants, self.logits, self.mask, self.floor = constants, logits, mask, floor
 
     def sample(self, generator: torch.Generator) -> Tensor:
         """Draw actions (..., head)."""
@@ -206,26 +192,19 @@ class FactoredDistribution:
 
     def evaluate(self, actions: Tensor) -> HeadEvaluation:
         """Log-probabilities and entropies of actions (..., head). Sampling reports these very numbers."""
-        log_probs, legal, relevant = self._log_probs(actions)
-        chosen = log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-        finite = log_probs.masked_fill(~legal, 0.0)
-        entropy = -(log_probs.exp() * finite).sum(-1)
-        return HeadEvaluation(chosen, entropy, relevant, legal.sum(-1))
+        rows, relevant = self._along(actions)
+        return HeadEvaluation(rows.log_prob(actions), rows.entropy(), relevant, rows.mask.sum(-1))
 
     def choice_probabilities(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """(..., head, choice): how probable each choice was, given these actions' earlier heads; and whether it could
         be chosen at all: False where it was masked or its head does not matter."""
-        log_probs, legal, relevant = self._log_probs(actions)
-        return log_probs.exp(), legal & relevant.unsqueeze(-1)
+        rows, relevant = self._along(actions)
+        return rows.probs, rows.mask & relevant.unsqueeze(-1)
 
-    def _log_probs(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probabilities and legality (..., head, choice) along these actions, and relevance (..., head)."""
+    def _along(self, actions: Tensor) -> tuple[MaskedCategorical, Tensor]:
+        """The distribution of each head (..., head, choice) along these actions, and relevance (..., head)."""
         logits, legal, relevant = self._rows(actions, self.constants.every_head)
-        require_legal_choice(legal)
-        log_probs = torch.log_softmax(logits, dim=-1)
-        if self.floor:
-            log_probs = mix_with_uniform(log_probs, legal, self.floor)
-        return log_probs, legal, relevant
+        return MaskedCategorical(logits, legal, floor=self.floor), relevant
 
     def _choose(self, noise: Tensor | None) -> Tensor:
         """Level by level, since a row of masks depends on earlier choices; the heads of a level together."""

@@ -8,19 +8,16 @@ owns one row. Masks and logits share this layout, so a whole factored decision t
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 from esper.leyline import (
-    ALPHA_CURVES,
-    ALPHA_SPEEDS,
-    ALPHA_TARGETS,
     CAUSAL_TABLE,
+    CHOICES,
     HEAD_NAMES,
-    STYLES,
-    TEMPOS,
     ActionDict,
     HeadLogProbs,
     LifecycleOp,
@@ -37,17 +34,6 @@ GROWTH_PARENTS: Mapping[str, str] = {
     "alpha_curve": "op",
 }
 """head -> the earlier head whose choice selects its row of logits and masks. `op` has none."""
-
-
-FIXED_SIZES: Mapping[str, int] = {
-    "op": len(LifecycleOp),
-    "style": len(STYLES),
-    "tempo": len(TEMPOS),
-    "alpha_target": len(ALPHA_TARGETS),
-    "alpha_speed": len(ALPHA_SPEEDS),
-    "alpha_curve": len(ALPHA_CURVES),
-}
-"""Choices of the growth heads that are the same for every model; slots and blueprints are the model's own."""
 
 CausalTable: TypeAlias = Mapping[int, Sequence[str]] | Mapping[LifecycleOp, Sequence[str]]
 """choice of the first head -> the heads it makes relevant."""
@@ -106,6 +92,7 @@ class ActionLayout:
 
     @property
     def head_count(self) -> int:
+        """Number of heads."""
         return len(self.names)
 
     @cached_property
@@ -117,6 +104,7 @@ class ActionLayout:
 
     @cached_property
     def parent_indices(self) -> tuple[int | None, ...]:
+        """Position of each head's parent; None without one."""
         return tuple(
             self.names.index(self.parents[name]) if name in self.parents else None for name in self.names
         )
@@ -129,10 +117,8 @@ class ActionLayout:
     @cached_property
     def offsets(self) -> tuple[int, ...]:
         """Where each head's block begins in the flat vector."""
-        ends = [0]
-        for rows, size in zip(self.rows, self.sizes, strict=True):
-            ends.append(ends[-1] + rows * size)
-        return tuple(ends[:-1])
+        ends = accumulate(rows * size for rows, size in zip(self.rows, self.sizes, strict=True))
+        return (0, *ends)[:-1]
 
     @cached_property
     def width(self) -> int:
@@ -162,14 +148,13 @@ class ActionLayout:
         unknown = set(masks) - set(self.names)
         if unknown or not masks:
             raise ValueError(f"masks names {sorted(unknown)}; give at least one of the heads {self.names}")
-        first = next(name for name in self.names if name in masks)
-        head = self.names.index(first)
-        leading = masks[first].shape[: -1 if self.rows[head] == 1 else -2]
+        first, rows = next(
+            (name, rows) for name, rows in zip(self.names, self.rows, strict=True) if name in masks
+        )
+        leading = masks[first].shape[: -1 if rows == 1 else -2]
         blocks = []
         for name, rows, size in zip(self.names, self.rows, self.sizes, strict=True):
-            mask = masks.get(name)
-            if mask is None:
-                mask = torch.ones(size, dtype=torch.bool, device=masks[first].device)
+            mask = masks.get(name, torch.ones(size, dtype=torch.bool, device=masks[first].device))
             if mask.dtype != torch.bool:
                 raise ValueError(f"mask of head {name!r} has dtype {mask.dtype}; expected torch.bool")
             if mask.shape[-1] != size:
@@ -186,12 +171,11 @@ class ActionLayout:
         return torch.cat(blocks, dim=-1)
 
     def block(self, flat: Tensor, name: str) -> Tensor:
-        """The block of one head: flat (..., width) -> (..., rows, size)."""
+        """The block of one head as a view: flat (..., width) -> (..., rows, size)."""
         head = self.names.index(name)
-        start = self.offsets[head]
-        size = self.rows[head] * self.sizes[head]
-        block = flat[..., start : start + size]
-        return block.reshape(*flat.shape[:-1], self.rows[head], self.sizes[head])
+        rows, size, start = self.rows[head], self.sizes[head], self.offsets[head]
+        block: Tensor = flat[..., start : start + rows * size].unflatten(-1, (rows, size))
+        return block
 
     def all_legal(self, batch: int, device: torch.device | str = "cpu") -> Tensor:
         """A mask (batch, width) that forbids nothing."""
@@ -217,7 +201,8 @@ def growth_layout(
     slot_config: SlotConfig, blueprints: int, causal_table: CausalTable = CAUSAL_TABLE
 ) -> ActionLayout:
     """The layout of a growth decision over these slots, with as many blueprints as are offered anywhere."""
-    sizes = {**FIXED_SIZES, "slot": len(slot_config), "blueprint": blueprints}
+    sizes = {head: len(choices) for head, choices in CHOICES.items()}
+    sizes |= {"slot": len(slot_config), "blueprint": blueprints}
     return ActionLayout(
         names=HEAD_NAMES,
         sizes=tuple(sizes[name] for name in HEAD_NAMES),

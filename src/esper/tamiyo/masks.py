@@ -16,9 +16,6 @@ from esper.leyline import (
 )
 from esper.tamiyo.actions import GrowthSpace
 
-# A limit on added parameters: what it leaves of what could be germinated.
-
-
 _GERMINATE = 1 << LifecycleOp.GERMINATE
 
 
@@ -74,22 +71,15 @@ class GrowthMasks:
     a seed that already has this target cannot be sent to another.
     """
 
-    __slots__ = ("_blocks", "_frozen", "flat")
-
     def __init__(
         self, space: GrowthSpace, num_envs: int, frozen_choices: Mapping[str, int] | None = None
     ) -> None:
         layout = space.action_layout
         self._frozen = dict(frozen_choices or {})
         memory = layout.all_legal(num_envs)
-        # Views of `memory`: `unflatten` of a slice never copies.
-        self._blocks: dict[str, Mask] = {
-            head: memory[:, offset : offset + rows * size].unflatten(1, (rows, size)).numpy()
-            for head, rows, size, offset in zip(
-                layout.names, layout.rows, layout.sizes, layout.offsets, strict=True
-            )
-        }
+        self._blocks: dict[str, Mask] = {head: layout.block(memory, head).numpy() for head in layout.names}
         self.flat: Mask = memory.numpy()
+        """(env, layout.width); the blocks of heads are views of it."""
         for head in ("tempo", "alpha_speed", "alpha_curve"):
             self._freeze(head)
 

@@ -82,7 +82,7 @@ class _Env:
             report.epoch,
             tracker.horizon,
             host.training_samples,
-            tracker.plateau_epochs,
+            tracker.plateau,
             host.host_parameters,
             math.nan if self.parameter_budget is None else self.parameter_budget,
             math.nan if report.gradient_norm is None else report.gradient_norm,
@@ -173,7 +173,7 @@ class Observer:
             chain.from_iterable(env.host_reading for env in envs), len(envs), len(HostReading._fields)
         )
         window = _array(
-            chain.from_iterable(env.tracker.flat_window for env in envs),
+            chain.from_iterable(env.tracker.window for env in envs),
             len(envs),
             HISTORY,
             _SERIES + self.space.slot_count,
@@ -247,13 +247,10 @@ class Observer:
             raise TypeError(f"tracker is {tracked!r}, last_operation {operation!r}; expected state_dict's")
         if budget is not None and not isinstance(budget, int):
             raise TypeError(f"parameter_budget is {budget!r}; expected an integer or None")
-        tracker = SignalTracker(horizon=1)
-        tracker.load_state_dict(tracked)
-        expected = HISTORY * (_SERIES + self.space.slot_count)
-        if len(tracker.flat_window) != expected:
+        tracker = SignalTracker.from_state(tracked)
+        if tracker.row != _SERIES + self.space.slot_count:
             raise ValueError(
-                f"the tracker's window has {len(tracker.flat_window)} numbers; {self.space.slot_count} slots "
-                f"need {expected}"
+                f"the tracker has {tracker.row - _SERIES} slots; expected the {self.space.slot_count} of the space"
             )
         env = _Env(host, tracker, budget, LifecycleOp(operation), self.decisions)
         self._watch(env_idx, env, new_epoch=False)
@@ -267,7 +264,7 @@ class Observer:
     def _place(self, env_idx: int, host: HostProtocol) -> None:
         """Write what stays as it is for a host's whole life."""
         slots, cards = host.slot_config, host.cards
-        self.space.require_fits(slots, cards)
+        self.space.require_fits(host)
         offered = [cards[slot] for slot in slots.slot_ids]
         count = len(slots)
         features = self._parts["blueprints"][env_idx]

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -119,7 +120,7 @@ def test_every_rule_completes_an_episode(name: str) -> None:
     assert info["summary"].illegal_actions == 0
 
 
-def _options(name: str) -> dict[str, object]:
+def _options(name: str) -> dict[str, Any]:
     if name == "random":
         return {"rng": np.random.default_rng(0)}
     return {"schedule": "germinate conv_small@1 t=0; advance 1 t=1"} if name == "schedule" else {}

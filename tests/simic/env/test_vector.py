@@ -337,8 +337,7 @@ def test_rules_need_not_know_what_is_frozen(name: str) -> None:
     }  # fmt: skip
     envs = make_env("toy", 1, decisions=DecisionSettings(frozen))  # illegal actions are errors here
     envs.reset(seed=1)
-    options = {"rng": np.random.default_rng(0)} if name == "random" else {}
-    policy, done = rule_policy(name, **options), set()
+    policy, done = rule_policy(name, rng=np.random.default_rng(0)), set()
     for _ in range(60):
         actions = envs.encode([policy.act(envs.situations()[0])])
         if actions[0, 0] == G:

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from esper.leyline import HostSignals, LifecycleOp
-from esper.tamiyo.rules import FitRatioPolicy, PeriodicPolicy, PlateauPolicy
-from esper.tamiyo.rules.simple import fit_ratio
+from esper.tamiyo.rules.simple import FitRatioPolicy, PeriodicPolicy, PlateauPolicy, fit_ratio
 from watched import ModelHost, live, small_model
 
 SIGNALS = HostSignals(

@@ -1,29 +1,16 @@
-"""Policies without learning: controls, heuristics and schedules, for comparison and for the start."""
+"""Rules: policies without learning. Baselines, heuristics and open-loop schedules."""
 
-from esper.tamiyo.rules.policy import RulePolicy
-from esper.tamiyo.rules.probing import DetectThenProbePolicy, ProbeAndKeepPolicy
-from esper.tamiyo.rules.registry import RULE_POLICIES, rule_policy
+from esper.tamiyo.rules.policy import RulePolicy, SavableRule
+from esper.tamiyo.rules.registry import RULE_NAMES, RULE_POLICIES, rule_policy
 from esper.tamiyo.rules.schedule import Clause, Schedule, SchedulePolicy
-from esper.tamiyo.rules.simple import (
-    FitRatioPolicy,
-    PeriodicPolicy,
-    PlateauPolicy,
-    RandomLegalPolicy,
-    WaitPolicy,
-)
 
 __all__ = [
+    "RULE_NAMES",
     "RULE_POLICIES",
     "Clause",
-    "DetectThenProbePolicy",
-    "FitRatioPolicy",
-    "PeriodicPolicy",
-    "PlateauPolicy",
-    "ProbeAndKeepPolicy",
-    "RandomLegalPolicy",
     "RulePolicy",
+    "SavableRule",
     "Schedule",
     "SchedulePolicy",
-    "WaitPolicy",
     "rule_policy",
 ]

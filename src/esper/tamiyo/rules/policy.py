@@ -1,88 +1,69 @@
-"""What a policy without learning is."""
+"""What a rule is: a policy without learning, for one host. Its memory of an episode can be saved and loaded."""
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
-import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from esper.leyline import ActionSpec, Situation
-from esper.tamiyo.rules.schedule import Clause, Schedule
 
 
+@runtime_checkable
 class RulePolicy(Protocol):
     """Decides for one host, once an epoch, and only ever what is legal. One instance per env."""
 
     def reset(self) -> None:
-        """A new episode begins."""
+        """Begin a new episode."""
         ...
 
-    def act(self, situation: Situation) -> ActionSpec: ...
+    def act(self, situation: Situation) -> ActionSpec:
+        """Return what to do now."""
+        ...
 
 
-# What a rule remembers between epochs, as plain data that can be saved and taken up again.
-#
-# By convention a rule keeps its options in public fields and what it has lived through in fields that begin with an
-# underscore. Only the latter are remembered.
+@runtime_checkable
+class SavableRule(RulePolicy, Protocol):
+    """A rule that can be saved in the middle of an episode; all rules that come with Esper can."""
+
+    def state_dict(self) -> dict[str, object]:
+        """Return what it remembers of the episode, as plain data; its options are not part of that."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on from the `state_dict` of a rule of the same class."""
+        ...
 
 
-Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
+Memory = TypeVar("Memory")
 
 
-def remember(rule: RulePolicy) -> Plain:
-    """Everything that `recall` needs to have an equal rule go on."""
-    return {name: _packed(name, getattr(rule, name)) for name in _memories(rule)}
+class Remembering(Generic[Memory]):
+    """Base of rules whose memory of an episode is one dataclass of plain data, `memory`.
 
+    kind  the dataclass; made without arguments when an episode begins
+    """
 
-def recall(rule: RulePolicy, memory: object) -> None:
-    """Take up what `remember` gave for a rule of the same kind."""
-    names = _memories(rule)
-    if not isinstance(memory, dict) or set(memory) != set(names):
-        raise ValueError(f"the memory {memory!r} is not that of a {type(rule).__name__} ({', '.join(names)})")
-    for name in names:
-        _restore(rule, name, memory[name])
+    def __init__(self, kind: type[Memory]) -> None:
+        self._kind = kind
+        self.reset()
 
+    def reset(self) -> None:
+        """Begin a new episode, remembering nothing."""
+        self.memory = self._kind()
 
-def _memories(rule: object) -> list[str]:
-    slots = getattr(type(rule), "__slots__", None)
-    names: Iterable[str] = vars(rule) if slots is None else slots
-    return sorted(name for name in names if name.startswith("_"))
+    def state_dict(self) -> dict[str, object]:
+        """Return the fields of the memory as plain data."""
+        plain: dict[str, object] = TypeAdapter(self._kind).dump_python(self.memory, mode="json")
+        return plain
 
-
-def _restore(rule: object, name: str, packed: Plain) -> None:
-    if isinstance(packed, dict) and "rule" in packed:  # a rule within a rule goes on itself
-        recall(getattr(rule, name), packed["rule"])
-    elif isinstance(packed, dict) and "generator" in packed:
-        getattr(rule, name).bit_generator.state = packed["generator"]
-    else:
-        setattr(rule, name, _unpacked(packed))
-
-
-def _packed(name: str, value: object) -> Plain:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Clause):
-        return {"clause": str(value)}
-    if isinstance(value, set):
-        return {"set": sorted((_packed(name, each) for each in value), key=repr)}
-    if isinstance(value, tuple):
-        return {"tuple": [_packed(name, each) for each in value]}
-    if isinstance(value, list):
-        return [_packed(name, each) for each in value]
-    if isinstance(value, np.random.Generator):
-        return {"generator": value.bit_generator.state}  # type: ignore[dict-item] # plain numbers, nested
-    if hasattr(value, "act") and hasattr(value, "reset"):
-        return {"rule": remember(value)}
-    raise TypeError(f"{name} is a {type(value).__name__}, which cannot be saved: keep plain data in it")
-
-
-def _unpacked(packed: Plain) -> object:
-    if isinstance(packed, list):
-        return [_unpacked(each) for each in packed]
-    if not isinstance(packed, dict):
-        return packed
-    ((kind, content),) = packed.items()
-    if kind == "clause":
-        return Schedule.parse(str(content)).clauses[0]
-    assert isinstance(content, list)
-    members = [_unpacked(each) for each in content]
-    return set(members) if kind == "set" else tuple(members)
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on from the `state_dict` of a rule of the same class."""
+        names = Remembering.state_dict(self).keys()
+        try:
+            memory = TypeAdapter(self._kind).validate_python(state)
+        except ValidationError:
+            memory = None
+        if memory is None or state.keys() != names:
+            expected = ", ".join(names) or "nothing"
+            raise ValueError(f"{state!r} is not the state of a {type(self).__name__}, which has {expected}")
+        self.memory = memory

@@ -1,15 +1,29 @@
 """Rules that try one candidate after another, judge each by what it contributes, and keep or prune it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from esper.leyline import ActionSpec, LifecycleOp, Situation, SlotSnapshot, Stage
+from esper.tamiyo.rules.policy import Remembering
 from esper.tamiyo.rules.reading import affordable, cheapest_first, pays, refusal, standing
 
 CANDIDATES = ("mixer@2", "conv_small@2", "mixer@1", "mixer@0")
 """blueprint@position of the slot, in the order they are tried."""
 
 
-class ProbeAndKeepPolicy:
+@dataclass
+class _Trials:
+    """What probing has come to in an episode."""
+
+    queue: list[tuple[str, str]] | None = None
+    """(slot, blueprint) still to be tried; None before the first decision."""
+    trial: str | None = None
+    """The slot of the candidate on trial."""
+    verdict: bool | None = None
+    """Whether it is to be kept; None while that is not known."""
+
+
+class ProbeAndKeepPolicy(Remembering[_Trials]):
     """Tries candidates one after another, cheap ones first; the rule to beat.
 
     Each is germinated, advanced as soon as that is legal, and judged once, when it is `judge_age` epochs old and
@@ -20,8 +34,6 @@ class ProbeAndKeepPolicy:
 
     start  the first epoch at which one is germinated
     """
-
-    __slots__ = ("_queue", "_trial", "_verdict", "candidates", "judge_age", "margin", "rent", "start")
 
     def __init__(
         self,
@@ -36,74 +48,77 @@ class ProbeAndKeepPolicy:
         if judge_age < 1:
             raise ValueError(f"judge_age is {judge_age}; expected >= 1 epoch")
         self.start, self.judge_age, self.margin, self.rent = start, judge_age, margin, rent
-        self.reset()
-
-    def reset(self) -> None:
-        self._queue: list[tuple[str, str]] | None = None
-        self._trial: str | None = None
-        self._verdict: bool | None = None
+        super().__init__(_Trials)
 
     @property
     def finished(self) -> bool:
         """Whether every candidate has been tried."""
-        return self._queue == [] and self._trial is None
+        return self.memory.queue == [] and self.memory.trial is None
 
     def act(self, situation: Situation) -> ActionSpec:
-        if self._queue is None:
-            self._queue = resolve_candidates(self.candidates, situation)
-        if self._trial is not None:
-            seed = next(slot for slot in situation.slots if slot.name == self._trial)
+        """Go on with the candidate on trial, or begin the next one."""
+        memory = self.memory
+        if memory.queue is None:
+            memory.queue = resolve_candidates(self.candidates, situation)
+        if memory.trial is not None:
+            seed = next(slot for slot in situation.slots if slot.name == memory.trial)
             if seed.stage.is_live and not seed.fading:
                 return self._continue(seed, situation)
-            self._trial = None
+            memory.trial = None
         return self._begin(situation) if situation.signals.epoch >= self.start else ActionSpec()
 
     def _continue(self, seed: SlotSnapshot, situation: Situation) -> ActionSpec:
         """See a trial through to its verdict, and the verdict through to its execution."""
-        advance = ActionSpec(LifecycleOp.ADVANCE, seed.name)
+        memory, advance = self.memory, ActionSpec(LifecycleOp.ADVANCE, seed.name)
         if refusal(advance, situation) is None:
             return advance
-        if self._verdict is None and seed.age >= self.judge_age:
+        if memory.verdict is None and seed.age >= self.judge_age:
             stuck = seed.stage is Stage.TRAINING
-            self._verdict = (
+            memory.verdict = (
                 False if stuck else pays(seed, situation.signals, margin=self.margin, rent=self.rent)
             )
-        if self._verdict is None:
+        if memory.verdict is None:
             return ActionSpec()
-        end = ActionSpec(LifecycleOp.FOSSILIZE if self._verdict else LifecycleOp.PRUNE, seed.name)
+        end = ActionSpec(LifecycleOp.FOSSILIZE if memory.verdict else LifecycleOp.PRUNE, seed.name)
         return end if refusal(end, situation) is None else ActionSpec()
 
     def _begin(self, situation: Situation) -> ActionSpec:
         """Germinate the next candidate, once its slot is free; drop those whose slot never will be."""
-        signals = situation.signals
-        assert self._queue is not None
+        signals, memory = situation.signals, self.memory
+        assert memory.queue is not None
         if signals.epoch + self.judge_age >= signals.horizon:
             return ActionSpec()
         stages = {slot.name: slot.stage for slot in situation.slots}
-        while self._queue:
-            slot, blueprint = self._queue[0]
+        while memory.queue:
+            slot, blueprint = memory.queue[0]
             card = next(card for card in situation.cards[slot] if card.name == blueprint)
             if stages[slot] is Stage.FOSSILIZED or not affordable(card, signals):
-                self._queue.pop(0)
+                memory.queue.pop(0)
                 continue
             action = ActionSpec(LifecycleOp.GERMINATE, slot, blueprint)
             if refusal(action, situation) is not None:
                 return ActionSpec()  # an embargo, or no live place: both pass
-            self._queue.pop(0)
-            self._trial, self._verdict = slot, None
+            memory.queue.pop(0)
+            memory.trial, memory.verdict = slot, None
             return action
         return ActionSpec()
 
 
-class DetectThenProbePolicy:
+@dataclass
+class _Watch:
+    """How validation has gone, and whether probing has begun."""
+
+    best: float | None = None
+    probing: bool = False
+
+
+class DetectThenProbePolicy(Remembering[_Watch]):
     """Waits for validation to fall, as it does when the data have changed, and then probes.
 
     drop  how far validation accuracy (or the negative loss, without one) must fall below its best
 
     The other options are those of ProbeAndKeepPolicy. When every candidate was tried it watches again.
     """
-
-    __slots__ = ("_best", "_probe", "_probing", "drop")
 
     def __init__(
         self,
@@ -120,17 +135,29 @@ class DetectThenProbePolicy:
         self._probe = ProbeAndKeepPolicy(
             candidates=candidates, start=0, judge_age=judge_age, margin=margin, rent=rent
         )
-        self.reset()
+        super().__init__(_Watch)
 
     def reset(self) -> None:
+        """Watch again, and forget what was tried."""
+        super().reset()
         self._probe.reset()
-        self._probing = False
-        self._best: float | None = None
+
+    def state_dict(self) -> dict[str, object]:
+        """Return what it has seen, and what the probing has come to."""
+        return {**super().state_dict(), "probe": self._probe.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on from the `state_dict` of a rule of the same class."""
+        own = dict(state)
+        probe = own.pop("probe", None)
+        super().load_state_dict(own)
+        self._probe.load_state_dict(probe if isinstance(probe, Mapping) else {})
 
     def act(self, situation: Situation) -> ActionSpec:
-        if not self._probing:
-            self._probing = self._fell(standing(situation.signals))
-        if not self._probing:
+        """Wait until validation falls, then probe until every candidate was tried."""
+        memory = self.memory
+        memory.probing = memory.probing or self._fell(standing(situation.signals))
+        if not memory.probing:
             return ActionSpec()
         action = self._probe.act(situation)
         if action.op is LifecycleOp.WAIT and self._probe.finished:
@@ -140,8 +167,9 @@ class DetectThenProbePolicy:
     def _fell(self, now: float | None) -> bool:
         if now is None:
             return False
-        self._best = now if self._best is None else max(self._best, now)
-        return self._best - now > self.drop
+        best = self.memory.best
+        best = self.memory.best = now if best is None else max(best, now)
+        return best - now > self.drop
 
 
 def resolve_candidates(candidates: Sequence[tuple[str, int]], situation: Situation) -> list[tuple[str, str]]:

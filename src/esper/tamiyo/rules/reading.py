@@ -1,7 +1,5 @@
 """Questions that rules ask of a situation."""
 
-from collections.abc import Collection
-
 from esper.leyline import (
     CAUSAL_TABLE,
     ActionSpec,
@@ -53,6 +51,7 @@ def pays(seed: SlotSnapshot, signals: HostSignals, *, margin: float, rent: float
 
 
 def has_live_seed(situation: Situation) -> bool:
+    """Whether any slot has a seed that is neither fossilised nor gone."""
     return any(slot.stage.is_live for slot in situation.slots)
 
 
@@ -61,29 +60,3 @@ def cheapest_first(situation: Situation) -> list[tuple[str, BlueprintCard]]:
     depth = {slot.name: position for position, slot in enumerate(situation.slots)}
     offers = [(slot, card) for slot, cards in situation.cards.items() for card in cards]
     return sorted(offers, key=lambda offer: (offer[1].parameters, -depth[offer[0]]))
-
-
-def next_germination(situation: Situation, tried: Collection[tuple[str, str]]) -> ActionSpec | None:
-    """The cheapest legal and affordable seed that was not tried yet."""
-    for slot, card in cheapest_first(situation):
-        if (slot, card.name) not in tried and affordable(card, situation.signals):
-            action = ActionSpec(LifecycleOp.GERMINATE, slot, card.name)
-            if refusal(action, situation) is None:
-                return action
-    return None
-
-
-def tend(situation: Situation, *, margin: float, rent: float) -> ActionSpec | None:
-    """The next thing to do for the seeds there are, if any.
-
-    Advance what is ready; keep what holds and pays; remove what holds and does not.
-    """
-    for slot in situation.slots:
-        legal = situation.legal[slot.name].operations
-        if LifecycleOp.ADVANCE in legal:
-            return ActionSpec(LifecycleOp.ADVANCE, slot.name)
-        if LifecycleOp.FOSSILIZE in legal and LifecycleOp.PRUNE in legal:
-            worth = pays(slot, situation.signals, margin=margin, rent=rent)
-            if worth is not None:
-                return ActionSpec(LifecycleOp.FOSSILIZE if worth else LifecycleOp.PRUNE, slot.name)
-    return None

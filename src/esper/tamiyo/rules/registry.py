@@ -1,8 +1,10 @@
-"""The rule-based policies by name."""
+"""The rules by name."""
 
 from collections.abc import Callable, Mapping
 
-from esper.tamiyo.rules.policy import RulePolicy
+import numpy as np
+
+from esper.tamiyo.rules.policy import SavableRule
 from esper.tamiyo.rules.probing import DetectThenProbePolicy, ProbeAndKeepPolicy
 from esper.tamiyo.rules.schedule import SchedulePolicy
 from esper.tamiyo.rules.simple import (
@@ -13,7 +15,7 @@ from esper.tamiyo.rules.simple import (
     WaitPolicy,
 )
 
-RULE_POLICIES: Mapping[str, Callable[..., RulePolicy]] = {
+RULE_POLICIES: Mapping[str, Callable[..., SavableRule]] = {
     "wait": WaitPolicy,
     "random": RandomLegalPolicy,
     "schedule": SchedulePolicy,
@@ -24,15 +26,24 @@ RULE_POLICIES: Mapping[str, Callable[..., RulePolicy]] = {
     "detect_then_probe": DetectThenProbePolicy,
 }
 
+RULE_NAMES = tuple(name for name in RULE_POLICIES if name != "schedule")
+"""Rules that need no options, so that a name says everything."""
 
-def rule_policy(name: str, **options: object) -> RulePolicy:
-    """A new policy of this name; the options are its class's.
+
+def rule_policy(name: str, *, rng: np.random.Generator | None = None, **options: object) -> SavableRule:
+    """Return a new rule of this name; `options` are those of its class. `rng` is used by `random` alone.
 
     >>> rule_policy("random", rng=np.random.default_rng(0))
     >>> rule_policy("schedule", schedule="germinate mixer@1 t=0; advance 1 t=2")
     """
     if name not in RULE_POLICIES:
+        raise ValueError(f"no rule is named {name!r}; expected one of {', '.join(RULE_POLICIES)}")
+    if name == "random":
+        if rng is None:
+            raise ValueError("the rule random needs rng, such as np.random.default_rng(0)")
+        options["rng"] = rng
+    if name == "schedule" and "schedule" not in options:
         raise ValueError(
-            f"no rule-based policy is named {name!r}; expected one of {', '.join(RULE_POLICIES)}"
+            "the rule schedule needs its text: rule_policy('schedule', schedule='germinate mixer@1 t=0; ...')"
         )
     return RULE_POLICIES[name](**options)

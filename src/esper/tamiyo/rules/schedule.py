@@ -9,9 +9,10 @@ falls due. `germinate` puts the blueprint before the slot. Options are the opera
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from esper.leyline import CAUSAL_TABLE, CHOICES, ActionSpec, LifecycleOp, Situation, Stage
+from esper.tamiyo.rules.policy import Remembering
 from esper.tamiyo.rules.reading import refusal
 
 _OPERATIONS = {op.name.lower(): op for op in LifecycleOp if op is not LifecycleOp.WAIT}
@@ -45,6 +46,7 @@ class Schedule:
 
     @staticmethod
     def parse(text: str) -> "Schedule":
+        """Read a line of text; a ValueError names the clause, where it is and what is wrong with it."""
         clauses, position = [], 0
         for number, part in enumerate(text.split(";"), start=1):
             stripped = part.strip()
@@ -68,7 +70,7 @@ def _parse_clause(text: str) -> Clause:
     if verb not in _OPERATIONS:
         raise ValueError(f"{verb!r} is no operation; expected one of {', '.join(_OPERATIONS)}")
     op = _OPERATIONS[verb]
-    options = dict(_option(word) for word in words if "=" in word)
+    options = {name: value for name, _, value in (word.partition("=") for word in words if "=" in word)}
     places = [word for word in words if "=" not in word]
     form = "blueprint@slot" if op is LifecycleOp.GERMINATE else "slot"
     if len(places) != 1:
@@ -91,11 +93,6 @@ def _place(op: LifecycleOp, place: str, form: str) -> ActionSpec:
     return ActionSpec(op, slot, blueprint)
 
 
-def _option(word: str) -> tuple[str, str]:
-    name, _, value = word.partition("=")
-    return name, value
-
-
 def _values(op: LifecycleOp, options: Mapping[str, str]) -> dict[str, object]:
     allowed = [head for head in CAUSAL_TABLE[op] if head not in _PLACED]
     values: dict[str, object] = {}
@@ -109,10 +106,14 @@ def _values(op: LifecycleOp, options: Mapping[str, str]) -> dict[str, object]:
     return values
 
 
-# Following a schedule on a host.
+@dataclass
+class _Pending:
+    """What a schedule still has to do."""
+
+    clauses: list[Clause] = field(default_factory=list)
 
 
-class SchedulePolicy:
+class SchedulePolicy(Remembering[_Pending]):
     """Does what a schedule says, one operation an epoch.
 
     strict  True: every clause is executed at its epoch, or a ValueError says why it cannot be.
@@ -120,8 +121,6 @@ class SchedulePolicy:
             wait behind it; one that waiting cannot help (its seed is gone, its blueprint is not offered, there is
             no such slot) is skipped.
     """
-
-    __slots__ = ("_pending", "schedule", "strict")
 
     def __init__(self, schedule: Schedule | str, *, strict: bool = False) -> None:
         self.schedule = Schedule.parse(schedule) if isinstance(schedule, str) else schedule
@@ -132,16 +131,18 @@ class SchedulePolicy:
             raise ValueError(
                 f"the schedule has several clauses at t={crowded[0]}; an epoch takes one operation"
             )
-        self.reset()
+        super().__init__(_Pending)
 
     def reset(self) -> None:
+        """Begin the schedule anew."""
         # Stable: of clauses that fall due together, the one written first comes first.
-        self._pending = sorted(self.schedule.clauses, key=lambda clause: clause.epoch)
+        self.memory = _Pending(sorted(self.schedule.clauses, key=lambda clause: clause.epoch))
 
     def act(self, situation: Situation) -> ActionSpec:
+        """Do the first clause that is due and legal."""
         now = situation.signals.epoch
         held_up: set[str] = set()
-        for clause in [clause for clause in self._pending if clause.epoch <= now]:
+        for clause in [clause for clause in self.memory.clauses if clause.epoch <= now]:
             action = _with_slot_name(clause, situation)
             if action.slot in held_up:
                 continue
@@ -151,7 +152,7 @@ class SchedulePolicy:
             if reason is not None and _waiting_helps(action, situation):
                 held_up.add(str(action.slot))
                 continue
-            self._pending.remove(clause)
+            self.memory.clauses.remove(clause)
             if reason is None:
                 return action
         return ActionSpec()

@@ -1,6 +1,6 @@
-"""Rules that grow when a signal says so and keep what pays: by the clock, on a plateau, by the fit."""
+"""Rules of a few lines: never grow, grow at random, and grow by the clock, on a plateau or by the fit."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -17,38 +17,39 @@ from esper.leyline import (
     LifecycleOp,
     Situation,
 )
-from esper.tamiyo.rules.reading import has_live_seed, next_germination, tend
-
-# The two policies that know nothing: never grow, and grow at random.
-
+from esper.tamiyo.rules.policy import Remembering
+from esper.tamiyo.rules.reading import affordable, cheapest_first, has_live_seed, pays, refusal
 
 _Choice = TypeVar("_Choice")
 
 
-class WaitPolicy:
-    """Never grows: the control that growth is measured against."""
+@dataclass
+class _Nothing:
+    """A memory without content."""
 
-    __slots__ = ()
 
-    def reset(self) -> None:
-        pass
+class WaitPolicy(Remembering[_Nothing]):
+    """Never grows: the baseline that growth is measured against."""
+
+    def __init__(self) -> None:
+        super().__init__(_Nothing)
 
     def act(self, situation: Situation) -> ActionSpec:  # noqa: ARG002 - nothing could change its mind
+        """Return WAIT."""
         return ActionSpec()
 
 
 class RandomLegalPolicy:
     """Uniform over the legal operations, then over the slots that allow it, then over each head's choices."""
 
-    __slots__ = ("_rng",)
-
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
 
     def reset(self) -> None:
-        pass
+        """Go on with the same generator."""
 
     def act(self, situation: Situation) -> ActionSpec:
+        """Draw a legal action."""
         legal = situation.legal
         operations = sorted(frozenset().union(*(here.operations for here in legal.values())))
         op = self._one_of(operations)
@@ -67,97 +68,135 @@ class RandomLegalPolicy:
             alpha_curve=self._one_of(ALPHA_CURVES),
         )
 
+    def state_dict(self) -> dict[str, object]:
+        """Return the generator's state."""
+        return {"generator": self._rng.bit_generator.state}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Continue the stream of random numbers."""
+        generator = state.get("generator")
+        if not isinstance(generator, dict):
+            raise ValueError(f"{state!r} is not the state of a RandomLegalPolicy, which has generator")
+        self._rng.bit_generator.state = generator
+
     def _one_of(self, choices: Sequence[_Choice]) -> _Choice:
         return choices[int(self._rng.integers(len(choices)))]
 
 
-_Tried = set[tuple[str, str]]
+@dataclass
+class _Tried:
+    """What the rules below remember of an episode."""
+
+    tried: set[tuple[str, str]] = field(default_factory=set)
+    """(slot, blueprint) of every germination."""
+    due: int = 0
+    """The first epoch of the next germination, by the clock."""
 
 
-@dataclass(slots=True, kw_only=True)
-class PeriodicPolicy:
+@dataclass(kw_only=True)
+class _CheapestFirst(Remembering[_Tried]):
+    """Germinates the cheapest seed not tried yet, advances it when ready, and keeps it if it pays."""
+
+    margin: float = 0.0
+    """A seed is kept if its contribution exceeds this and its rent."""
+    rent: float = 0.01
+    """Utility per host's worth of added parameters."""
+
+    def __post_init__(self) -> None:
+        super().__init__(_Tried)
+
+    def _tend_or_grow(self, situation: Situation, grow: bool) -> ActionSpec:
+        for slot in situation.slots:
+            legal = situation.legal[slot.name].operations
+            if LifecycleOp.ADVANCE in legal:
+                return ActionSpec(LifecycleOp.ADVANCE, slot.name)
+            if LifecycleOp.FOSSILIZE in legal and LifecycleOp.PRUNE in legal:
+                worth = pays(slot, situation.signals, margin=self.margin, rent=self.rent)
+                if worth is not None:
+                    return ActionSpec(LifecycleOp.FOSSILIZE if worth else LifecycleOp.PRUNE, slot.name)
+        return self._germination(situation) if grow else ActionSpec()
+
+    def _germination(self, situation: Situation) -> ActionSpec:
+        """The cheapest legal and affordable seed that was not tried yet; WAIT without one."""
+        for name, card in cheapest_first(situation):
+            action = ActionSpec(LifecycleOp.GERMINATE, name, card.name)
+            fresh = (name, card.name) not in self.memory.tried
+            if fresh and affordable(card, situation.signals) and refusal(action, situation) is None:
+                self.memory.tried.add((name, card.name))
+                return action
+        return ActionSpec()
+
+
+@dataclass(kw_only=True)
+class PeriodicPolicy(_CheapestFirst):
     """Tries the next cheapest seed every few epochs, whatever the host does."""
 
     every: int = 5
     """Epochs from one germination to the next, at least."""
-    margin: float = 0.0
-    """A seed is kept if its contribution exceeds this and its rent."""
-    rent: float = 0.01
-    _tried: _Tried = field(default_factory=set, init=False)
-    _due: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         if self.every < 1:
             raise ValueError(f"every is {self.every}; expected >= 1 epoch")
-
-    def reset(self) -> None:
-        self._tried.clear()
-        self._due = 0
+        super().__post_init__()
 
     def act(self, situation: Situation) -> ActionSpec:
+        """Care for the seeds there are, or germinate when it is time."""
         now = situation.signals.epoch
-        action = _tend_or_grow(situation, self._tried, now >= self._due, self.margin, self.rent)
+        action = self._tend_or_grow(situation, now >= self.memory.due)
         if action.op is LifecycleOp.GERMINATE:
-            self._due = now + self.every
+            self.memory.due = now + self.every
         return action
 
 
-@dataclass(slots=True, kw_only=True)
-class PlateauPolicy:
-    """Tries the next cheapest seed when validation has stopped improving and no seed is on its way."""
+@dataclass(kw_only=True)
+class PlateauPolicy(_CheapestFirst):
+    """Tries the next cheapest seed when validation has stopped improving and no seed is live."""
 
     patience: int = 3
     """Epochs without improvement."""
-    margin: float = 0.0
-    rent: float = 0.01
-    _tried: _Tried = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         if self.patience < 1:
             raise ValueError(f"patience is {self.patience}; expected >= 1 epoch")
-
-    def reset(self) -> None:
-        self._tried.clear()
+        super().__post_init__()
 
     def act(self, situation: Situation) -> ActionSpec:
+        """Care for the seeds there are, or germinate on a plateau."""
         stuck = situation.signals.plateau_epochs >= self.patience and not has_live_seed(situation)
-        return _tend_or_grow(situation, self._tried, stuck, self.margin, self.rent)
+        return self._tend_or_grow(situation, stuck)
 
 
-@dataclass(slots=True, kw_only=True)
-class FitRatioPolicy:
+@dataclass(kw_only=True)
+class FitRatioPolicy(_CheapestFirst):
     """Grows a host that underfits, and takes a live seed from one that overfits.
 
     The fit ratio is training over validation accuracy; where there is no accuracy, validation over training loss.
     """
 
     grow_below: float = 1.05
+    """A smaller ratio is underfitting."""
     prune_above: float = 1.3
+    """A larger ratio is overfitting."""
     start: int = 2
-    """The first epoch it is judged at: before that, nothing fits anything."""
-    margin: float = 0.0
-    rent: float = 0.01
-    _tried: _Tried = field(default_factory=set, init=False)
+    """The first epoch at which the ratio is judged."""
 
     def __post_init__(self) -> None:
         if not 0 < self.grow_below <= self.prune_above:
             raise ValueError(
                 f"grow_below is {self.grow_below}, prune_above {self.prune_above}; expected 0 < grow_below <= it"
             )
-
-    def reset(self) -> None:
-        self._tried.clear()
+        super().__post_init__()
 
     def act(self, situation: Situation) -> ActionSpec:
+        """Prune where training is far ahead of validation, germinate where it is not ahead."""
         ratio = fit_ratio(situation.signals)
         if situation.signals.epoch < self.start or ratio is None:
-            return _tend_or_grow(situation, self._tried, False, self.margin, self.rent)
+            return self._tend_or_grow(situation, False)
         if ratio > self.prune_above:
             for slot in reversed(situation.slots):
                 if LifecycleOp.PRUNE in situation.legal[slot.name].operations:
                     return ActionSpec(LifecycleOp.PRUNE, slot.name)
-        underfits = ratio < self.grow_below and not has_live_seed(situation)
-        return _tend_or_grow(situation, self._tried, underfits, self.margin, self.rent)
+        return self._tend_or_grow(situation, ratio < self.grow_below and not has_live_seed(situation))
 
 
 def fit_ratio(signals: HostSignals) -> float | None:
@@ -168,16 +207,3 @@ def fit_ratio(signals: HostSignals) -> float | None:
     if over is None or under is None or over < 0 or under <= 0:
         return None
     return over / under
-
-
-def _tend_or_grow(situation: Situation, tried: _Tried, grow: bool, margin: float, rent: float) -> ActionSpec:
-    care = tend(situation, margin=margin, rent=rent)
-    if care is not None:
-        return care
-    planted = next_germination(situation, tried) if grow else None
-    if planted is None:
-        return ActionSpec()
-    assert planted.slot is not None
-    assert planted.blueprint is not None
-    tried.add((planted.slot, planted.blueprint))
-    return planted
