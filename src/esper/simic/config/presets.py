@@ -7,16 +7,13 @@ from esper.simic.config.errors import ConfigError, nearest
 
 Settings = Mapping[str, object]
 
-WHAT_AND_WHERE: Settings = {
+EXPLORING: Settings = {
+    # What to grow and where was measured to matter, how it is blended in was not: less to learn.
     "freeze_style": "linear_add",
     "freeze_tempo": 3,
     "freeze_alpha_target": 1.0,
     "freeze_alpha_speed": 0,
     "freeze_alpha_curve": "linear",
-}
-"""What to grow and where was measured to matter, how it is blended in was not: less to learn."""
-
-EXPLORING: Settings = {
     "gamma": 1.0,
     "gae_lambda": 0.8,
     "lr": 1e-3,
@@ -27,19 +24,23 @@ EXPLORING: Settings = {
     "normalize_rewards": True,
     "target_kl": 0.03,
     "hidden_size": 64,
-    "n_epochs": 4,  # what hosts teach is dear, passes over it are cheap
+    "n_epochs": 4,  # steps of hosts are expensive, passes over them are cheap
 }
+"""What every learner that is not shown all heads begins with."""
 
 PATIENT: Settings = {
+    **EXPLORING,
     # Pruned at random, hardly a seed grows up, and what helps is never seen.
     "initial_op_logits": {"PRUNE": -3.0, "FOSSILIZE": -2.0},
-    # What to grow is soon told apart; whether to grow depends on the host, and takes longer.
+    # What to grow is soon learned; whether to grow depends on the host, and takes longer.
     "entropy_coef_per_head": {"op": 0.03, "slot": 0.02, "blueprint": 0.02},
     # Before that all hosts look alike, and whether to grow cannot be learned from what is grown blindly.
     "first_growth": 4,
 }
+"""For hosts that are trained, where a seed takes epochs to show its worth."""
 
 MANY_HOSTS: Settings = {
+    **PATIENT,
     "num_envs": 32,
     "num_minibatches": 8,
     "rounds": 88,
@@ -49,23 +50,26 @@ MANY_HOSTS: Settings = {
     "run_checkpoint_every": 8,
     "eval_every": 0,
 }
+"""For a controller that is kept: enough hosts and rounds to learn from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
+    """A known configuration."""
+
     purpose: str
-    """One line."""
+    """What it is for, in one line."""
     settings: Settings
+    """The settings in which it differs from the defaults."""
 
 
 PRESETS: Mapping[str, Preset] = {
     "toy": Preset(
         "a world without training, to try the learner in (about a minute on one core)",
         {
-            **WHAT_AND_WHERE,
             **EXPLORING,
             "suite": "toy",
-            "pool_cases": 10_000,  # controls cost nothing here, so that no case need be met twice
+            "pool_cases": 10_000,  # baselines cost nothing here, so that no case need be met twice
             "pool_host_seeds": 1000,
             "num_envs": 64,
             "num_minibatches": 8,
@@ -77,11 +81,9 @@ PRESETS: Mapping[str, Preset] = {
     "demo": Preset(
         "see a controller begin to learn on MNIST-1D, in three minutes on two cores",
         {
-            **WHAT_AND_WHERE,
-            **EXPLORING,
             **PATIENT,
             "suite": "cpu",
-            "pool_cases": 16,  # few, so that their controls are soon trained
+            "pool_cases": 16,  # few, so that their baselines are soon trained
             "pool_host_seeds": 1,
             "num_envs": 8,
             "num_minibatches": 2,
@@ -93,14 +95,11 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "cpu": Preset(
         "learn to grow on draws of MNIST-1D (seven minutes on an H200, over an hour on two cores)",
-        {**WHAT_AND_WHERE, **EXPLORING, **PATIENT, **MANY_HOSTS, "suite": "cpu"},
+        {**MANY_HOSTS, "suite": "cpu"},
     ),
     "cpu_mixers": Preset(
         "learn when and where to grow mixers on draws of MNIST-1D (half an hour on two cores)",
         {
-            **WHAT_AND_WHERE,
-            **EXPLORING,
-            **PATIENT,
             **MANY_HOSTS,
             "suite": "cpu",
             # One kind has four fifths of what the best schedule of each case gains, and ten take three times as long.
@@ -111,15 +110,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "shift": Preset(
         "learn to answer data that change while a host trains on them, from cpu-v1 on (seven minutes on an H200)",
-        {
-            **WHAT_AND_WHERE,
-            **EXPLORING,
-            **PATIENT,
-            **MANY_HOSTS,
-            "suite": "shift",
-            "rounds": 64,
-            "warm_start": "cpu-v1",
-        },
+        {**MANY_HOSTS, "suite": "shift", "rounds": 64, "warm_start": "cpu-v1"},
     ),
     "cifar10": Preset(
         "learn to grow small hosts on CIFAR-10, on a GPU, with every head (the data must be in ESPER_DATA)",
@@ -129,6 +120,7 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def preset_settings(name: str) -> Settings:
+    """The settings of a preset; ConfigError if there is none of this name."""
     if name not in PRESETS:
         raise ConfigError(
             f"no preset is named {name!r}; there are {', '.join(PRESETS)}{nearest(name, PRESETS)}"

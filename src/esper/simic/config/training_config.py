@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypedDict
 
 from pydantic import JsonValue, model_validator
 from pydantic.dataclasses import dataclass
+from pydantic_core import to_jsonable_python
 
 from esper.leyline import TEMPOS, DecisionSettings
 from esper.leyline.decisions import PLATEAU_THRESHOLD
@@ -199,6 +200,7 @@ class TrainingConfig(PPOSettings):
 
     @classmethod
     def of(cls, settings: Mapping[str, object]) -> Self:
+        """From settings by name; what is not named is at its default."""
         known = [each.name for each in fields(cls)]
         unknown = [name for name in settings if name not in known]
         if unknown:
@@ -211,7 +213,7 @@ class TrainingConfig(PPOSettings):
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Every setting as plain data: `TrainingConfig.of(config.to_dict()) == config`."""
-        return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
+        return {each.name: to_jsonable_python(getattr(self, each.name)) for each in fields(self)}
 
     # What each consumer takes
 
@@ -294,13 +296,3 @@ class TrainingConfig(PPOSettings):
 def annealing_steps(given: int | None, rounds: int, *, share: float = 1.0) -> int:
     """Rounds that annealing takes: what was given; None is a share of all rounds, at least one. 0 is never."""
     return max(1, round(share * rounds)) if given is None else given
-
-
-def _plain(value: object) -> JsonValue:
-    if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, str | Path):  # an enum's member becomes its text
-        return str(value)
-    raise TypeError(f"{value!r} of a setting has no plain form")
