@@ -97,7 +97,8 @@ class Task:
         _require_number(f"{owner} seed_lr_multiplier", self.seed_lr_multiplier, above=0.0)
         _require_number(f"{owner} clip_host", self.clip_host, above=0.0)
         _require_number(f"{owner} clip_seeds", self.clip_seeds, above=0.0)
-        for name, names in (("slots", self.slots), ("blueprints", self.blueprints)):
+        named: dict[str, object] = {"slots": self.slots, "blueprints": self.blueprints}
+        for name, names in named.items():
             if isinstance(names, str) or not names:
                 raise ValueError(f"{owner} {name} must be a tuple of names, not {names!r}")
         if self.precision not in ("fp32", "bf16"):
