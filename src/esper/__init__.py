@@ -11,7 +11,16 @@ if TYPE_CHECKING:
     from esper.grower import Decision, Grower, GrowthWarning
     from esper.kasmina import GrowingModel, GrowthRules, blueprint, wrap
     from esper.kasmina.governor import GovernorRules
-    from esper.leyline import ActionSpec, Curve, Layout, LifecycleOp, Situation, Stage, Style
+    from esper.leyline import (
+        ActionSpec,
+        Curve,
+        DecisionSettings,
+        Layout,
+        LifecycleOp,
+        Situation,
+        Stage,
+        Style,
+    )
     from esper.leyline.errors import EsperError
     from esper.runs.bench import bench
     from esper.runs.train import train
@@ -30,6 +39,7 @@ _HOMES = {
     "Controller": "esper.tamiyo.controller",
     "Curve": "esper.leyline",
     "Decision": "esper.grower",
+    "DecisionSettings": "esper.leyline",
     "EsperError": "esper.leyline.errors",
     "GovernorRules": "esper.kasmina.governor",
     "Grower": "esper.grower",
@@ -59,6 +69,7 @@ __all__ = [
     "Controller",
     "Curve",
     "Decision",
+    "DecisionSettings",
     "EsperError",
     "GovernorRules",
     "Grower",

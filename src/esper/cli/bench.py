@@ -19,7 +19,7 @@ _SUMMARY = """Play every arm on the same held-out hosts and compare them in pair
   esper bench report DIR     the same as a page with pictures, DIR/report.html
 
 Arms: wait; the rules random, periodic, plateau, fit_ratio, probe_and_keep, detect_then_probe; the open-loop schedules
-sbs (the single best one) and vbs (the best of each instance); controls of equal size, made from what the --match arm
+sbs (the single best one) and vbs (the best of each instance); networks of equal size, made from what the --match arm
 kept on the same host: static (a wider host), from_birth, from_scratch, random_matched; blind (the --match arm's
 decisions on another instance); and what --controller names."""
 
@@ -42,7 +42,7 @@ def run(arguments: list[str]) -> int:
         "runs or checkpoints of one arm, one for each training seed; NAME=PATH first names the arm (learned)"
     )
     parser.add_argument("--controller", nargs="+", action="append", default=[], metavar="PATH", help=paths)
-    parser.add_argument("--match", metavar="ARM", help="the arm that controls of equal size are made from")
+    parser.add_argument("--match", metavar="ARM", help="the arm that networks of equal size are made from")
     parser.add_argument("--outcomes", type=Path, metavar="FILE", help="outcomes of schedules for sbs and vbs")
     parser.add_count("--workers", "processes; 0 plays in this one (%(default)s)", least=0, default=2)
     parser.add_argument("--device", default="cpu", help="where hosts are trained (%(default)s)")

@@ -13,21 +13,31 @@ class HostSignals:
     """A host after one epoch of training. Accuracies are 0..1; what has not been measured is None."""
 
     epoch: int
+    """Epochs trained."""
     horizon: int
     """Epochs of the whole episode."""
     training_samples: int | None
+    """Samples in the training set."""
     train_loss: float | None
+    """Mean over the last epoch."""
     train_accuracy: float | None
+    """Over the last epoch."""
     validation_loss: float | None
+    """After the last epoch."""
     validation_accuracy: float | None
+    """After the last epoch."""
     plateau_epochs: int
     """Epochs since validation last improved."""
     gradient_norm: float | None
+    """Norm of the host's gradients in the last epoch."""
     host_parameters: int
+    """Parameters of the host before anything was grown."""
     added_parameters: int
+    """Parameters of all seeds that it has now."""
     parameter_budget: int | None
     """Parameters that may be added in all; None is no limit."""
     last_operation: LifecycleOp
+    """The operation executed before the last epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +45,21 @@ class ActionSpec:
     """One operation with everything it needs. Fields that the operation does not use are ignored."""
 
     op: LifecycleOp = LifecycleOp.WAIT
+    """What to do."""
     slot: str | None = None
+    """Where; None for WAIT."""
     blueprint: str | None = None
+    """The kind of seed to GERMINATE."""
     style: Style = Style.LINEAR_ADD
+    """How a new seed composes, or the style after SET_ALPHA_TARGET."""
     tempo: int = 3
+    """Epochs of a new seed's first ramp."""
     alpha_target: float = 1.0
+    """The alpha that a ramp ends at."""
     alpha_speed: int = 0
+    """Epochs of a later ramp, or of fading out; 0 is at once."""
     alpha_curve: Curve = Curve.LINEAR
+    """The shape of a later ramp."""
 
 
 PLATEAU_THRESHOLD = 0.005
@@ -111,7 +129,9 @@ class Situation:
     """A host and its slots as a rule-based policy reads them before it decides."""
 
     signals: HostSignals
+    """The host."""
     slots: tuple[SlotSnapshot, ...]
+    """Its slots, in order."""
     legal: Mapping[str, LegalOperations]
     """By slot name: exactly what can be executed now."""
     cards: Mapping[str, tuple[BlueprintCard, ...]]

@@ -45,6 +45,7 @@ class Style(StrEnum):
 
     @property
     def composition(self) -> Composition:
+        """How the seed's output meets the host's."""
         return _STYLE_PARTS[self][0]
 
     @property
@@ -54,6 +55,7 @@ class Style(StrEnum):
 
     @property
     def first_curve(self) -> Curve:
+        """The shape of the seed's first ramp."""
         return _STYLE_PARTS[self][1]
 
 

@@ -92,27 +92,41 @@ class SlotSnapshot:
     """A slot as other parts read it. What has not been measured is None."""
 
     name: str
+    """The submodule's name."""
     layout: Layout
+    """Of the activations that pass."""
     channels: int
+    """Their width."""
     stage: Stage
+    """Of the seed; DORMANT or EMBARGOED without one."""
     fading: bool
+    """Whether a pruned seed is fading out."""
     alpha: float
+    """The seed's strength now; 0 without a seed."""
     alpha_target: float | None
+    """Where its ramp ends; None without a seed."""
     epochs_to_target: int
+    """Epochs left of the ramp."""
     age: int
     """Epochs since germination; 0 without a seed."""
     epochs_in_stage: int
+    """Epochs trained since the stage began."""
     blueprint: str | None
+    """The seed's kind; None without a seed."""
     style: Style | None
+    """How the seed composes; None without a seed."""
     parameters: int
     """Parameters the seed and its gate have added; 0 without a seed."""
     contribution: float | None
     """Validation accuracy with the seed minus without it."""
     gradients_finite: bool | None
+    """Whether the seed's gradients were finite in the last epoch."""
     probe: float | None = None
     """Validation accuracy with a TRAINING seed switched on at its target, minus without it."""
     gradient_norm: float | None = None
+    """Norm of the seed's gradients in the last epoch."""
     gradient_health: float | None = None
+    """Share of its gradient tensors that are finite and neither vanish nor explode, 0..1."""
 
 
 # The growing model as the parts that decide and run may know it.
