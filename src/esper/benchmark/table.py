@@ -1,6 +1,6 @@
-"""The verdict in words, computed: paired treatment-minus-control intervals on the test split, and nothing else."""
+"""From rows alone to a table: each arm's scores, paired comparisons, the headroom, and the verdict in words."""
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +11,6 @@ from esper.benchmark.arms import BLIND, MATCHED, RULES, SBS, VBS, WAIT
 from esper.benchmark.rows import BenchRow, RowsError
 from esper.statistics import (
     Estimate,
-    Floats,
     Resamples,
     Scores,
     detectable_difference,
@@ -25,9 +24,8 @@ from esper.statistics import (
     within_deviation,
 )
 
-# Rows as arrays: what every arm scored on the same hosts.
-
-
+LEVEL = 0.05
+Finding = Literal["better", "worse", "no difference"]
 Value = Callable[[BenchRow], float | None]
 
 
@@ -44,19 +42,9 @@ class ScoreTable:
     left_out: tuple[str, ...]
     """Instances that not every arm has played with every seed."""
 
-    @property
-    def hosts(self) -> int:
-        return len(self.instances) * len(self.seeds)
-
     def values(self, arm: str, value: Value) -> Scores:
-        """(member, instance, seed) of something else than the score."""
+        """(member, instance, seed) of a number in the rows other than the score."""
         return _array(self.rows[arm], self.instances, self.seeds, value)
-
-    def on(self, instances: Sequence[str]) -> "ScoreTable":
-        """The same for some of the instances."""
-        chosen = set(instances)
-        rows = [row for rows in self.rows.values() for row in rows if row.instance in chosen]
-        return score_table(rows)
 
 
 def score_table(rows: Iterable[BenchRow]) -> ScoreTable:
@@ -65,20 +53,17 @@ def score_table(rows: Iterable[BenchRow]) -> ScoreTable:
     if not rows:
         raise RowsError("there are no rows to make a table of")
     seeds = tuple(sorted({row.seed for row in rows}))
-    members: dict[str, set[int]] = defaultdict(set)
-    for row in rows:
-        members[row.arm].add(row.member)
-    wanted = len(seeds) * sum(map(len, members.values()))
-    counts: dict[str, int] = defaultdict(int)
-    for row in rows:
-        counts[row.instance] += 1
+    wanted = len(seeds) * len({(row.arm, row.member) for row in rows})
+    counts = Counter(row.instance for row in rows)
     instances = tuple(instance for instance, count in counts.items() if count == wanted)
     if not instances:
         raise RowsError(
             f"no instance was played by every arm with every seed yet: {len(rows)} rows, {wanted} make one"
         )
-    whole = set(instances)
-    by_arm = {arm: [row for row in rows if row.arm == arm and row.instance in whole] for arm in members}
+    whole, by_arm = set(instances), dict[str, list[BenchRow]]()
+    for row in rows:
+        if row.instance in whole:
+            by_arm.setdefault(row.arm, []).append(row)
     return ScoreTable(
         instances=instances,
         seeds=seeds,
@@ -99,16 +84,9 @@ def _array(rows: Sequence[BenchRow], instances: Sequence[str], seeds: Sequence[i
     return array
 
 
-# From rows alone to a table: what each arm scored, paired differences, the headroom gate, the share of it won.
-
-
-LEVEL = 0.05
-Finding = Literal["better", "worse", "no difference"]
-
-
 @dataclass(frozen=True, slots=True)
 class ArmSummary:
-    """One line of the table. Scores are test accuracy minus rent; the rest are means."""
+    """One line of the table. Scores are test accuracy minus rent; the rest are means over episodes."""
 
     arm: str
     members: int
@@ -122,7 +100,7 @@ class ArmSummary:
     training_flops: float | None
     wall_seconds: float
     operations: float
-    """Decisions an episode other than to wait."""
+    """Decisions in an episode other than to wait."""
     condemned: int
     """Episodes that the governor ended."""
 
@@ -146,6 +124,7 @@ class Comparison:
 
     @property
     def finding(self) -> Finding:
+        """A difference counts if its interval excludes 0 and its adjusted p value is below 0.05."""
         if self.difference.sign == 0 or self.p_holm >= LEVEL:
             return "no difference"
         return "better" if self.difference.sign > 0 else "worse"
@@ -158,10 +137,11 @@ class Headroom:
     sbs_over_wait: Estimate
     vbs_over_wait: Estimate
     gap: Estimate
-    """VBS - SBS"""
+    """VBS minus SBS."""
 
     @property
     def open(self) -> bool:
+        """Whether the gap is above 0 beyond noise."""
         return self.gap.sign > 0
 
 
@@ -171,16 +151,20 @@ class TreatmentNotes:
 
     treatment: str
     share: Estimate | None
-    """Of the gap between SBS and VBS; None without a gap to speak of."""
+    """Share of the gap between SBS and VBS that it closes; None if the gap is within noise."""
     where_growth_hurts: Estimate | None
-    """Over waiting, on the instances where the best schedule is to wait; None where there are none."""
+    """Difference to waiting on the instances where the best schedule is to wait; None if there are none."""
     hurt_instances: int
+    """How many those are."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchTable:
+    """Everything that a benchmark says of one set of instances."""
+
     suite: str
     subset: str
+    """What the instances are of the suite's: `all`, or one of `esper.benchmark.suites.subsets`."""
     instances: tuple[str, ...]
     seeds: int
     arms: tuple[ArmSummary, ...]
@@ -188,7 +172,7 @@ class BenchTable:
     comparisons: tuple[Comparison, ...]
     notes: tuple[TreatmentNotes, ...]
     left_out: tuple[str, ...]
-    """Instances that are not in it because not every arm has played them."""
+    """Instances that are not in it because some arm has not played them."""
 
 
 def bench_table(
@@ -199,16 +183,19 @@ def bench_table(
     subset: str = "all",
     order: Sequence[str] = (),
 ) -> BenchTable:
-    """Of these rows, and of nothing else; `instances` restricts it to some, `order` says which arms come first."""
-    rows = list(rows)
-    table = score_table(
-        rows if instances is None else [row for row in rows if row.instance in set(instances)]
-    )
+    """The table of these rows.
+
+    treatments  the arms that are compared with every other
+    instances   only these; None is all
+    order       arms that come first
+    """
+    chosen = None if instances is None else set(instances)
+    table = score_table(row for row in rows if chosen is None or row.instance in chosen)
     resamples = Resamples(len(table.instances), len(table.seeds))
     known = [treatment for treatment in treatments if treatment in table.arms]
     headroom = _headroom(table, resamples)
     return BenchTable(
-        suite=rows[0].suite,
+        suite=table.rows[WAIT][0].suite,
         subset=subset,
         instances=table.instances,
         seeds=len(table.seeds),
@@ -231,28 +218,22 @@ def _summary(table: ScoreTable, arm: str, resamples: Resamples) -> ArmSummary:
         arm=arm,
         members=len(scores),
         episodes=len(rows),
-        score=resamples.estimate(_middle, scores),
+        score=resamples.estimate(
+            lambda drawn: interquartile_mean(drawn.reshape(*drawn.shape[:-3], -1)), scores
+        ),
         over_wait=resamples.estimate_of_means(paired_difference, scores, table.arms[WAIT]),
         test_accuracy=_mean(table, arm, lambda row: row.test_accuracy),
         parameters=_mean(table, arm, lambda row: row.parameters),
         training_flops=_mean(table, arm, lambda row: row.training_flops),
         wall_seconds=float(np.mean([row.wall_seconds for row in rows])),
-        operations=float(np.mean([_operations(row) for row in rows])),
+        operations=float(np.mean([len(row.decisions.split(";")) if row.decisions else 0 for row in rows])),
         condemned=sum(row.rolled_back is not None for row in rows),
     )
-
-
-def _middle(scores: Floats) -> Floats:
-    return interquartile_mean(scores.reshape(*scores.shape[:-3], -1))
 
 
 def _mean(table: ScoreTable, arm: str, value: Value) -> float | None:
     values = table.values(arm, value)
     return None if np.isnan(values).all() else float(np.nanmean(values))
-
-
-def _operations(row: BenchRow) -> int:
-    return row.decisions.count(";") + 1 if row.decisions else 0
 
 
 def _comparisons(
@@ -273,6 +254,10 @@ def _comparisons(
     compared = []
     for pair, p_value, adjusted in zip(pairs, p_values, holm(p_values), strict=True):
         treatment, control = (table.arms[name] for name in pair)
+        detectable = None
+        if len(table.seeds) > 1:
+            deviation = within_deviation(treatment.mean(axis=0) - control.mean(axis=0))
+            detectable = detectable_difference(deviation, len(table.instances) * len(table.seeds))
         compared.append(
             Comparison(
                 treatment=pair[0],
@@ -282,17 +267,10 @@ def _comparisons(
                 improvement=resamples.estimate_of_means(lambda mean: mean, wins(treatment, control)),
                 p_value=p_value,
                 p_holm=adjusted,
-                detectable=_detectable(treatment.mean(axis=0) - control.mean(axis=0)),
+                detectable=detectable,
             )
         )
     return tuple(compared)
-
-
-def _detectable(difference: Floats) -> float | None:
-    """difference (instance, seed)"""
-    if difference.shape[1] < 2:
-        return None
-    return detectable_difference(within_deviation(difference), difference.size)
 
 
 def _headroom(table: ScoreTable, resamples: Resamples) -> Headroom | None:
@@ -325,15 +303,18 @@ def _notes(
     return TreatmentNotes(treatment, share, harm, len(hurt))
 
 
+# In words
+
+
 def gate(table: BenchTable) -> str:
-    """What the suite can show at all; said before anything else."""
+    """A sentence on what the table can show at all; it comes before anything else."""
     if table.headroom is None:
         return "Headroom: not measured; the arms sbs and vbs are not both in this table."
     gap = _points(table.headroom.gap)
-    told = f"Headroom: the best schedule of each instance scores {gap} over the single best one"
+    text = f"Headroom: the best schedule of each instance scores {gap} over the single best one"
     if table.headroom.open:
-        return f"{told}, so there is something to decide."
-    return f"{told}, within noise: this table cannot show that deciding by instance pays."
+        return f"{text}, so there is something to decide."
+    return f"{text}, within noise: this table cannot show that deciding by instance pays."
 
 
 def verdict(table: BenchTable) -> list[str]:
@@ -359,14 +340,13 @@ def _of_treatment(table: BenchTable, notes: TreatmentNotes) -> Iterable[str]:
         "schedules": (SBS, VBS),
         "rules": RULES,
         "equal-size controls": (*MATCHED, BLIND),
-        "other treatments": tuple(
-            control for control in compared if control not in (WAIT, SBS, VBS, BLIND, *RULES, *MATCHED)
-        ),
     }
+    grouped = {WAIT, *(control for controls in groups.values() for control in controls)}
+    groups["other treatments"] = tuple(control for control in compared if control not in grouped)
     for title, controls in groups.items():
-        told = [_against(compared[control]) for control in controls if control in compared]
-        if told:
-            yield f"Against {title} it is {'; '.join(told)}."
+        found = [_against(compared[control]) for control in controls if control in compared]
+        if found:
+            yield f"Against {title} it is {'; '.join(found)}."
     if notes.where_growth_hurts is not None:
         kept = notes.where_growth_hurts
         word = {1: "better than", 0: "no different from", -1: "worse than"}[kept.sign]
