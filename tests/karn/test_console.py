@@ -25,7 +25,7 @@ def test_a_round_with_all_it_knows() -> None:
     view.take(ROUND)
     told = text_of(view)
     for part in (
-        "0.828, wait-only 0.750",
+        "0.828, baseline 0.750",
         "+0.0625   return +0.0938",
         "explained variance 0.62",  # banker's rounding of 0.625
         "KL 0.0078",
@@ -50,10 +50,10 @@ def test_what_is_unknown_is_a_dash() -> None:
         )
     )
     told = text_of(view)
-    assert "-, wait-only -" in told
-    assert "explained variance -" in told
-    assert any(line.split() == ["entropy", "-"] for line in told.splitlines())
-    assert any(line.split() == ["operations", "-"] for line in told.splitlines())
+    assert "—, baseline —" in told
+    assert "explained variance —" in told
+    assert any(line.split() == ["entropy", "—"] for line in told.splitlines())
+    assert any(line.split() == ["operations", "—"] for line in told.splitlines())
 
 
 def test_the_last_anomalies_with_advice() -> None:
@@ -95,5 +95,5 @@ def test_the_live_console_draws_bar_and_picture_and_lets_go() -> None:
     assert isinstance(console.file, io.StringIO)
     told = console.file.getvalue()
     assert "12/20" in told
-    assert "wait-only 0.750" in told
+    assert "baseline 0.750" in told
     assert told.rstrip().endswith("\x1b[?25h")  # the cursor is back

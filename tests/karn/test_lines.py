@@ -17,7 +17,7 @@ from run_examples import example
 def test_a_round_leaves_out_what_is_unknown() -> None:
     event = example(RoundFinished)
     assert round_line(event) == (
-        "round    4      2,560 steps  return +0.0938  gain +0.0625  accuracy 0.828  wait-only 0.750  "
+        "round    4      2,560 steps  return +0.0938  gain +0.0625  accuracy 0.828  baseline 0.750  "
         "KL 0.0078  env-epochs/s 19.7"
     )
     unknown = replace(

@@ -8,8 +8,9 @@ from pydantic import TypeAdapter
 
 from esper.grower.measuring import EpochMetrics
 from esper.kasmina import GrowingModel
-from esper.kasmina.drawing import STAGE_COLOURS, draw_text
+from esper.kasmina.drawing import draw_text
 from esper.leyline import ActionSpec, LifecycleOp, Situation, Stage
+from esper.leyline.colours import STAGE_COLOURS
 from esper.leyline.utility import rent_due
 
 if TYPE_CHECKING:

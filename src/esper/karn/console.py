@@ -1,8 +1,8 @@
-"""A run at a terminal, live: how far it is, what it has learned, and what looks wrong."""
+"""A run in progress, in the process that trains: line by line for logs and pipes, or as a live picture."""
 
 from collections import deque
 from dataclasses import dataclass, field
-from types import TracebackType
+from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -10,67 +10,50 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from esper.karn.texts import UNKNOWN, number, signed
 from esper.leyline import AnomalyRaised, EvaluationFinished, RoundFinished, RunStarted
 from esper.simic.reports import News, Preparing
 
-# A run told line by line: for logs, pipes, and whatever else is no terminal.
-
-
+ANOMALIES_SHOWN = 3
 _PARTS = 10
-"""Of a preparation, at the ends of which a line is said."""
+"""Parts of a preparation, after each of which a line is printed."""
 
 
 def line_of(news: News) -> str | None:
-    """What is worth a line, in one line; None of what is not."""
+    """The news in one line; None if it is not worth one."""
     if isinstance(news, RunStarted):
         return None if news.resumed_from is None else f"going on after round {news.resumed_from}"
     if isinstance(news, Preparing):
-        return _preparing(news)
+        if news.done == 0:
+            return _preparation(news)
+        finished, before = (done * _PARTS // news.total for done in (news.done, news.done - 1))
+        return f"  {news.done} of {news.total}" if finished > before else None
     if isinstance(news, RoundFinished):
         return round_line(news)
     if isinstance(news, AnomalyRaised):
         return f"  {news.name}: {news.detail}. {news.advice}"
     if isinstance(news, EvaluationFinished):
-        told = "unknown" if news.mean_gain is None else signed(news.mean_gain)
-        return f"  judged on {news.episodes} hosts it does not train on: gain {told}"
+        gain = "unknown" if news.mean_gain is None else signed(news.mean_gain, 4)
+        return f"  judged on {news.episodes} hosts it does not train on: gain {gain}"
     return None
 
 
 def round_line(news: RoundFinished) -> str:
     """A round in one line; what is unknown is left out."""
     parts = {
-        "return": signed(news.mean_return),
-        "gain": signed(news.mean_gain),
+        "return": signed(news.mean_return, 4),
+        "gain": signed(news.mean_gain, 4),
         "accuracy": number(news.mean_accuracy, 3),
-        "wait-only": number(news.mean_control_accuracy, 3),
+        "baseline": number(news.mean_control_accuracy, 3),
         "KL": number(news.approx_kl, 4),
         "env-epochs/s": number(news.env_epochs_per_second, 1),
     }
-    told = "  ".join(f"{name} {value}" for name, value in parts.items() if value is not None)
-    return f"round {news.round:4}  {news.env_steps:9,} steps  {told}".rstrip()
+    known = "  ".join(f"{name} {value}" for name, value in parts.items() if value != UNKNOWN)
+    return f"round {news.round:4}  {news.env_steps:9,} steps  {known}".rstrip()
 
 
-def what_is_prepared(news: Preparing) -> str:
+def _preparation(news: Preparing) -> str:
     return f"{news.total} hosts are trained first with nothing grown: what gain is measured against"
-
-
-def _preparing(news: Preparing) -> str | None:
-    if news.done == 0:
-        return what_is_prepared(news)
-    share = news.done * _PARTS // news.total
-    return f"  {news.done} of {news.total}" if share > (news.done - 1) * _PARTS // news.total else None
-
-
-def signed(value: float | None) -> str | None:
-    return None if value is None else f"{value:+.4f}"
-
-
-def number(value: float | None, digits: int) -> str | None:
-    return None if value is None else f"{value:.{digits}f}"
-
-
-ANOMALIES_SHOWN = 3
-UNKNOWN = "-"
 
 
 @dataclass(slots=True)
@@ -78,14 +61,18 @@ class RunView:
     """What is known of a run so far."""
 
     preparing: Preparing | None = None
-    """While the first round waits for control curves."""
+    """Set while baselines are trained before the first round."""
     round: RoundFinished | None = None
+    """The last round."""
     judged: EvaluationFinished | None = None
+    """The last evaluation."""
     best_gain: float | None = None
-    """Of the evaluations."""
+    """The best mean gain of all evaluations."""
     anomalies: deque[AnomalyRaised] = field(default_factory=lambda: deque(maxlen=ANOMALIES_SHOWN))
+    """The last anomalies."""
 
     def take(self, news: News) -> None:
+        """Bring the view up to date."""
         if isinstance(news, Preparing):
             self.preparing = news
         elif isinstance(news, RoundFinished):
@@ -101,54 +88,46 @@ class RunView:
 def render(view: RunView) -> RenderableType:
     """Everything but the progress bar."""
     if view.preparing is not None:
-        return Text(what_is_prepared(view.preparing))
+        return Text(_preparation(view.preparing))
     if view.round is None:
         return Text("the first round is being collected")
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
-    for name, told in _rows(view, view.round):
-        grid.add_row(name, Text(told))
+    for name, text in _rows(view, view.round).items():
+        grid.add_row(name, Text(text))
     for anomaly in view.anomalies:
-        told = f"round {anomaly.round}: {anomaly.detail}. {anomaly.advice}"
-        grid.add_row(Text(anomaly.name, style="yellow"), Text(told))
+        text = f"round {anomaly.round}: {anomaly.detail}. {anomaly.advice}"
+        grid.add_row(Text(anomaly.name, style="yellow"), Text(text))
     return grid
 
 
-def _rows(view: RunView, news: RoundFinished) -> list[tuple[str, str]]:
+def _rows(view: RunView, news: RoundFinished) -> dict[str, str]:
     executed = sum(news.operations.values())
     mix = (f"{name} {count / executed:.0%}" for name, count in news.operations.items() if count)
     entropies = (f"{head} {value:.2f}" for head, value in news.entropy_by_head.items() if value is not None)
-    accuracy, control = number(news.mean_accuracy, 3), number(news.mean_control_accuracy, 3)
-    rows = [
-        ("accuracy", f"{accuracy or UNKNOWN}, wait-only {control or UNKNOWN}"),
-        ("gain", f"{signed(news.mean_gain) or UNKNOWN}   return {signed(news.mean_return) or UNKNOWN}"),
-        (
-            "learner",
-            f"explained variance {number(news.explained_variance, 2) or UNKNOWN}   "
-            f"KL {number(news.approx_kl, 4) or UNKNOWN}",
-        ),
-        ("entropy", "  ".join(entropies) or UNKNOWN),
-        ("operations", "  ".join(mix) or UNKNOWN),
-        (
-            "speed",
-            f"{number(news.env_epochs_per_second, 1) or UNKNOWN} env-epochs/s   {news.env_steps:,} steps",
-        ),
-    ]
+    accuracy, baseline = number(news.mean_accuracy, 3), number(news.mean_control_accuracy, 3)
+    variance, kl = number(news.explained_variance, 2), number(news.approx_kl, 4)
+    speed = number(news.env_epochs_per_second, 1)
+    rows = {
+        "accuracy": f"{accuracy}, baseline {baseline}",
+        "gain": f"{signed(news.mean_gain, 4)}   return {signed(news.mean_return, 4)}",
+        "learner": f"explained variance {variance}   KL {kl}",
+        "entropy": "  ".join(entropies) or UNKNOWN,
+        "operations": "  ".join(mix) or UNKNOWN,
+        "speed": f"{speed} env-epochs/s   {news.env_steps:,} steps",
+    }
     if view.judged is not None:
-        told = signed(view.judged.mean_gain) or UNKNOWN
-        best = signed(view.best_gain) or UNKNOWN
-        rows.append(
-            ("judged", f"gain {told} on hosts it does not train on (round {view.judged.round}), best {best}")
-        )
+        gain, best = signed(view.judged.mean_gain, 4), signed(view.best_gain, 4)
+        rows["judged"] = f"gain {gain} on hosts it does not train on (round {view.judged.round}), best {best}"
     return rows
 
 
 class LiveConsole:
-    """Follows a run; use it as a context, and hand it `show` as the run's progress.
+    """A live picture of a run. Use it as a context manager, and pass its `show` as the run's `progress`.
 
-    rounds   how many the run will have
-    console  where to draw; by default stdout
+    rounds   rounds the run will have
+    console  where to draw; stdout by default
     """
 
     def __init__(self, rounds: int, console: Console | None = None) -> None:
@@ -161,11 +140,12 @@ class LiveConsole:
         self._live = Live(self._picture(), console=console, refresh_per_second=4)
 
     def show(self, news: News) -> None:
+        """Draw the run with this news."""
         first = self.view.round is None
         self.view.take(news)
         if isinstance(news, Preparing):
-            self._bar.update(self._task, description="controls", completed=news.done, total=news.total)
-        elif isinstance(news, RoundFinished) and first:  # the time before it says nothing about those to come
+            self._bar.update(self._task, description="baselines", completed=news.done, total=news.total)
+        elif isinstance(news, RoundFinished) and first:  # the time before it says nothing about later rounds
             self._bar.reset(self._task, description="round", completed=news.round, total=self._rounds)
         elif isinstance(news, RoundFinished):
             self._bar.update(self._task, completed=news.round)
@@ -174,11 +154,9 @@ class LiveConsole:
     def _picture(self) -> RenderableType:
         return Group(self._bar, render(self.view))
 
-    def __enter__(self) -> "LiveConsole":
-        self._live.__enter__()
+    def __enter__(self) -> Self:
+        self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()

@@ -1,4 +1,4 @@
-"""Colours that colour-blind readers tell apart (Okabe and Ito), on light and on dark ground.
+"""The colours of pages, figures and drawings, on light and on dark ground.
 
 No meaning is carried by colour alone: there is always a word, a dash or a mark beside it.
 """
@@ -8,12 +8,24 @@ from dataclasses import dataclass
 from typing import Literal
 
 from esper.leyline import HEAD_NAMES
+from esper.leyline.colours import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    STAGE_COLOURS,
+    VERMILION,
+    YELLOW,
+)
 
 ThemeName = Literal["light", "dark"]
 
-BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-YELLOW, BLUE, VERMILION, PURPLE, GREY = "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#8C8C8C"
-
+GOOD, BAD = "#00664C", "#B3261E"
+"""Dark enough for text on white."""
+SERIES = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
+"""Runs or arms, in the order in which they are drawn on light ground."""
 OPERATIONS: Mapping[str, str] = {
     "WAIT": GREY,
     "GERMINATE": GREEN,
@@ -30,14 +42,7 @@ MARKERS: Mapping[str, str] = {
     "ADVANCE": "triangle-right",
 }
 """Operation -> its symbol in plotly's figures."""
-STAGES: Mapping[str, str] = {
-    "DORMANT": GREY,
-    "TRAINING": ORANGE,
-    "BLENDING": SKY,
-    "HOLDING": GREEN,
-    "FOSSILIZED": BLUE,
-    "EMBARGOED": VERMILION,
-}
+STAGES: Mapping[str, str] = {stage.name: colour for stage, colour in STAGE_COLOURS.items()}
 HEADS: Mapping[str, str] = dict(
     zip(HEAD_NAMES, (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, YELLOW, GREY), strict=True)
 )
@@ -46,35 +51,28 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 @dataclass(frozen=True, slots=True)
 class Theme:
+    """The colours of a page."""
+
     name: ThemeName
     page: str
-    """Behind everything."""
+    """Background of everything."""
     card: str
-    """Behind a figure."""
+    """Background of a figure."""
     text: str
     faint: str
-    """Of what is said in passing; still readable (4.5 to 1)."""
+    """Secondary text; still readable (contrast 4.5 to 1)."""
     grid: str
     idle: str
-    """Of slots where nothing grows."""
+    """Slots in which nothing grows."""
     runs: tuple[str, ...]
-    """Of the run that is looked at, then of those beside it."""
+    """The run that is looked at, then those beside it."""
 
     def stage(self, name: str | None) -> str:
-        """Of a slot; an unknown stage looks like nothing."""
+        """Colour of a slot; an unknown stage has the colour of the grid."""
         return self.idle if name == "DORMANT" else STAGES.get(name or "", self.grid)
 
 
-LIGHT = Theme(
-    "light",
-    "#F4F5F7",
-    "#FFFFFF",
-    "#1B1F24",
-    "#5B6470",
-    "#E3E6EA",
-    "#D3D7DC",
-    (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY),
-)
+LIGHT = Theme("light", "#F4F5F7", "#FFFFFF", "#1B1F24", "#5B6470", "#E3E6EA", "#D3D7DC", SERIES)
 DARK = Theme(
     "dark",
     "#14171B",
@@ -89,5 +87,6 @@ THEMES: Mapping[ThemeName, Theme] = {"light": LIGHT, "dark": DARK}
 
 
 def see_through(colour: str, opacity: float) -> str:
+    """A colour as CSS with an opacity, 0..1."""
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity})"

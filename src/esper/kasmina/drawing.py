@@ -9,20 +9,11 @@ from torch import nn
 
 from esper.kasmina.model import GrowingModel
 from esper.leyline import SlotSnapshot, Stage
+from esper.leyline.colours import BLUE, STAGE_COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-STAGE_COLOURS = {
-    Stage.DORMANT: "#6c757d",
-    Stage.TRAINING: "#b35900",
-    Stage.BLENDING: "#0072b2",
-    Stage.HOLDING: "#00664c",
-    Stage.FOSSILIZED: "#1a1a1a",
-    Stage.EMBARGOED: "#a34f7f",
-}
-"""Dark enough for white text, and told apart by colour-blind readers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +116,9 @@ def _draw_slot(axes: "Axes", y: float, slot: SlotSnapshot) -> None:
         axes.text(3.6, y, slot.stage.name.lower(), va="center", color=STAGE_COLOURS[slot.stage], size=8)
         return
     fading = " (fading)" if slot.fading else ""
-    _box(
-        axes, 3.5, y, 2.4, STAGE_COLOURS[slot.stage], "white", f"{slot.blueprint}\n{slot.stage.name}{fading}"
-    )
-    for width, colour in ((1.0, "#dddddd"), (slot.alpha, "#0072b2")):
+    ink = "white" if slot.stage is Stage.FOSSILIZED else "black"
+    _box(axes, 3.5, y, 2.4, STAGE_COLOURS[slot.stage], ink, f"{slot.blueprint}\n{slot.stage.name}{fading}")
+    for width, colour in ((1.0, "#dddddd"), (slot.alpha, BLUE)):
         axes.barh(y + 0.14, 1.2 * width, left=6.1, height=0.16, color=colour)
     axes.text(7.4, y + 0.14, f"alpha {slot.alpha:.2g}", va="center", size=8)
     known = "contribution unknown" if slot.contribution is None else f"contribution {slot.contribution:+.3f}"

@@ -1,4 +1,4 @@
-"""The pictures of a report, one function each."""
+"""The figures of a report, one function each, and the numbers behind them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,17 +10,32 @@ from plotly.subplots import make_subplots
 from esper.benchmark import BenchRow, BenchTable
 from esper.benchmark.arms import WAIT
 from esper.benchmark.table import ScoreTable
+from esper.karn.palette import BAD, GOOD, LIGHT, MARKERS, OPERATIONS, SERIES, see_through
 from esper.leyline import LifecycleOp
-from esper.statistics import Floats, Resamples, paired_difference, performance_profile
+from esper.leyline.colours import GREY
+from esper.statistics import Estimate, Floats, Resamples, paired_difference, performance_profile
 from esper.tamiyo.rules import Schedule
 from esper.tolaria.tasks import Instance
 
-# What the pictures show, as plain arrays: made from rows, and tested without drawing anything.
+LAYOUT = {
+    "template": "plotly_white",
+    "font": {"family": "system-ui, sans-serif", "size": 13, "color": LIGHT.text},
+    "margin": {"l": 10, "r": 20, "t": 60, "b": 10},
+    "hoverlabel": {"align": "left"},
+    "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+}
+_INTERVAL_HOVER = (
+    "<b>%{y}</b><br>%{x:+.2f} [%{customdata[0]:+.2f}, %{customdata[1]:+.2f}] points<extra></extra>"
+)
+_THIN = {"color": GREY, "width": 1}
+_DOTTED = {"color": GREY, "dash": "dot"}
+
+# The numbers, made from rows.
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A curve with its 95 % interval, epoch by epoch."""
+    """A curve with its 95 % interval, each (epoch,)."""
 
     middle: Floats
     low: Floats
@@ -29,7 +44,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Dependence:
-    """One seed: how far the host depends on it at the end, and what it gained."""
+    """One seed: how much the host depends on it at the end, and what the episode gained, both in accuracy 0..1."""
 
     arm: str
     instance: str
@@ -50,7 +65,7 @@ class Mark:
 
 
 def accuracy_curve(table: ScoreTable, arm: str) -> Floats:
-    """(member, instance, seed, epoch) of validation; an episode that ended early keeps its last value."""
+    """Validation accuracy (member, instance, seed, epoch); an episode that ended early keeps its last value."""
     rows = table.rows[arm]
     epochs = max(len(row.validation_accuracies) for row in rows)
     curves = [
@@ -61,7 +76,7 @@ def accuracy_curve(table: ScoreTable, arm: str) -> Floats:
 
 
 def gain_band(table: ScoreTable, arm: str, *, draws: int = 400) -> Band:
-    """Over waiting, on the same hosts."""
+    """Validation accuracy over waiting on the same hosts."""
     ours, waited = accuracy_curve(table, arm), accuracy_curve(table, WAIT)
     resamples = Resamples(len(table.instances), len(table.seeds), draws=draws)
     estimates = [
@@ -73,7 +88,7 @@ def gain_band(table: ScoreTable, arm: str, *, draws: int = 400) -> Band:
 
 
 def dependence(table: ScoreTable) -> list[Dependence]:
-    """Of every episode that ended with exactly one seed: before settling, on validation, paired with waiting."""
+    """Every episode that ended with exactly one seed: validation before settling, paired with waiting."""
     waited = {(row.instance, row.seed): _last(row) for row in table.rows[WAIT]}
     found = []
     for arm, rows in table.rows.items():
@@ -87,7 +102,7 @@ def dependence(table: ScoreTable) -> list[Dependence]:
 
 
 def correlation(points: Sequence[Dependence]) -> float | None:
-    """None of too few, or where either does not vary."""
+    """Correlation of leave-one-out and true gain; None with fewer than 3 points, or if either does not vary."""
     if len(points) < 3:
         return None
     x, y = np.array([(each.leave_one_out, each.true_gain) for each in points]).T
@@ -95,7 +110,7 @@ def correlation(points: Sequence[Dependence]) -> float | None:
 
 
 def decisions(rows: Sequence[BenchRow]) -> list[Mark]:
-    """Everything but waiting."""
+    """Every decision but to wait."""
     return [
         Mark(row.instance, row.seed, clause.epoch, clause.action.op, str(clause))
         for row in rows
@@ -104,7 +119,7 @@ def decisions(rows: Sequence[BenchRow]) -> list[Mark]:
 
 
 def typical_episode(table: ScoreTable, arm: str) -> BenchRow | None:
-    """Of the episodes that kept something, the one with the median gain: a picture, not a boast."""
+    """Of the episodes that kept something, the one with the median gain; None if none did."""
     waited = {(row.instance, row.seed): row.score or 0.0 for row in table.rows[WAIT]}
     grown = [row for row in table.rows[arm] if row.kept and row.score is not None]
     ordered = sorted(grown, key=lambda row: (row.score or 0.0) - waited[row.instance, row.seed])
@@ -112,7 +127,7 @@ def typical_episode(table: ScoreTable, arm: str) -> BenchRow | None:
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Of (cost, worth): those that nothing cheaper or as cheap is better than, by cost."""
+    """Indices of the (cost, worth) that nothing as cheap beats, by cost."""
     order = sorted(range(len(points)), key=lambda place: (points[place][0], -points[place][1]))
     front: list[int] = []
     for place in order:
@@ -122,7 +137,7 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def slots_seen(rows: Sequence[BenchRow]) -> list[str]:
-    """Slots that anybody has used."""
+    """Slots that any row used."""
     named = {seed.slot for row in rows for seed in row.seeds}
     named |= {str(clause.action.slot) for row in rows for clause in Schedule.parse(row.decisions).clauses}
     return sorted(named)
@@ -137,7 +152,7 @@ def _last(row: BenchRow) -> float | None:
     return None if row.rolled_back is not None else row.validation_accuracies[-1]
 
 
-# Names for people: arms, instances and numbers.
+# Arms, instances and numbers in words
 
 
 ARMS = {
@@ -160,6 +175,7 @@ LEARNED = "a trained controller, greedy"
 
 
 def about_arm(arm: str) -> str:
+    """What an arm does."""
     return ARMS.get(arm, LEARNED)
 
 
@@ -184,61 +200,43 @@ def short_instance(case: str) -> str:
 
 
 def big(value: float) -> str:
-    """1,426; 2.1 G"""
+    """A large number with its unit: 1,426 or 2.10 G."""
     for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
         if value >= limit:
             return f"{value / limit:.2f} {unit}"
     return f"{value:,.0f}"
 
 
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#8c564b")
-GREY, INK, GOOD, BAD = "#8a8f98", "#20242a", "#00664c", "#b3261e"
-OPERATIONS = {
-    LifecycleOp.GERMINATE: ("#b35900", "circle"),
-    LifecycleOp.ADVANCE: ("#0072b2", "triangle-right"),
-    LifecycleOp.FOSSILIZE: ("#1a1a1a", "square"),
-    LifecycleOp.PRUNE: ("#a34f7f", "x"),
-    LifecycleOp.SET_ALPHA_TARGET: ("#009e73", "diamond"),
-}
-LAYOUT = {
-    "template": "plotly_white",
-    "font": {"family": "system-ui, sans-serif", "size": 13, "color": INK},
-    "margin": {"l": 10, "r": 20, "t": 60, "b": 10},
-    "hoverlabel": {"align": "left"},
-    "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-}
-_INTERVAL_HOVER = (
-    "<b>%{y}</b><br>%{x:+.2f} [%{customdata[0]:+.2f}, %{customdata[1]:+.2f}] points<extra></extra>"
-)
+# The figures
 
 
 def over_waiting(table: BenchTable) -> go.Figure:
-    """Every arm over waiting, with its interval."""
+    """Every arm over waiting, with its interval; treatments have another colour."""
     arms = [arm for arm in table.arms if arm.arm != WAIT][::-1]
-    points = [(100 * a.over_wait.value, 100 * a.over_wait.low, 100 * a.over_wait.high) for a in arms]
-    treated = {note.treatment for note in table.notes}
-    colours = [PALETTE[1] if arm.arm in treated else PALETTE[0] for arm in arms]
-    return _intervals([arm.arm for arm in arms], points, colours, "points of test utility over waiting")
+    colours = _treated_colours(table, [arm.arm for arm in arms])
+    title = "points of test utility over waiting"
+    return _intervals([arm.arm for arm in arms], [arm.over_wait for arm in arms], colours, title)
 
 
 def treatment_over(table: BenchTable, treatment: str) -> go.Figure:
-    """Treatment minus each control; coloured by what was found."""
+    """Treatment minus each control, coloured by the finding."""
     compared = [each for each in table.comparisons if each.treatment == treatment][::-1]
-    points = [(100 * c.difference.value, 100 * c.difference.low, 100 * c.difference.high) for c in compared]
     colours = [{"better": GOOD, "worse": BAD, "no difference": GREY}[each.finding] for each in compared]
     title = f"points of test utility, {treatment} minus control"
-    return _intervals([each.control for each in compared], points, colours, title)
+    return _intervals(
+        [each.control for each in compared], [each.difference for each in compared], colours, title
+    )
 
 
 def _intervals(
-    names: Sequence[str], points: Sequence[tuple[float, float, float]], colours: Sequence[str], title: str
+    names: Sequence[str], estimates: Sequence[Estimate], colours: Sequence[str], title: str
 ) -> go.Figure:
-    values, lows, highs = (list(column) for column in zip(*points, strict=True)) if points else ([], [], [])
-    figure = go.Figure()
-    for name, value, low, high, colour in zip(names, values, lows, highs, colours, strict=True):
-        figure.add_scatter(
-            x=[low, high], y=[name, name], mode="lines", line={"color": colour, "width": 3}, hoverinfo="skip"
-        )
+    figure, reach = go.Figure(), [0.0]
+    for name, estimate, colour in zip(names, estimates, colours, strict=True):
+        value, low, high = 100 * estimate.value, 100 * estimate.low, 100 * estimate.high
+        reach += [low, high]
+        bar = {"color": colour, "width": 3}
+        figure.add_scatter(x=[low, high], y=[name, name], mode="lines", line=bar, hoverinfo="skip")
         figure.add_scatter(
             x=[value],
             y=[name],
@@ -247,8 +245,7 @@ def _intervals(
             customdata=[(low, high)],
             hovertemplate=_INTERVAL_HOVER,
         )
-    figure.add_vline(x=0, line={"color": INK, "width": 1})
-    reach = [*lows, *highs, 0.0]
+    figure.add_vline(x=0, line={"color": LIGHT.text, "width": 1})
     room = 0.04 * (max(reach) - min(reach)) or 1.0
     figure.update_layout(**LAYOUT, showlegend=False, height=110 + 30 * len(names))
     figure.update_xaxes(title=title, zeroline=False, range=[min(reach) - room, max(reach) + room])
@@ -257,45 +254,29 @@ def _intervals(
 
 def curves(scores: ScoreTable, arms: Sequence[str]) -> go.Figure:
     """Validation accuracy by epoch, and what it is over waiting on the same hosts."""
-    figure = make_subplots(
-        1, 2, subplot_titles=("validation accuracy", "over waiting on the same hosts, points")
-    )
-    colours = _colours(arms)
+    titles = ("validation accuracy", "over waiting on the same hosts, points")
+    figure, colours = make_subplots(1, 2, subplot_titles=titles), _colours(arms)
     for arm in arms:
-        colour = colours[arm]
+        line = {"color": colours[arm], "width": 2}
         mean = np.nanmean(accuracy_curve(scores, arm), axis=(0, 1, 2))
         epochs = list(range(len(mean)))
-        figure.add_scatter(
-            x=epochs, y=mean, name=arm, legendgroup=arm, line={"color": colour, "width": 2}, row=1, col=1
-        )
+        figure.add_scatter(x=epochs, y=mean, name=arm, legendgroup=arm, line=line, row=1, col=1)
         if arm == WAIT:
             continue
         band = gain_band(scores, arm)
-        x = [*epochs[: len(band.middle)], *epochs[: len(band.middle)][::-1]]
+        right = {"legendgroup": arm, "showlegend": False, "row": 1, "col": 2}
         figure.add_scatter(
-            x=x,
+            x=[*epochs[: len(band.middle)], *epochs[: len(band.middle)][::-1]],
             y=[*(100 * band.high), *(100 * band.low[::-1])],
             fill="toself",
-            fillcolor=_faint(colour),
+            fillcolor=see_through(colours[arm], 0.15),
             line={"width": 0},
             mode="lines",
             hoverinfo="skip",
-            showlegend=False,
-            legendgroup=arm,
-            row=1,
-            col=2,
+            **right,
         )
-        figure.add_scatter(
-            x=epochs,
-            y=100 * band.middle,
-            name=arm,
-            legendgroup=arm,
-            showlegend=False,
-            line={"color": colour, "width": 2},
-            row=1,
-            col=2,
-        )
-    figure.add_hline(y=0, line={"color": GREY, "width": 1}, row=1, col=2)
+        figure.add_scatter(x=epochs, y=100 * band.middle, name=arm, line=line, **right)
+    figure.add_hline(y=0, line=_THIN, row=1, col=2)
     figure.update_xaxes(title="epoch")
     below = {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0}  # above are the titles
     figure.update_layout(**{**LAYOUT, "legend": below}, height=440)
@@ -315,23 +296,17 @@ def leave_one_out(scores: ScoreTable) -> go.Figure | None:
             y=[100 * point.true_gain for point in own],
             mode="markers",
             name=arm,
-            marker={"color": PALETTE[place % len(PALETTE)], "size": 8, "opacity": 0.7},
+            marker={"color": SERIES[place % len(SERIES)], "size": 8, "opacity": 0.7},
             text=[f"{point.label}<br>{short_instance(point.instance)}" for point in own],
             hovertemplate="%{text}<br>leave-one-out %{x:+.1f}, true gain %{y:+.1f} points<extra></extra>",
         )
-    reach = [100 * value for point in points for value in (point.leave_one_out, point.true_gain)]
-    ends = [min(*reach, 0.0), max(*reach, 0.0)]
-    figure.add_scatter(
-        x=ends,
-        y=ends,
-        mode="lines",
-        line={"color": GREY, "dash": "dot"},
-        name="if the one were the other",
-        hoverinfo="skip",
-    )
-    figure.add_hline(y=0, line={"color": GREY, "width": 1})
-    told = correlation(points)
-    title = f"{len(points)} seeds" + ("" if told is None else f", correlation {told:+.2f}")
+    reach = [0.0, *(100 * value for point in points for value in (point.leave_one_out, point.true_gain))]
+    ends = [min(reach), max(reach)]
+    name = "if the one were the other"
+    figure.add_scatter(x=ends, y=ends, mode="lines", line=_DOTTED, name=name, hoverinfo="skip")
+    figure.add_hline(y=0, line=_THIN)
+    known = correlation(points)
+    title = f"{len(points)} seeds" + ("" if known is None else f", correlation {known:+.2f}")
     figure.update_layout(**LAYOUT, height=480)
     figure.update_xaxes(title=f"leave-one-out at the end, points of validation accuracy ({title})")
     figure.update_yaxes(title="true gain over waiting, points")
@@ -339,31 +314,28 @@ def leave_one_out(scores: ScoreTable) -> go.Figure | None:
 
 
 def pareto(table: BenchTable) -> go.Figure | None:
-    """Test accuracy against what it cost; None where there is no test split."""
+    """Test accuracy against what it cost; None without a test split."""
     arms = [arm for arm in table.arms if arm.test_accuracy is not None]
     if not arms:
         return None
     figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.04)
-    for column, (title, costs) in enumerate(
-        (
-            ("parameters of the product", [arm.parameters for arm in arms]),
-            ("training FLOPs", [arm.training_flops for arm in arms]),
-        ),
-        start=1,
-    ):
-        known = [(arm, cost) for arm, cost in zip(arms, costs, strict=True) if cost is not None]
+    costs = {
+        "parameters of the product": [arm.parameters for arm in arms],
+        "training FLOPs": [arm.training_flops for arm in arms],
+    }
+    for column, (title, paid) in enumerate(costs.items(), start=1):
+        known = [(arm, cost) for arm, cost in zip(arms, paid, strict=True) if cost is not None]
         points = [(cost, 100 * (arm.test_accuracy or 0.0)) for arm, cost in known]
         front = [points[place] for place in pareto_front(points)]
+        here = {"row": 1, "col": column}
         figure.add_scatter(
             x=[x for x, _ in front],
             y=[y for _, y in front],
             mode="lines",
-            line={"color": GREY, "dash": "dot", "shape": "hv"},
+            line={**_DOTTED, "shape": "hv"},
             hoverinfo="skip",
-            row=1,
-            col=column,
+            **here,
         )
-        treated = {note.treatment for note in table.notes}
         figure.add_scatter(
             x=[x for x, _ in points],
             y=[y for _, y in points],
@@ -371,28 +343,24 @@ def pareto(table: BenchTable) -> go.Figure | None:
             text=[arm.arm for arm, _ in known],
             textposition="top center",
             textfont={"size": 11},
-            marker={
-                "size": 11,
-                "color": [PALETTE[1] if arm.arm in treated else PALETTE[0] for arm, _ in known],
-            },
+            marker={"size": 11, "color": _treated_colours(table, [arm.arm for arm, _ in known])},
             customdata=[big(x) for x, _ in points],
             hovertemplate="<b>%{text}</b><br>%{y:.2f} % at %{customdata}<extra></extra>",
-            row=1,
-            col=column,
+            **here,
         )
-        figure.update_xaxes(title=title, row=1, col=column)
+        figure.update_xaxes(title=title, **here)
     figure.update_yaxes(title="test accuracy, %", row=1, col=1)
     figure.update_layout(**LAYOUT, height=440, showlegend=False)
     return figure
 
 
 def by_instance(scores: ScoreTable, arms: Sequence[str]) -> go.Figure:
-    """Where which arm wins: over waiting, instance by instance."""
+    """Every arm over waiting, instance by instance."""
     waited = scores.arms[WAIT].mean(axis=(0, 2))
     shown = [arm for arm in arms if arm != WAIT]
     gains = 100 * np.array([scores.arms[arm].mean(axis=(0, 2)) - waited for arm in shown]).T
     limit = float(np.abs(gains).max()) or 1.0
-    names = _distinct([short_instance(instance) for instance in scores.instances])
+    names = _instance_names(scores)
     figure = go.Figure(
         go.Heatmap(
             z=gains,
@@ -410,9 +378,8 @@ def by_instance(scores: ScoreTable, arms: Sequence[str]) -> go.Figure:
     )
     figure.update_yaxes(autorange="reversed", automargin=True)
     figure.update_xaxes(side="top", tickangle=-35)
-    figure.update_layout(
-        **{**LAYOUT, "margin": {"l": 10, "r": 20, "t": 110, "b": 10}}, height=160 + 22 * len(names)
-    )
+    margin = {"l": 10, "r": 20, "t": 110, "b": 10}
+    figure.update_layout(**{**LAYOUT, "margin": margin}, height=160 + 22 * len(names))
     return figure
 
 
@@ -425,13 +392,9 @@ def profiles(scores: ScoreTable, arms: Sequence[str]) -> go.Figure:
     thresholds = np.linspace(low, high, 121)
     figure, colours = go.Figure(), _colours(arms)
     for arm, each in gains.items():
-        figure.add_scatter(
-            x=thresholds,
-            y=performance_profile(each, thresholds),
-            name=arm,
-            line={"color": colours[arm], "width": 2},
-        )
-    figure.add_vline(x=0, line={"color": GREY, "width": 1})
+        shares = performance_profile(each, thresholds)
+        figure.add_scatter(x=thresholds, y=shares, name=arm, line={"color": colours[arm], "width": 2})
+    figure.add_vline(x=0, line=_THIN)
     figure.update_layout(**LAYOUT, height=380)
     figure.update_xaxes(title="points over waiting, at least")
     figure.update_yaxes(title="share of hosts", range=[0, 1.02])
@@ -439,57 +402,53 @@ def profiles(scores: ScoreTable, arms: Sequence[str]) -> go.Figure:
 
 
 def timeline(scores: ScoreTable, arm: str) -> go.Figure | None:
-    """What an arm did and when, instance by instance; None if it never did anything."""
+    """The decisions of an arm by epoch, instance by instance; None if it only waited."""
     marks = decisions([row for row in scores.rows[arm] if row.member == 0])
     if not marks:
         return None
-    names = dict(
-        zip(scores.instances, _distinct([short_instance(each) for each in scores.instances]), strict=True)
-    )
-    seeds = len(scores.seeds)
+    names, seeds = _instance_names(scores), len(scores.seeds)
+    place = {instance: index for index, instance in enumerate(scores.instances)}
     figure = go.Figure()
-    for op, (colour, symbol) in OPERATIONS.items():
+    for op in sorted({mark.op for mark in marks}):
         own = [mark for mark in marks if mark.op is op]
-        if not own:
-            continue
-        places = {instance: place for place, instance in enumerate(scores.instances)}
         figure.add_scatter(
             x=[mark.epoch for mark in own],
             # Hosts of one instance lie beside each other.
             y=[
-                places[mark.instance] + 0.7 * (scores.seeds.index(mark.seed) + 0.5) / seeds - 0.35
+                place[mark.instance] + 0.7 * (scores.seeds.index(mark.seed) + 0.5) / seeds - 0.35
                 for mark in own
             ],
             mode="markers",
             name=op.name.lower(),
-            marker={"color": colour, "symbol": symbol, "size": 7, "opacity": 0.75},
-            text=[f"{mark.label}<br>{names[mark.instance]}, host {mark.seed}" for mark in own],
+            marker={"color": OPERATIONS[op.name], "symbol": MARKERS[op.name], "size": 7, "opacity": 0.75},
+            text=[f"{mark.label}<br>{names[place[mark.instance]]}, host {mark.seed}" for mark in own],
             hovertemplate="%{text}<extra></extra>",
         )
-    figure.update_yaxes(
-        tickvals=list(range(len(names))), ticktext=list(names.values()), autorange="reversed", automargin=True
-    )
+    ticks = {"tickvals": list(range(len(names))), "ticktext": names}
+    figure.update_yaxes(**ticks, autorange="reversed", automargin=True)
     figure.update_xaxes(title="epoch", side="bottom")
     figure.update_layout(**LAYOUT, height=170 + 26 * len(names))
     return figure
 
 
 def contributions(scores: ScoreTable, arm: str) -> go.Figure | None:
-    """Of each seed that the products of an arm kept; None where nothing was."""
-    kept = [(row, seed) for row in scores.rows[arm] for seed in row.kept if seed.contribution is not None]
+    """Contributions of the seeds that the products of an arm kept; None if there are none."""
+    kept: dict[str, list[tuple[BenchRow, float]]] = {}
+    for row in scores.rows[arm]:
+        for seed in row.kept:
+            if seed.contribution is not None:
+                kept.setdefault(f"{seed.blueprint}@{seed.slot}", []).append((row, 100 * seed.contribution))
     if not kept:
         return None
-    labels = sorted({f"{seed.blueprint}@{seed.slot}" for _, seed in kept})
     figure = go.Figure()
-    for place, label in enumerate(labels):
-        own = [(row, seed) for row, seed in kept if f"{seed.blueprint}@{seed.slot}" == label]
+    for place, (label, own) in enumerate(sorted(kept.items())):
         figure.add_box(
-            y=[100 * (seed.contribution or 0.0) for _, seed in own],
+            y=[contribution for _, contribution in own],
             name=f"{label} ({len(own)})",
             boxpoints="all",
             jitter=0.5,
             pointpos=0,
-            marker={"color": PALETTE[place % len(PALETTE)], "size": 5},
+            marker={"color": SERIES[place % len(SERIES)], "size": 5},
             text=[f"{short_instance(row.instance)}, host {row.seed}" for row, _ in own],
         )
     figure.update_layout(**LAYOUT, height=380, showlegend=False)
@@ -497,9 +456,18 @@ def contributions(scores: ScoreTable, arm: str) -> go.Figure | None:
     return figure
 
 
+def _treated_colours(table: BenchTable, arms: Sequence[str]) -> list[str]:
+    treated = {note.treatment for note in table.notes}
+    return [SERIES[1] if arm in treated else SERIES[0] for arm in arms]
+
+
+def _instance_names(scores: ScoreTable) -> list[str]:
+    return _distinct([short_instance(instance) for instance in scores.instances])
+
+
 def _colours(arms: Sequence[str]) -> dict[str, str]:
     others = [arm for arm in arms if arm != WAIT]
-    return {WAIT: GREY, **{arm: PALETTE[place % len(PALETTE)] for place, arm in enumerate(others)}}
+    return {WAIT: GREY, **{arm: SERIES[place % len(SERIES)] for place, arm in enumerate(others)}}
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
@@ -510,8 +478,3 @@ def _distinct(names: Sequence[str]) -> list[str]:
         seen[name] = seen.get(name, 0) + 1
         distinct.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
     return distinct
-
-
-def _faint(colour: str) -> str:
-    red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.15)"

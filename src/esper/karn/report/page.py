@@ -1,4 +1,4 @@
-"""The page: what was found, first; then how it is known; then where it comes from."""
+"""The page of a report: the findings first, then the evidence, then where it comes from."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -11,15 +11,17 @@ from plotly.offline import get_plotlyjs
 from esper.benchmark import BenchResult, BenchRow, BenchTable, SeedRow, gate, verdict
 from esper.benchmark.arms import WAIT
 from esper.benchmark.table import ScoreTable, score_table
+from esper.karn.palette import BAD, GOOD, LIGHT
 from esper.karn.report import figures
 from esper.karn.report.figures import about_arm, big, short_instance, slots_seen, typical_episode
+from esper.leyline.colours import BLUE, GREY
 from esper.statistics import Estimate
 
-# How the page looks.
-
-
-CSS = """
-:root { --ink: #20242a; --soft: #5b626c; --line: #dfe3e8; --paper: #ffffff; --wash: #f6f7f9; --accent: #0072b2; }
+CSS = f"""
+:root {{ --ink: {LIGHT.text}; --soft: {LIGHT.faint}; --line: {LIGHT.grid}; --paper: {LIGHT.card};
+  --wash: {LIGHT.page}; --accent: {BLUE}; --good: {GOOD}; --bad: {BAD}; }}
+"""
+CSS += """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--wash); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
 main { max-width: 1080px; margin: 0 auto; padding: 32px 20px 80px; }
@@ -30,8 +32,8 @@ h2 { font-size: 1.25rem; margin: 0 0 6px; }
 section { background: var(--paper); border: 1px solid var(--line); border-radius: 12px; }
 section { padding: 20px 22px; margin: 18px 0; }
 .verdict p { margin: 6px 0; }
-.verdict .gate { font-weight: 600; border-left: 4px solid #8a8f98; padding-left: 12px; margin-bottom: 12px; }
-.verdict .gate.open { border-color: #00664c; }
+.verdict .gate { font-weight: 600; border-left: 4px solid var(--soft); padding-left: 12px; margin-bottom: 12px; }
+.verdict .gate.open { border-color: var(--good); }
 .text { color: var(--soft); max-width: 85ch; margin: 0 0 12px; font-size: .95rem; }
 .small { color: var(--soft); font-size: .85rem; }
 .scroll { overflow-x: auto; }
@@ -44,8 +46,8 @@ td.number { text-align: right; font-variant-numeric: tabular-nums; }
 td:not(.number):not(:first-child) { text-align: right; }
 tr.treated td { background: #fff4ea; }
 .interval { color: var(--soft); font-size: .82rem; }
-td.better { color: #00664c; font-weight: 600; }
-td.worse { color: #b3261e; font-weight: 600; }
+td.better { color: var(--good); font-weight: 600; }
+td.worse { color: var(--bad); font-weight: 600; }
 td.no { color: var(--soft); }
 details { margin-top: 12px; } summary { cursor: pointer; color: var(--accent); }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 16px; font-size: .9rem; }
@@ -56,15 +58,14 @@ code { font-size: .85em; } svg { max-width: 100%; height: auto; }
 """
 
 
-# A grown network as a drawing: the host's blocks in a row, the seeds that its product kept above them.
+# A grown network as a drawing
 
 
 _BOX, _GAP, _TALL = 150, 46, 54
-_COLOURS = {True: "#1a1a1a", False: "#00664c"}
 
 
 def draw_network(row: BenchRow, slots: Sequence[str]) -> str:
-    """SVG, for a page."""
+    """SVG of the host's blocks in a row, with the seeds that its product kept above them."""
     names = ["input", *slots, "head"]
     seeds = {seed.slot: seed for seed in row.kept}
     width, height = len(names) * (_BOX + _GAP) - _GAP + 20, 230
@@ -76,23 +77,23 @@ def draw_network(row: BenchRow, slots: Sequence[str]) -> str:
         left = 10 + place * (_BOX + _GAP)
         if place:
             parts.append(_arrow(left - _GAP, 178, left, 178))
-        parts.append(_rectangle(left, 151, "#eef1f5", "#8a8f98"))
-        parts.append(_text(left + _BOX / 2, 183, name, "#20242a"))
+        parts.append(_rectangle(left, 151, LIGHT.page, GREY))
+        parts.append(_text(left + _BOX / 2, 183, name, LIGHT.text))
         if name in seeds:
             parts += _seed(left, seeds[name])
     return "".join([*parts, "</svg>"])
 
 
 def _seed(left: float, seed: SeedRow) -> list[str]:
-    told = "not measured" if seed.contribution is None else f"{100 * seed.contribution:+.1f} points"
+    contribution = "not measured" if seed.contribution is None else f"{100 * seed.contribution:+.1f} points"
     middle = left + _BOX / 2
     return [
         _arrow(middle - 40, 151, middle - 40, 95),
         _arrow(middle + 40, 95, middle + 40, 151),
-        _rectangle(left, 35, _COLOURS[seed.fossilized], "none"),
-        _text(middle, 58, seed.blueprint, "#ffffff", bold=True),
-        _text(middle, 77, f"{seed.parameters:,} parameters", "#ffffff"),
-        _text(middle, 24, f"alpha {seed.alpha_target:g}, {told}", "#20242a"),
+        _rectangle(left, 35, BLUE if seed.fossilized else GOOD, "none"),
+        _text(middle, 58, seed.blueprint, LIGHT.card, bold=True),
+        _text(middle, 77, f"{seed.parameters:,} parameters", LIGHT.card),
+        _text(middle, 24, f"alpha {seed.alpha_target:g}, {contribution}", LIGHT.text),
     ]
 
 
@@ -112,8 +113,8 @@ def _arrow(x1: float, y1: float, x2: float, y2: float) -> str:
     dx, dy = (x2 > x1) - (x2 < x1), (y2 > y1) - (y2 < y1)
     wings = f"{x2 - 7 * dx - 4 * dy},{y2 - 7 * dy - 4 * dx} {x2},{y2} {x2 - 7 * dx + 4 * dy},{y2 - 7 * dy + 4 * dx}"
     return (
-        f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="#8a8f98" stroke-width="1.5"/>'
-        f'<polyline points="{wings}" fill="none" stroke="#8a8f98" stroke-width="1.5"/>'
+        f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{GREY}" stroke-width="1.5"/>'
+        f'<polyline points="{wings}" fill="none" stroke="{GREY}" stroke-width="1.5"/>'
     )
 
 
@@ -122,12 +123,13 @@ _CURVES = 6
 
 
 def write_report(result: BenchResult, path: Path) -> None:
+    """Write the report of a benchmark to a .html file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(report_html(result), encoding="utf-8")
 
 
 def report_html(result: BenchResult) -> str:
-    """One file that needs nothing else."""
+    """The report as one HTML page that loads nothing else."""
     table, scores = result.tables[0], score_table(result.rows)
     body = "\n".join(
         [
@@ -367,7 +369,7 @@ def _behaviour(table: BenchTable, scores: ScoreTable) -> Iterable[str]:
             yield _section(
                 f"A network that {name} grew",
                 f'<div class="scroll">{draw_network(row, slots)}</div><p class="small">{escape(told)}</p>',
-                "Of the episodes that kept something, the one with the median gain. Black seeds are fossils, part of "
+                "Of the episodes that kept something, the one with the median gain. Blue seeds are fossils, part of "
                 "the host for good; points are leave-one-out.",
             )
         kept = figures.contributions(scores, name)
