@@ -155,7 +155,7 @@ class LiveConsole:
         return Group(self._bar, render(self.view))
 
     def __enter__(self) -> Self:
-        self._live.start()
+        self._live.start(refresh=True)
         return self
 
     def __exit__(self, *_: object) -> None:
