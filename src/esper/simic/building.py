@@ -38,7 +38,7 @@ class Training:
 
 def build(config: TrainingConfig, *, failure_checkpoint: Path | None = None) -> Training:
     """Environments and agent of a config; the agent saves itself to `failure_checkpoint` before it gives up."""
-    host_log = HostLog() if config.tells_everything else None
+    host_log = HostLog() if config.logs_decisions else None
     setting = make_world(
         config.suite,
         config.num_envs,

@@ -93,7 +93,7 @@ class VectorizedPPOTrainer:
         self.stopwatch = training.envs.stopwatch
         self.round, self._began = 0, time.perf_counter()
         self.best_score: float | None = None
-        self._logs_decisions = sink is not None and config.tells_everything
+        self._logs_decisions = sink is not None and config.logs_decisions
         self._observation: Flat  # (env, feature), from begin() or resume() on
         self._info: Info
 

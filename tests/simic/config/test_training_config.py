@@ -17,6 +17,7 @@ from esper.simic import TrainingConfig
 from esper.simic.agent import AnomalyDetector, PPOConfig
 from esper.simic.config.errors import ConfigError, expected
 from esper.simic.config.ppo import PPOSettings
+from esper.simic.config.training_config import annealing_steps
 from esper.simic.env import make_env
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.tracker import SignalTracker
@@ -315,6 +316,14 @@ def test_annealing_follows_the_length_of_the_run() -> None:
     assert (ppo.lr_anneal_steps, ppo.entropy_anneal_steps) == (40, 30)
     ppo = TrainingConfig(rounds=40, entropy_anneal_steps=7).ppo()
     assert (ppo.lr_anneal_steps, ppo.entropy_anneal_steps) == (0, 7)
+
+
+@pytest.mark.parametrize(
+    ("given", "rounds", "share", "steps"),
+    [(None, 100, 1.0, 100), (None, 100, 0.75, 75), (None, 1, 0.1, 1), (0, 100, 0.75, 0), (7, 100, 0.75, 7)],
+)
+def test_annealing_steps(given: int | None, rounds: int, share: float, steps: int) -> None:
+    assert annealing_steps(given, rounds, share=share) == steps
 
 
 def test_minibatches_follow_the_envs() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast
 
 from pydantic import JsonValue, model_validator
 from pydantic.dataclasses import dataclass
@@ -54,7 +54,7 @@ class TrainingConfig(PPOSettings):
     settle: Literal["worth", "committed"] = "worth"
     """What the model keeps at the horizon: every seed worth its rent, or fossilised ones only."""
     first_growth: ranges.CountOrZero = 0
-    """Epochs that a host trains before anything may be germinated in it: until then nobody knows what it needs."""
+    """Epochs that a host trains before anything may be germinated in it: until then its needs are unknown."""
     menu: ranges.Menu = None
     """The only kinds of seeds that hosts are offered, such as 'mixer,depthwise'; None is all that the task has."""
     num_envs: ranges.Count = 32
@@ -223,20 +223,14 @@ class TrainingConfig(PPOSettings):
         return self.num_minibatches or min(DEFAULT_MINIBATCHES, self.num_envs)
 
     @property
-    def tells_everything(self) -> bool:
+    def logs_decisions(self) -> bool:
         """Whether every decision, and what happens to hosts, is recorded."""
         return self.run_telemetry in ("full", "debug")
 
     @property
     def decisions(self) -> DecisionSettings:
         """What the controller may decide, for environments and for the controller's card."""
-        frozen: dict[str, str | float | None] = {
-            "style": self.freeze_style,
-            "tempo": self.freeze_tempo,
-            "alpha_target": self.freeze_alpha_target,
-            "alpha_speed": self.freeze_alpha_speed,
-            "alpha_curve": self.freeze_alpha_curve,
-        }
+        frozen = self._named("freeze_")
         return DecisionSettings(
             frozen_heads={head: value for head, value in frozen.items() if value is not None},
             first_growth=self.first_growth,
@@ -262,35 +256,25 @@ class TrainingConfig(PPOSettings):
         """What an episode is worth; `task_rent` is what `reward_rent=None` stands for."""
         from esper.simic.reward import RewardConfig
 
-        return RewardConfig(
-            family=self.reward_family,
-            mode=self.reward_mode,
-            rent=task_rent if self.reward_rent is None else self.reward_rent,
-            gamma=self.gamma,
-            control_variate=self.reward_control_variate,
-            rollback_penalty=self.reward_rollback_penalty,
-        )
+        settings = self._named("reward_")
+        if self.reward_rent is None:
+            settings["rent"] = task_rent
+        return RewardConfig(gamma=self.gamma, **settings)
 
     def governor(self) -> "GovernorRules":
         """When a host counts as broken."""
         from esper.kasmina.governor import GovernorRules
 
-        return GovernorRules(
-            divergence_factor=self.governor_divergence_factor,
-            learned_margin=self.governor_learned_margin,
-            collapse_share=self.governor_collapse_share,
-            collapse_patience=self.governor_collapse_patience,
-            max_consecutive=self.governor_max_consecutive,
-        )
+        return GovernorRules(**self._named("governor_"))
 
     def to_anomaly_kwargs(self) -> AnomalyKwargs:
         """For `AnomalyDetector`."""
-        return AnomalyKwargs(
-            max_ratio_threshold=self.anomaly_max_ratio_threshold,
-            min_ratio_threshold=self.anomaly_min_ratio_threshold,
-            min_explained_variance=self.anomaly_min_explained_variance,
-            warmup_updates=self.anomaly_warmup_updates,
-        )
+        return cast(AnomalyKwargs, self._named("anomaly_"))
+
+    def _named(self, prefix: str) -> dict[str, Any]:
+        """The settings that begin with `prefix`, by the rest of their name: what their consumer calls them."""
+        names = [each.name for each in fields(self) if each.name.startswith(prefix)]
+        return {name.removeprefix(prefix): getattr(self, name) for name in names}
 
 
 def annealing_steps(given: int | None, rounds: int, *, share: float = 1.0) -> int:
