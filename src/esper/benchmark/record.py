@@ -48,7 +48,9 @@ class BenchResult:
     interrupted: str | None
     """What stopped it (a signal, the clock, a lost process); None if it came to its end."""
     record: BenchRecord
+    """What was asked for, and where it was played."""
     rows: tuple[BenchRow, ...]
+    """One for each episode."""
     tables: tuple[BenchTable, ...]
     """Of all instances first, then of the subsets that are reported on their own; none while no instance was
     played by every arm with every seed."""

@@ -48,7 +48,9 @@ class RewardConfig:
     """Settings of a reward, checked when they are set."""
 
     family: Family = "contribution"
+    """What utility is measured in: validation accuracy ("contribution") or validation loss ("loss")."""
     mode: Mode = "shaped"
+    """Paid at the end only ("sparse"), or the same with potential-based shaping on the way ("shaped")."""
     rent: float = 0.01
     """Utility that it costs to add as many parameters as the host has."""
     gamma: float = 0.995

@@ -107,19 +107,27 @@ class ControllerCard(_Record):
     """Everything about a controller that is not a tensor."""
 
     format: Literal["esper controller"] = FORMAT
+    """What kind of file this is."""
     version: Literal[1] = VERSION
+    """Of the format."""
     name: Name
+    """What it is called in tables."""
     summary: str
     """One line."""
     licence: Text
+    """Terms of use."""
     layout: Text
     """What it sees and how it answers, see `layout_fingerprint`."""
     network: NetworkRecord
+    """Sizes of the policy network."""
     decisions: DecisionSettings
     """What it may decide; in the file its fields stand among the card's own."""
     reward: RewardRecord
+    """What it was rewarded for."""
     training: TrainingRecord
+    """The run that it comes from."""
     evidence: tuple[EvidenceRow, ...] = ()
+    """Held-out scores of it, and of rules on the same hosts."""
     weights_sha256: str = ""
     """Of the weights beside the card; filled in when it is saved."""
 

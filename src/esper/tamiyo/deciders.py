@@ -34,7 +34,9 @@ class Decider(Protocol):
     """Decides for the one host of an `Observer`."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Of the controller or the rule."""
+        ...
 
     @property
     def settings(self) -> DecisionSettings:
@@ -53,7 +55,9 @@ class Decider(Protocol):
         """Its memory: plain data and tensors."""
         ...
 
-    def load_state_dict(self, state: Mapping[str, object]) -> None: ...
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on with what `state_dict` returned."""
+        ...
 
 
 class LearnedDecider:

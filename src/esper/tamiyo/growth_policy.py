@@ -122,6 +122,7 @@ class GrowthPolicy(Policy):
     """
 
     relevance: Tensor
+    """(op, head) -> whether the operation uses the head's choice."""
 
     def __init__(
         self,
