@@ -10,10 +10,8 @@ from torch import nn
 
 import esper
 from esper.grower import Grower, GrowthWarning
-from esper.grower.guarding import Guard
-from esper.grower.measuring import EpochMetrics
 from esper.kasmina import WrapError
-from esper.kasmina.governor import GovernorRules, Verdict
+from esper.kasmina.governor import GovernorRules, Guard, Verdict
 from esper.leyline import ActionSpec, LifecycleOp, Situation, Stage
 from esper.tamiyo.controller import ControllerError
 from grower.loops import Loop, net
@@ -191,7 +189,7 @@ def test_no_word_of_validation() -> None:
     grower, optimizer, loop = grown(0, validate=None)
     loop.train(grower.model, optimizer)
     with pytest.raises(
-        ValueError, match="step\\(\\) was told nothing of validation: pass validation_loss or"
+        ValueError, match="step\\(\\) was given nothing of validation: pass validation_loss or"
     ):
         grower.step(train_loss=1.0)
 
@@ -498,8 +496,9 @@ def test_a_seed_that_recovers_is_left_alone() -> None:
 
 def test_the_governor_judges_by_the_same_first_epoch_after_a_checkpoint() -> None:
     grower, *_ = grown(0, controller="wait")
+    unknown = {"validation_loss": None, "validation_accuracy": None, "gradient_norm": None}
     guard, other = Guard(grower.model, GovernorRules()), Guard(grower.model, GovernorRules())
-    assert guard.judge(EpochMetrics(train_loss=2.0), None) is None
+    assert guard.judge(train_loss=2.0, **unknown) is None
     other.load_state_dict(guard.state_dict())
-    assert other.judge(EpochMetrics(train_loss=5.9), None) is None
-    assert other.judge(EpochMetrics(train_loss=6.1), None) is Verdict.DIVERGED
+    assert other.judge(train_loss=5.9, **unknown) is None
+    assert other.judge(train_loss=6.1, **unknown) is Verdict.DIVERGED

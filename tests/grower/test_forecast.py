@@ -2,7 +2,7 @@
 
 import pytest
 
-from esper.grower.forecast import Forecast, Paymaster
+from esper.grower.measuring import Forecast, Paymaster
 from esper.tamiyo.controller import RewardRecord
 
 PAID = RewardRecord(family="contribution", mode="shaped", rent=0.1, gamma=0.5, control_variate=True)

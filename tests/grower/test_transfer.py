@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import esper
 from esper.grower import Grower
+from esper.grower.grower import LoopHost
 from esper.grower.history import described
-from esper.grower.wrapping import LoopHost
 from esper.kasmina import Site, forget
 from esper.kasmina.hosts import GPT, MLP, ConvNet
 from esper.leyline import EpochReport, LifecycleOp, Stage

@@ -85,7 +85,7 @@ def _check_books(model: GrowingModel, optimizer: torch.optim.Optimizer, rules: G
     covered = [id(p) for group in optimizer.param_groups for p in group["params"]]
     assert sorted(covered) == sorted(trainable)
     assert {id(p) for p in optimizer.state} <= set(trainable)
-    assert model.live_seeds <= rules.max_live_seeds
+    assert len(model.live_slots) <= rules.max_live_seeds
     legal = model.legal_operations()
     for slot, reading in zip(model.slots.values(), model.readings(), strict=True):
         assert reading.legal == sum(1 << operation for operation in legal[slot.name].operations)

@@ -174,13 +174,18 @@ def test_a_fading_seed_keeps_its_place_until_it_is_gone() -> None:
     model.prune("blocks.0", alpha_speed=3)
     alphas = []
     for _ in range(3):
-        assert (slot.stage, slot.life.fading, model.live_seeds) == (Stage.BLENDING, True, 1)
+        assert (slot.stage, slot.life.fading, len(model.live_slots)) == (Stage.BLENDING, True, 1)
         assert LifecycleOp.GERMINATE not in model.legal_operations()["blocks.1"].operations
         assert not any(p.requires_grad for p in slot.seed.parameters()) if slot.seed else False
         model.tick()
         alphas.append(slot.alpha)
     assert alphas == pytest.approx([2 / 3, 1 / 3, 0.0])
-    assert (slot.stage, slot.seed, model.live_seeds, model.added_parameters) == (Stage.EMBARGOED, None, 0, 0)
+    assert (slot.stage, slot.seed, len(model.live_slots), model.added_parameters) == (
+        Stage.EMBARGOED,
+        None,
+        0,
+        0,
+    )
     assert LifecycleOp.GERMINATE in model.legal_operations()["blocks.1"].operations
     model.tick()
     assert slot.stage is Stage.DORMANT
@@ -202,7 +207,7 @@ def test_fossilising_frees_the_live_place() -> None:
     model = _model(rules=GrowthRules(max_live_seeds=1))
     grow_until(model, "blocks.0", Stage.FOSSILIZED, "norm")
     model.germinate("blocks.1", "norm")
-    assert model.live_seeds == 1
+    assert len(model.live_slots) == 1
 
 
 def test_retargeting_goes_back_through_blending() -> None:

@@ -44,7 +44,7 @@ def _grow(chosen: "Namespace") -> int:
     require_device(chosen.device, chosen.task)
     import torch
 
-    from esper.grower.wrapping import too_short
+    from esper.grower.checks import too_short
     from esper.kasmina.export import require_writable, write_model
     from esper.simic.held_out import grow_case
     from esper.tamiyo.deciders import decider

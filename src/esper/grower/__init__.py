@@ -1,7 +1,6 @@
 """The grower: growth in anybody's training loop, once an epoch."""
 
 from esper.grower.grower import Grower
-from esper.grower.history import Decision
-from esper.grower.wrapping import GrowthWarning
+from esper.grower.history import Decision, GrowthWarning
 
 __all__ = ["Decision", "Grower", "GrowthWarning"]

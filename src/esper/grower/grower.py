@@ -2,46 +2,50 @@
 
 import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, SupportsFloat
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, SupportsFloat, Unpack
 
 import torch
-from torch import nn
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from esper.grower import history as telling
-from esper.grower.forecast import Paymaster, affordable, require_room
-from esper.grower.guarding import CompileWatch, GradientWatch, Guard, SeedGradients
-from esper.grower.history import Decision, standings
+from esper.grower.checks import (
+    affordable,
+    nothing_on_the_menu,
+    refuse_parallel,
+    refuse_wrapping,
+    require_count,
+    require_room,
+    too_short,
+    untrained_part,
+)
+from esper.grower.history import DECISIONS, Decision, Notes
 from esper.grower.measuring import (
     EpochMetrics,
+    Paymaster,
     Scale,
     Validate,
-    ValidateCall,
     as_call,
     coalition_scores,
     measure,
     read_metrics,
 )
-from esper.grower.wrapping import (
-    LoopHost,
-    Notes,
-    Wrapping,
-    nothing_on_the_menu,
-    refuse_parallel,
-    require_count,
-    too_short,
-    untrained_part,
-)
-from esper.kasmina import GrowingModel, GrowthRules
-from esper.kasmina.coalitions import Coalition, SeedWorth, live_slots
-from esper.kasmina.governor import GovernorRules, Verdict
+from esper.kasmina import GrowingModel, WrapError, wrap
+from esper.kasmina.coalitions import Coalition, SeedWorth
+from esper.kasmina.governor import GovernorRules, Guard, Verdict
+from esper.kasmina.gradients import GradientWatch, SeedGradients
+from esper.kasmina.model import GrowingHost
 from esper.kasmina.optimisers import Scheduler
+from esper.kasmina.persistence import ModelFileError, ModelRecord, describe, reinstate
 from esper.kasmina.probing import ExampleInput
-from esper.kasmina.settling import settle
-from esper.leyline import ActionSpec, EpochReport, EventSink, Layout, LifecycleOp, Settle, Stage
+from esper.kasmina.settling import settle as settle_models
+from esper.kasmina.wrapping import WrapOptions
+from esper.leyline import ActionSpec, EpochReport, LifecycleOp, Settle, Stage
 from esper.tamiyo.controller import Controller
 from esper.tamiyo.deciders import Choice, LearnedDecider, decider
 from esper.tamiyo.rules import RulePolicy
@@ -50,35 +54,23 @@ from esper.tamiyo.rules.reading import refusal
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
-# The end of a run in a user's loop: what of the grown seeds is part of the product.
-
-
-def settle_model(
-    model: GrowingModel, rent: float, validate: ValidateCall | None, scale: Scale, *, keep: Settle
-) -> None:
-    """Remove unfinished seeds, then what does not pay; without `validate`, what is HOLDING stays."""
-    if validate is None and keep == "worth":
-        for name in live_slots(model):
-            if model.slots[name].stage is not Stage.HOLDING:
-                model.remove(name)
-        return
-
-    def scores(_: Sequence[int]) -> list[dict[Coalition, float]]:
-        assert validate is not None  # with "committed" nothing is left to be measured
-        plan, found = coalition_scores(model, validate, scale)
-        # A coalition that cannot be scored is worth nothing: a seed it lacks is needed.
-        known = [-math.inf if score is None else score for score in found]
-        return [dict(zip(plan.coalitions, known, strict=True))]
-
-    settle([model], rent, settle=keep, measure=scores)
-
-
 USUAL_EPOCHS = 20
 """The length of a run that did not say: what controllers are trained on."""
 EPOCHS_AHEAD = 8
 """A run of unknown length never has fewer left, nor one that outlives what it said."""
+TYPICAL_SAMPLES = 1000
+"""Stands for a training set of unknown size: the middle of the observation's scale."""
+FORMAT, VERSION = "esper grower", 3
 _WAIT = ActionSpec()
+_SCALE = TypeAdapter(Scale)
+
+
+class LoopHost(GrowingHost):
+    """The model in a user's loop, as deciders read hosts."""
+
+    def __init__(self, model: GrowingModel, training_samples: int | None = None) -> None:
+        super().__init__(model)
+        self.training_samples = TYPICAL_SAMPLES if training_samples is None else training_samples
 
 
 class Grower:
@@ -110,7 +102,7 @@ class Grower:
     governor          when to go back to the last good epoch; None never does, and keeps no second copy in memory
     generator         lets a controller sample instead of taking its first choice
     seed_lr_multiplier   learning rate of a seed over that of the part it grows at
-    layout, causal, blueprints, rules, seed, events, isolation_penalty   as `esper.wrap` takes them
+    wrapping          layout, causal, blueprints, rules, seed, events, isolation_penalty, as `esper.wrap` takes them
     """
 
     def __init__(
@@ -132,13 +124,7 @@ class Grower:
         governor: GovernorRules | None = GovernorRules(),  # noqa: B008  frozen
         generator: torch.Generator | None = None,
         seed_lr_multiplier: float = 3.0,
-        layout: Layout | str | Mapping[str, Layout | str] | None = None,
-        causal: bool = False,
-        blueprints: Sequence[str] | None = None,
-        rules: GrowthRules | None = None,
-        seed: int = 0,
-        events: EventSink | None = None,
-        isolation_penalty: float = 1.0,
+        **wrapping: Unpack[WrapOptions],
     ) -> None:
         require_count("epochs", epochs)
         require_count("training_samples", training_samples)
@@ -148,18 +134,17 @@ class Grower:
             raise ValueError(f"rent is {rent!r}; expected a finite number >= 0")
         refuse_parallel(model)
         self._validate = None if validate is None else as_call(validate)
-        self._decider = decider(controller, seed=seed, generator=generator)
-        wrapping = Wrapping(
-            slots=slots,
-            example_input=example_input,
-            layout=layout,
-            causal=causal,
-            blueprints=blueprints,
-            rules=rules,
-            events=events,
-            isolation_penalty=isolation_penalty,
-        )
-        self.model = wrapping.growing(model, accumulate=accumulate, seed=seed)
+        self._decider = decider(controller, seed=wrapping.get("seed", 0), generator=generator)
+        if isinstance(model, GrowingModel):
+            refuse_wrapping({"slots": slots, "example_input": example_input, **wrapping})
+            self.model = model
+        elif slots is None or example_input is None:
+            raise WrapError(
+                "slots and example_input are missing: where may the model grow, and what goes through it?"
+            )
+        else:
+            wrapping["isolation_penalty"] = wrapping.get("isolation_penalty", 1.0) / accumulate
+            self.model = wrap(model, slots, example_input, **wrapping)
         card = self._decider.controller.card if isinstance(self._decider, LearnedDecider) else None
         if parameter_budget is not None:
             require_room(self.model, parameter_budget, self._decider.settings.menu)
@@ -177,9 +162,9 @@ class Grower:
             self._host, horizon=epochs or USUAL_EPOCHS, parameter_budget=parameter_budget
         )
         self._last_operation = LifecycleOp.WAIT
-        self._compiled = CompileWatch(self.model)
+        self._graphs_before = _compiled_graphs()  # what was compiled before does not concern this model
         self._notes = Notes()
-        self._undecided = False  # whether the last decision is still without an epoch of training behind it
+        self._untrained = False  # whether no epoch has been trained since the last decision
         self._removed: dict[str, str] = {}  # slot -> blueprint of the seeds that finish() took out
         doubts = (
             untrained_part(self.model.host, optimizer),
@@ -192,7 +177,7 @@ class Grower:
 
     @property
     def controller(self) -> str:
-        """Who decides."""
+        """The name of the controller or rule that decides."""
         return self._decider.name
 
     @property
@@ -224,7 +209,7 @@ class Grower:
         )
         if not given.validated and self._validate is None and not lost:
             raise ValueError(
-                "step() was told nothing of validation: pass validation_loss or validation_accuracy, or make the "
+                "step() was given nothing of validation: pass validation_loss or validation_accuracy, or make the "
                 "Grower with validate=, a loader or a function of the model"
             )
         if not self._watch.steps:
@@ -235,7 +220,12 @@ class Grower:
         for name in dict.fromkeys(lost + unknown):
             self._notes.warn(f"{name} is NaN and counts as unknown: look at how it is computed", once=name)
         norm, gradients = self._watch.take()
-        verdict = self._guard.judge(metrics, norm)
+        verdict = self._guard.judge(
+            train_loss=metrics.train_loss,
+            validation_loss=metrics.validation_loss,
+            validation_accuracy=metrics.validation_accuracy,
+            gradient_norm=norm,
+        )
         epoch = self.epoch + 1
         if verdict is not None:
             return self._go_back(epoch, metrics, verdict)
@@ -269,9 +259,7 @@ class Grower:
             choice, reason = Choice(_WAIT), "the last epoch: finish() settles"
         else:
             choice, reason = self._choose(reward)
-        decision = self._record(metrics, choice, reason)
-        self._carry_out(choice.action)
-        return replace(decision, notes=self._keep(decision))
+        return self._conclude(self._decision(metrics, choice, reason))
 
     @property
     def _is_late(self) -> bool:
@@ -290,28 +278,33 @@ class Grower:
                 f"controller {self.controller} asked for what cannot be done, so nothing was: {reason}"
             )
             return Choice(_WAIT), reason
-        if self.epoch < self._decider.settings.first_growth and not live_slots(self.model):
-            return (
-                choice,
-                f"controller {self.controller} germinates nothing before epoch {self._decider.settings.first_growth}",
-            )
-        told = telling.reason_for(action, situation, self.rent, choice.probability)
-        return replace(choice, action=action), told
+        first_growth = self._decider.settings.first_growth
+        if self.epoch < first_growth and not self.model.live_slots:
+            return choice, f"controller {self.controller} germinates nothing before epoch {first_growth}"
+        facts = telling.reason_for(action, situation, self.rent, choice.probability)
+        return replace(choice, action=action), facts
 
-    def _carry_out(self, action: ActionSpec) -> None:
-        if self.epoch == self.epochs:  # no epoch comes that could show it
-            return
-        before = self._compiled.topology()
-        self.model.execute(action)
-        self.model.tick()
-        self._last_operation, self._undecided = action.op, True
-        if self._compiled.recompiles(before):
-            self._notes.add("the model changed: torch.compile compiles it anew at its next forward")
+    def _conclude(self, decision: Decision) -> Decision:
+        """Carry a decision out, begin the next epoch, and file the decision with what was noted meanwhile."""
+        if self.epoch != self.epochs:  # after the last epoch none comes that could show it
+            before = self._topology()
+            self.model.execute(decision.action)
+            self.model.tick()
+            self._last_operation, self._untrained = decision.action.op, True
+            if before != self._topology() and _compiled_graphs() > self._graphs_before:
+                self._notes.add("the model changed: torch.compile compiles it anew at its next forward")
+        decision = replace(decision, notes=self._notes.take())
+        self.history = (*self.history, decision)
+        return decision
+
+    def _topology(self) -> list[object]:
+        """What a compiled graph depends on; alpha does not belong to it."""
+        return [(slot.life.births, slot.stage, slot.life.fading) for slot in self.model.slots.values()]
 
     # What is measured
 
     def _validated(self, given: EpochMetrics) -> tuple[EpochMetrics, tuple[str, ...]]:
-        """With validation measured here where the loop did not say; and which of it was NaN."""
+        """The metrics, with validation measured here where the loop gave none; and which of it was NaN."""
         if given.validated or self._validate is None:
             return given, ()
         found, lost = measure(self.model, self._validate)
@@ -321,14 +314,14 @@ class Grower:
 
     def _worths(self, metrics: EpochMetrics, *, measured_here: bool) -> dict[str, SeedWorth]:
         if self._validate is None:
-            if live_slots(self.model):
+            if self.model.live_slots:
                 self._notes.warn(
                     "seeds grow, and without validate= nobody can tell what each contributes: the controller does "
                     "not know, and finish() keeps what is HOLDING or FOSSILIZED",
                     once="validate",
                 )
             return {}
-        if metrics.broken or not live_slots(self.model):
+        if metrics.broken or not self.model.live_slots:
             return {}
         # Numbers of the loop's own need not be comparable with ours.
         base = metrics if measured_here else None
@@ -336,7 +329,7 @@ class Grower:
         return plan.worths(scores)
 
     def _report_seeds(self, gradients: Mapping[str, SeedGradients], worths: Mapping[str, SeedWorth]) -> None:
-        for name in live_slots(self.model):
+        for name in self.model.live_slots:
             seen, worth = gradients.get(name), worths.get(name)
             self.model.report(
                 name,
@@ -362,7 +355,7 @@ class Grower:
             "step() was called although the optimizer has not stepped since the last time: call it once an epoch, "
             "after training with the optimizer that the Grower was given. This call is ignored"
         )
-        return self._recorded(metrics, Choice(_WAIT), "nothing was trained since the last decision")
+        return self._decision(metrics, Choice(_WAIT), "nothing was trained since the last decision")
 
     def _go_back(self, epoch: int, metrics: EpochMetrics, verdict: Verdict) -> Decision:
         self._guard.restore()
@@ -374,24 +367,15 @@ class Grower:
             self._notes.warn("going back has not helped; from here on the model is left as it is")
         self._host.report = EpochReport(epoch, None, None, math.nan, None, None, verdict.value)
         self._observer.record(0, self._host, self._last_operation)
-        decision = self._record(
-            metrics, Choice(_WAIT), "the governor went back to the last good epoch", rolled_back=verdict.value
-        )
-        self._carry_out(_WAIT)
-        return replace(decision, notes=self._keep(decision))
+        reason = "the governor went back to the last good epoch"
+        return self._conclude(self._decision(metrics, Choice(_WAIT), reason, rolled_back=verdict.value))
 
-    # What is told
+    # What is reported
 
-    def _record(
+    def _decision(
         self, metrics: EpochMetrics, choice: Choice, reason: str, *, rolled_back: str | None = None
     ) -> Decision:
-        decision = self._recorded(metrics, choice, reason, rolled_back=rolled_back)
-        self.history = (*self.history, decision)
-        return decision
-
-    def _recorded(
-        self, metrics: EpochMetrics, choice: Choice, reason: str, *, rolled_back: str | None = None
-    ) -> Decision:
+        """A decision with everything that is known at its time."""
         score = None if rolled_back else self._scale.score(metrics)
         added, bare = self.model.added_parameters, self.model.host_parameters
         return Decision(
@@ -404,16 +388,10 @@ class Grower:
             forecast=self._pay.forecast.now,
             gain_forecast=self._pay.gain(score, added, bare),
             added_parameters=added,
-            slots=standings(self.model),
+            slots={slot.name: slot for slot in self._host.snapshots()},
             probability=choice.probability,
             rolled_back=rolled_back,
         )
-
-    def _keep(self, decision: Decision) -> tuple[str, ...]:
-        """Put what was noted meanwhile on the decision that was recorded last."""
-        notes = self._notes.take()
-        self.history = (*self.history[:-1], replace(decision, notes=notes))
-        return notes
 
     def explain(self) -> str:
         """What was done and why, and where that has led."""
@@ -421,9 +399,7 @@ class Grower:
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
         """The score against its forecast, and the life of every seed; with a path, also as a file (.png, .svg)."""
-        from esper.grower.history import plot
-
-        figure = plot(self.history, f"controller {self.controller}, {self.epoch} epochs")
+        figure = telling.plot(self.history, f"controller {self.controller}, {self.epoch} epochs")
         if path is not None:
             figure.savefig(path, dpi=150)
         return figure
@@ -440,28 +416,107 @@ class Grower:
             self._notes.warn(
                 "finish() without a step(): nothing was decided. Call step() once an epoch", once="never"
             )
-        if self._undecided and not self._watch.steps:
+        if self._untrained and not self._watch.steps:
             self._guard.restore()  # the last decision was never trained with
-            self._undecided = False
+            self._untrained = False
         before = {name: slot.seed.blueprint_name for name, slot in self.model.slots.items() if slot.seed}
-        settle_model(self.model, self.rent, self._validate, self._seed_scale, keep=settle)
+        self._settle(settle)
         self._removed |= {name: kind for name, kind in before.items() if not self.model.slots[name].seed}
         return self.model.export()
+
+    def _settle(self, settle: Settle) -> None:
+        """Remove unfinished seeds, then what does not pay; without `validate`, what is HOLDING stays."""
+        validate = self._validate
+        if validate is None and settle == "worth":
+            for name in self.model.live_slots:
+                if self.model.slots[name].stage is not Stage.HOLDING:
+                    self.model.remove(name)
+            return
+
+        def scores(_: Sequence[int]) -> list[dict[Coalition, float]]:
+            assert validate is not None  # with "committed" nothing is left to be measured
+            plan, found = coalition_scores(self.model, validate, self._seed_scale)
+            # A coalition that cannot be scored is worth nothing: a seed it lacks is needed.
+            known = [-math.inf if score is None else score for score in found]
+            return [dict(zip(plan.coalitions, known, strict=True))]
+
+        settle_models([self.model], self.rent, settle=settle, measure=scores)
 
     def state_dict(self) -> dict[str, object]:
         """Everything, for your checkpoint: the model with its seeds, the optimiser, the controller's memory.
 
         Loadable with `weights_only=True`. A scheduler's and a scaler's state are their own, as always.
         """
-        from esper.grower.saving import saved_state
-
-        return saved_state(self)
+        record, tensors = describe(self.model)
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "controller": self.controller,
+            "model": record.model_dump_json(),
+            "tensors": {name: tensor.clone() for name, tensor in tensors.items()},
+            "report": asdict(self._host.report),
+            "last_operation": int(self._last_operation),
+            "observer": self._observer.state_dict(0),
+            "decider": self._decider.state_dict(),
+            "guard": self._guard.state_dict(),
+            "pay": self._pay.state_dict(),
+            "scale": asdict(self._scale),
+            "seed_scale": asdict(self._seed_scale),
+            "warned": sorted(self._notes.warned),
+            "history": DECISIONS.dump_json(self.history).decode(),
+        }
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state_dict` was taken, in a Grower made the same way over a fresh model.
 
         It restores the optimiser too, whose own state_dict could not be loaded before the seeds are there.
         """
-        from esper.grower.saving import restore_state
+        if state.get("format") != FORMAT or state.get("version") != VERSION:
+            raise ValueError(
+                f"the state has format {state.get('format')!r}, version {state.get('version')!r}; this Esper reads "
+                f"{FORMAT!r}, version {VERSION}"
+            )
+        if state["controller"] != self.controller:
+            raise ValueError(
+                f"the state was saved under controller {state['controller']!r}; this Grower has {self.controller!r}"
+            )
+        tensors, report, observer, decider, guard, pay = (
+            _mapping(state, name) for name in ("tensors", "report", "observer", "decider", "guard", "pay")
+        )
+        scale, seed_scale = (_SCALE.validate_python(state[name]) for name in ("scale", "seed_scale"))
+        operation, warned = state["last_operation"], state["warned"]
+        try:
+            record = ModelRecord.model_validate_json(str(state["model"]))
+            history = DECISIONS.validate_json(str(state["history"]))
+        except ValidationError as error:
+            raise ModelFileError(f"the saved state is damaged: {error.errors()[0]['msg']}") from None
+        reinstate(self.model, record, {name: _tensor(name, value) for name, value in tensors.items()})
+        self.history, self._host.report = history, EpochReport(**report)  # type: ignore[arg-type]
+        self._observer.load_state_dict(0, self._host, observer)
+        self._decider.load_state_dict(decider)
+        self._guard.load_state_dict(guard)
+        self._pay.load_state_dict(pay)
+        self._last_operation = LifecycleOp(int(str(operation)))
+        self._scale, self._seed_scale = scale, seed_scale
+        self._notes.warned = set(warned) if isinstance(warned, list) else set()
+        self._untrained = False
 
-        restore_state(self, state)
+
+def _mapping(state: Mapping[str, object], name: str) -> Mapping[str, object]:
+    part = state[name]
+    if not isinstance(part, Mapping):
+        raise TypeError(f"{name} of the saved state is a {type(part).__name__}; expected a mapping")
+    return part
+
+
+def _tensor(name: str, value: object) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} of the saved state is a {type(value).__name__}; expected a tensor")
+    return value
+
+
+def _compiled_graphs() -> int:
+    """How many graphs torch.compile has made in this process."""
+    if "torch._dynamo" not in sys.modules:  # a second's import, and without it nothing has been compiled
+        return 0
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])

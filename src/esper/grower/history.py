@@ -1,5 +1,7 @@
 """What a grower did and why: one decision an epoch, in words and numbers."""
 
+import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -9,37 +11,13 @@ from pydantic import TypeAdapter
 from esper.grower.measuring import EpochMetrics
 from esper.kasmina import GrowingModel
 from esper.kasmina.drawing import draw_text
-from esper.leyline import ActionSpec, LifecycleOp, Situation, Stage
+from esper.leyline import ActionSpec, LifecycleOp, Situation, SlotSnapshot, Stage
 from esper.leyline.colours import STAGE_COLOURS
 from esper.leyline.utility import rent_due
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotStanding:
-    """One slot at the end of an epoch, before the decision."""
-
-    stage: Stage
-    alpha: float
-    blueprint: str | None
-    contribution: float | None
-    probe: float | None
-
-
-def standings(model: GrowingModel) -> dict[str, SlotStanding]:
-    return {
-        name: SlotStanding(
-            stage=slot.stage,
-            alpha=slot.alpha,
-            blueprint=None if slot.seed is None else slot.seed.blueprint_name,
-            contribution=slot.contribution,
-            probe=slot.probe,
-        )
-        for name, slot in model.slots.items()
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +37,8 @@ class Decision:
     gain_forecast: float | None
     """Score minus rent, over that forecast. A forecast, not a measurement: nobody trained the other model."""
     added_parameters: int
-    slots: dict[str, SlotStanding]
+    slots: dict[str, SlotSnapshot]
+    """Every slot at the end of the epoch, before the decision."""
     probability: float | None = None
     rolled_back: str | None = None
     """Why the governor went back to the last good epoch."""
@@ -77,6 +56,43 @@ class Decision:
 
 DECISIONS = TypeAdapter(tuple[Decision, ...])
 """To and from JSON."""
+_PACKAGE = __name__.partition(".")[0]
+
+
+class GrowthWarning(UserWarning):
+    """Something is not as it should be; training goes on, and the message says what to do."""
+
+
+@dataclass(slots=True)
+class Notes:
+    """What happened since the last decision, for the next one to carry."""
+
+    warned: set[str] = field(default_factory=set)
+    _pending: list[str] = field(default_factory=list)
+
+    def add(self, note: str) -> None:
+        self._pending.append(note)
+
+    def warn(self, message: str, *, once: str | None = None) -> None:
+        """Warn and note it; what has a name in `once` only the first time."""
+        if once is not None:
+            if once in self.warned:
+                return
+            self.warned.add(once)
+        self.add(message)
+        warnings.warn(message, GrowthWarning, stacklevel=_levels_to_user() + 1)
+
+    def take(self) -> tuple[str, ...]:
+        taken, self._pending = tuple(self._pending), []
+        return taken
+
+
+def _levels_to_user() -> int:
+    """Frames from the caller up to the first that is not Esper's: a warning points at the user's own line."""
+    frame, levels = sys._getframe(1), 1
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
+        frame, levels = frame.f_back, levels + 1
+    return levels - 1
 
 
 def described(action: ActionSpec) -> str:

@@ -3,19 +3,15 @@
 from collections.abc import Sequence
 from typing import Unpack
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from esper.grower import Grower
-from esper.integrations.options import GrowerOptions
+from esper.integrations.callback import GrowerOptions, HasGrower, on_device, scaler_of
 from esper.kasmina import WrapError
 from esper.kasmina.probing import ExampleInput
-from esper.leyline import Settle
 
 
-class GrowthCallback(Callback):
+class GrowthCallback(HasGrower, Callback):
     """Grows at the end of each training epoch, from the metrics that the module logs.
 
     Without `validate`, epochs that the trainer does not validate (`check_val_every_n_epoch`) decide nothing.
@@ -54,21 +50,9 @@ class GrowthCallback(Callback):
             "validation_accuracy": validation_accuracy,
         }
         self._options = options
-        self._grower: Grower | None = None
         self._pending: dict[str, object] | None = None
         self._validated = False
         """Whether validation ran since the last epoch's end; the trainer goes on showing older metrics."""
-
-    @property
-    def grower(self) -> Grower:
-        """With `history`, `explain()` and `plot()`; there once fitting has begun."""
-        if self._grower is None:
-            raise RuntimeError("nothing has been fitted yet: the Grower is made when fitting begins")
-        return self._grower
-
-    def finish(self, *, settle: Settle = "worth") -> nn.Module:
-        """Settle, and give back an ordinary module."""
-        return self.grower.finish(settle=settle)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.world_size > 1:
@@ -81,14 +65,13 @@ class GrowthCallback(Callback):
         example = pl_module.example_input_array if self._example is None else self._example
         if example is None:
             raise WrapError("example_input is missing: pass it, or set the module's example_input_array")
-        scaler = getattr(trainer.precision_plugin, "scaler", None)
         self._grower = Grower(
             pl_module.get_submodule(self._module),
             self._slots,
             optimizer=trainer.optimizers[0],
-            example_input=tree_map_only(Tensor, lambda tensor: tensor.to(pl_module.device), example),
+            example_input=on_device(example, pl_module.device),
             scheduler=[config.scheduler for config in trainer.lr_scheduler_configs],
-            scaler=scaler if isinstance(scaler, torch.amp.grad_scaler.GradScaler) else None,
+            scaler=scaler_of(trainer.precision_plugin),
             epochs=self._decisions(trainer),
             accumulate=trainer.accumulate_grad_batches,
             **self._options,

@@ -4,22 +4,19 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Unpack
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils._pytree import tree_map_only
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from esper.grower import Grower
 from esper.grower.measuring import loader_metrics
-from esper.integrations.options import GrowerOptions
+from esper.integrations.callback import GrowerOptions, HasGrower, on_device, scaler_of
 from esper.kasmina import WrapError
 from esper.kasmina.probing import ExampleInput
-from esper.leyline import Settle
 
 
-class GrowthCallback(TrainerCallback):
+class GrowthCallback(HasGrower, TrainerCallback):
     """Grows at every evaluation (`eval_strategy="epoch"`), from the metrics that it gives.
 
         growth = GrowthCallback(slots=["resnet.encoder.stages.*"], example_input={"pixel_values": x})
@@ -48,22 +45,10 @@ class GrowthCallback(TrainerCallback):
     ) -> None:
         self._slots, self._example, self._options = list(slots), example_input, options
         self._validation_loss, self._validation_accuracy = validation_loss, validation_accuracy
-        self._grower: Grower | None = None
         self._training = False
         self._batches: Iterable[object] = ()
         self._evaluated_at = 0
         """The Trainer's step of the last evaluation."""
-
-    @property
-    def grower(self) -> Grower:
-        """With `history`, `explain()` and `plot()`; there once training has begun."""
-        if self._grower is None:
-            raise RuntimeError("nothing has been trained yet: the Grower is made when training begins")
-        return self._grower
-
-    def finish(self, *, settle: Settle = "worth") -> nn.Module:
-        """Settle, and give back an ordinary module."""
-        return self.grower.finish(settle=settle)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
@@ -88,16 +73,14 @@ class GrowthCallback(TrainerCallback):
                 "load_best_model_at_end puts an earlier epoch's host under the seeds of the last: set it to False"
             )
         assert isinstance(model, nn.Module)
-        device = next(model.parameters()).device
-        scaler = getattr(optimizer, "scaler", None)
         options: GrowerOptions = {"validate": self._evaluate, **self._options}
         self._grower = Grower(
             model,
             self._slots,
             optimizer=_bare_optimizer(optimizer),
-            example_input=tree_map_only(Tensor, lambda tensor: tensor.to(device), self._example),
+            example_input=on_device(self._example, next(model.parameters()).device),
             scheduler=_bare_scheduler(scheduler),
-            scaler=scaler if isinstance(scaler, torch.amp.grad_scaler.GradScaler) else None,
+            scaler=scaler_of(optimizer),
             epochs=_evaluations(args, state),
             accumulate=args.gradient_accumulation_steps,
             **options,

@@ -16,11 +16,6 @@ Coalition = frozenset[str]
 """The slots whose live seeds are switched on. Fossilised seeds are part of the host and always on."""
 
 
-def live_slots(model: GrowingModel) -> tuple[str, ...]:
-    """The names of the slots with live seeds, in order."""
-    return tuple(name for name, slot in model.slots.items() if slot.stage.is_live)
-
-
 @dataclass(frozen=True, slots=True)
 class SeedWorth:
     """What validation says of one live seed, as a difference of scores. At most one is known."""
@@ -64,7 +59,7 @@ class CoalitionPlan:
 
 def plan_coalitions(model: GrowingModel, *, bare: bool = True) -> CoalitionPlan:
     """The model as it is, each blended seed off, each TRAINING seed on; with `bare`, also every seed off."""
-    live = live_slots(model)
+    live = model.live_slots
     training = tuple(model.slots[name].stage is Stage.TRAINING for name in live)
     as_it_is = frozenset(name for name, isolated in zip(live, training, strict=True) if not isolated)
     toggles = [as_it_is ^ {name} for name in live]
@@ -102,7 +97,7 @@ def coalition_alphas(
 
     Where all coalitions agree it is one float, so that a seed which is off everywhere costs nothing.
     """
-    live = live_slots(model)
+    live = model.live_slots
     members = [frozenset(coalition) for coalition in coalitions]
     for name in sorted(frozenset[str]().union(*members) - set(live)):
         raise ValueError(

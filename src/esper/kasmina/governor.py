@@ -1,9 +1,18 @@
-"""The governor: notices a host that broke, and says why. Pure rules over what an epoch measured."""
+"""The governor: notices a host that broke, says why, and goes back to its last good epoch."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from esper.kasmina.model import GrowingModel
+from esper.kasmina.optimisers import Scheduler
+from esper.kasmina.seed import Seed
+from esper.kasmina.stage_machine import SlotRecord
 
 
 class Verdict(StrEnum):
@@ -124,3 +133,185 @@ class Governor:
         self.best_accuracy = float(state["best_accuracy"])
         self.epochs_at_chance = int(state["epochs_at_chance"])
         self.rollbacks, self.consecutive = int(state["rollbacks"]), int(state["consecutive"])
+
+
+# Going back to the last good epoch
+
+
+class ModelSnapshot:
+    """A model and its attached optimiser as they were. Taking it again reuses the memory while nothing grows.
+
+    Seeds are kept as the modules they are and tensors by value, so restoring brings back the same parameters.
+    Schedulers go on in time, with the parameter groups there were. Nothing here waits for a device.
+    """
+
+    def __init__(self, model: GrowingModel) -> None:
+        self._model = model
+        self._sources: list[Tensor] = []
+        self._copies: list[Tensor] = []
+        self._slots: list[tuple[SlotRecord, Seed | None, list[bool]]] = []
+        self._groups: list[dict[str, object]] = []
+        self._state: dict[Tensor, dict[str, object]] = {}
+        self._schedules: list[tuple[Scheduler, str, list[Any]]] = []
+        self.take()
+
+    @torch.no_grad()
+    def take(self) -> None:
+        """Remember the model as it is now."""
+        care = self._model.care
+        self._slots = [
+            (
+                slot.record(),
+                slot.seed,
+                [] if slot.seed is None else [p.requires_grad for p in slot.seed.parameters()],
+            )
+            for slot in self._model.slots.values()
+        ]
+        if care is not None:
+            optimizer, self._schedules = care.optimizer, care.group_lists()
+            self._groups = [{**group, "params": list(group["params"])} for group in optimizer.param_groups]
+            self._state = {parameter: dict(state) for parameter, state in optimizer.state.items()}
+        sources = [*self._model.parameters(), *self._model.buffers()]
+        for values in (*self._groups, *self._state.values()):  # a learning rate may be a tensor too
+            sources += [value for value in values.values() if isinstance(value, Tensor)]
+        same = len(sources) == len(self._sources) and all(
+            new is old for new, old in zip(sources, self._sources, strict=True)
+        )
+        if same:
+            _copy(self._copies, sources)
+        else:
+            self._sources, self._copies = sources, [source.detach().clone() for source in sources]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Bring the model and its optimiser back to what `take` saw last."""
+        for slot, (record, seed, trainable) in zip(self._model.slots.values(), self._slots, strict=True):
+            slot.restore(record, self._model.rules)
+            slot.seed = seed
+            for parameter, trained in zip([] if seed is None else seed.parameters(), trainable, strict=True):
+                parameter.requires_grad_(trained)
+        if self._model.care is not None:
+            optimizer = self._model.care.optimizer
+            optimizer.param_groups[:] = [{**group, "params": list(group["params"])} for group in self._groups]  # type: ignore[call-overload]
+            optimizer.state.clear()
+            optimizer.state.update({parameter: dict(state) for parameter, state in self._state.items()})
+        for scheduler, name, values in self._schedules:
+            getattr(scheduler, name)[:] = values
+        _copy(self._sources, self._copies)
+        for parameter in self._model.parameters():
+            parameter.grad = None
+
+
+def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """Each source into its target, all of one dtype in one multi-tensor call."""
+    for dtype in {source.dtype for source in sources}:
+        chosen = [index for index, source in enumerate(sources) if source.dtype == dtype]
+        torch._foreach_copy_([targets[index] for index in chosen], [sources[index] for index in chosen])
+
+
+BROKEN_EPOCHS = 2
+"""Epochs in a row that a seed may put out NaN or Inf before it is removed. One can be a scaler's overflow."""
+
+LEAST_FIRST_LOSS = 1.0
+"""A first loss can be small (a good start, or just the last batch's): noise over it is no divergence."""
+
+
+class Guard:
+    """Remembers the last good epoch in memory: a second copy of weights and optimiser state.
+
+    A host is judged by its own past: diverged is a training loss over `divergence_factor` times the first epoch's,
+    collapsed an accuracy that is nearly gone.
+    """
+
+    def __init__(self, model: GrowingModel, rules: GovernorRules | None) -> None:
+        self._model = model
+        self._governor = (
+            None if rules is None else Governor(rules, chance_accuracy=0.0, untrained_loss=math.inf)
+        )
+        self._memory: ModelSnapshot | None = None
+        self._broken: dict[str, int] = {}
+
+    def remember(self) -> None:
+        """The model as it is now is worth going back to."""
+        if self._governor is None:
+            return
+        if self._memory is None:
+            self._memory = ModelSnapshot(self._model)
+        else:
+            self._memory.take()
+
+    def restore(self) -> None:
+        """Go back to it, if anything was remembered."""
+        if self._memory is not None:
+            self._memory.restore()
+
+    def judge(
+        self,
+        *,
+        train_loss: float | None,
+        validation_loss: float | None,
+        validation_accuracy: float | None,
+        gradient_norm: float | None,
+    ) -> Verdict | None:
+        """None if the model may go on. What is unknown is not held against it."""
+        governor = self._governor
+        if governor is None:
+            return None
+        loss = train_loss
+        if loss is None and not _finite_weights(self._model):
+            loss = math.nan
+        if math.isinf(governor.untrained_loss) and loss is not None and math.isfinite(loss) and loss > 0:
+            governor.untrained_loss = max(loss, LEAST_FIRST_LOSS)
+        return governor.judge(
+            Vitals(
+                train_loss=0.0 if loss is None else loss,
+                gradient_norm=0.0 if gradient_norm is None else gradient_norm,
+                validation_loss=0.0 if validation_loss is None else validation_loss,
+                validation_accuracy=(
+                    governor.best_accuracy if validation_accuracy is None else validation_accuracy
+                ),
+                seeds_finite=True,  # seeds are kept away from the host, and judged by `broken_seeds`
+            )
+        )
+
+    @property
+    def content(self) -> bool:
+        """Whether the epoch judged last is worth going back to."""
+        return self._governor is not None and self._governor.content
+
+    def gives_up(self) -> bool:
+        """Whether going back has not helped; from here on the model is left alone."""
+        if self._governor is None or not self._governor.gives_up:
+            return False
+        self._governor = self._memory = None
+        return True
+
+    def broken_seeds(self) -> list[str]:
+        """Live seeds that were not finite for `BROKEN_EPOCHS` epochs, this one included."""
+        for name, slot in self._model.slots.items():
+            broken = slot.stage.is_live and bool(slot.non_finite.any())
+            self._broken[name] = self._broken.get(name, 0) + 1 if broken else 0
+        return [name for name, epochs in self._broken.items() if epochs >= BROKEN_EPOCHS]
+
+    def state_dict(self) -> dict[str, object]:
+        governor = self._governor
+        if governor is None:
+            return {"governor": None, "untrained_loss": None, "broken": dict(self._broken)}
+        return {
+            "governor": governor.state_dict(),
+            "untrained_loss": governor.untrained_loss,
+            "broken": dict(self._broken),
+        }
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        governor, untrained, broken = state["governor"], state["untrained_loss"], state["broken"]
+        if self._governor is not None and isinstance(governor, dict) and isinstance(untrained, float):
+            self._governor.load_state_dict(governor)
+            self._governor.untrained_loss = untrained
+        if isinstance(broken, dict):
+            self._broken = dict(broken)
+
+
+@torch.no_grad()
+def _finite_weights(model: GrowingModel) -> bool:
+    return all(bool(p.isfinite().all()) for p in model.host.parameters())

@@ -1,10 +1,14 @@
 """Gradients in few numbers: norm, health, vanishing, exploding; measured on the device, read once."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
+
+from esper.kasmina.model import GrowingModel
 
 VANISHING_NORM = 1e-7
 EXPLODING_NORM = 1e2
@@ -71,3 +75,94 @@ def stats_from(norm: float, vanished: float, exploded: float) -> SeedGradientSta
         has_exploding=exploded > 0.0,
         measured=True,
     )
+
+
+# In a training loop of any kind: at the optimiser's steps
+
+
+@dataclass(frozen=True, slots=True)
+class SeedGradients:
+    """Of one seed, mean over the epoch's steps. Without a step nothing is known."""
+
+    norm: float
+    health: float
+    finite: bool
+
+
+@dataclass(slots=True)
+class _Sum:
+    total: Tensor
+    steps: Tensor | float
+
+
+class GradientWatch:
+    """Counts the optimiser's steps and sums gradient norms on the device; nothing waits until `take`.
+
+    Steps in which the host's gradient is not finite are left out: a `GradScaler` skips them.
+    """
+
+    def __init__(self, model: GrowingModel, optimizer: Optimizer, before_first: Callable[[], None]) -> None:
+        self.steps = 0
+        """Of the optimiser since `take`."""
+        self._model, self._collector = model, SeedGradientCollector()
+        self._before_first: Callable[[], None] | None = before_first
+        self._host: _Sum | None = None
+        self._seeds: dict[str, _Sum] = {}
+        optimizer.register_step_pre_hook(self._look)
+
+    def take(self) -> tuple[float | None, dict[str, SeedGradients]]:
+        """The host's gradient norm and what is known of each seed; begins the next epoch."""
+        host, seeds = self._host, self._seeds
+        self.steps, self._host, self._seeds = 0, None, {}
+        found = {}
+        for name, part in seeds.items():
+            norm, vanished, exploded, steps = [*part.total.tolist(), float(part.steps)]
+            slot = self._model.slots[name]
+            if not steps or slot.seed is None:
+                continue
+            finite = math.isfinite(norm) and not bool(slot.non_finite.any())
+            health = max(1.0 - (vanished + exploded) / steps, 0.0)
+            found[name] = SeedGradients(norm / steps, health, finite)
+        norm = None if host is None or not float(host.steps) else float(host.total) / float(host.steps)
+        return norm, found
+
+    @torch.no_grad()
+    def _look(self, optimizer: Optimizer, *_: object) -> None:
+        if self._before_first is not None:
+            self._before_first()
+            self._before_first = None
+        self.steps += 1
+        host = _norm(self._model.host.parameters())
+        if host is None:
+            return
+        host = host / _scale(optimizer, host)
+        usable = torch.isfinite(host)
+        self._host = _added(self._host, torch.where(usable, host, 0.0), usable.float())
+        for name, slot in self._model.slots.items():
+            if slot.seed is None or not slot.stage.is_live or slot.life.fading:
+                continue
+            seen = self._collector.collect_async(slot.seed.parameters())
+            if seen is None:
+                continue
+            seen[0] /= _scale(optimizer, seen)
+            here = usable.to(seen.device)
+            self._seeds[name] = _added(self._seeds.get(name), torch.where(here, seen, 0.0), here.float())
+
+
+def _added(so_far: _Sum | None, reading: Tensor, steps: Tensor) -> _Sum:
+    if so_far is None:
+        return _Sum(reading, steps)
+    return _Sum(so_far.total + reading, so_far.steps + steps)
+
+
+def _norm(parameters: Iterable[Tensor]) -> Tensor | None:
+    gradients = [p.grad for p in parameters if p.grad is not None and not p.grad.is_sparse]
+    if not gradients:
+        return None
+    return torch.nn.utils.get_total_norm(gradients).float()
+
+
+def _scale(optimizer: Optimizer, like: Tensor) -> Tensor | float:
+    """By which a `GradScaler` has scaled the gradients that a fused optimiser is about to unscale itself."""
+    scale = getattr(optimizer, "grad_scale", None)
+    return scale.to(like.device) if isinstance(scale, Tensor) else 1.0

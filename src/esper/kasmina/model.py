@@ -24,7 +24,9 @@ from esper.leyline import (
     STYLES,
     TEMPOS,
     ActionSpec,
+    BlueprintCard,
     Curve,
+    EpochReport,
     Event,
     EventSink,
     LegalOperations,
@@ -34,6 +36,7 @@ from esper.leyline import (
     SeedGerminated,
     SlotConfig,
     SlotReading,
+    SlotSnapshot,
     Stage,
     StageChanged,
     Style,
@@ -88,8 +91,9 @@ class GrowingModel(nn.Module):
         return sum(slot.parameter_count for slot in self._slots.values())
 
     @property
-    def live_seeds(self) -> int:
-        return sum(slot.life.stage in LIVE_STAGES for slot in self._slots.values())
+    def live_slots(self) -> tuple[str, ...]:
+        """The names of the slots with live seeds, in order."""
+        return tuple(name for name, slot in self._slots.items() if slot.life.stage in LIVE_STAGES)
 
     def legal_operations(self) -> dict[str, LegalOperations]:
         """What may be executed now at each slot: exactly that, no more and no less."""
@@ -387,7 +391,7 @@ class GrowingModel(nn.Module):
         return next(iter(self._slots.values())).life.rules
 
     def _free_places(self) -> int:
-        return self.rules.max_live_seeds - self.live_seeds
+        return self.rules.max_live_seeds - len(self.live_slots)
 
     def _require(self, name: str, operation: LifecycleOp) -> Slot:
         slot, free = self._slot(name), self._free_places()
@@ -416,3 +420,37 @@ def _choice(name: str, value: object, choices: Sequence[_Choice]) -> _Choice:
         if choice == value:
             return choice
     raise ValueError(f"{name}={value!r} is not a choice here; choose from {', '.join(map(str, choices))}")
+
+
+class GrowingHost:
+    """A growing model as deciders read hosts: leyline's `HostProtocol` but for `training_samples`.
+
+    `report` is written after each epoch by the loop that trains the model.
+    """
+
+    def __init__(self, model: GrowingModel) -> None:
+        self.model = model
+        self.slot_config, self.host_parameters = model.slot_config, model.host_parameters
+        self.report = EpochReport(0, None, None, math.nan, None, None, None)
+
+    @property
+    def cards(self) -> Mapping[str, tuple[BlueprintCard, ...]]:
+        """Slot -> the blueprints offered there."""
+        return {name: slot.cards for name, slot in self.model.slots.items()}
+
+    @property
+    def added_parameters(self) -> int:
+        """Parameters that seeds have added."""
+        return self.model.added_parameters
+
+    def readings(self) -> list[SlotReading]:
+        """Every slot in numbers, in order."""
+        return self.model.readings()
+
+    def snapshots(self) -> tuple[SlotSnapshot, ...]:
+        """Every slot in words, in order."""
+        return tuple(slot.snapshot() for slot in self.model.slots.values())
+
+    def legal_operations(self) -> Mapping[str, LegalOperations]:
+        """What may be executed now at each slot."""
+        return self.model.legal_operations()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -21,71 +21,16 @@ from esper.kasmina.model import GrowingModel
 from esper.kasmina.optimisers import OptimiserCare
 from esper.kasmina.seed import Seed, bear_seed, birth_randomness
 from esper.kasmina.slot import Slot
-from esper.kasmina.stage_machine import GrowthRules, Life, Ramp
-from esper.leyline import Curve, SlotConfig, Stage, Style
+from esper.kasmina.stage_machine import GrowthRules, SlotRecord
+from esper.leyline import SlotConfig, Stage
 from esper.leyline.errors import EsperError
 from esper.leyline.files import write_atomically
-
-# What a saved model's file says besides its tensors. Everything is checked when it is read.
-
 
 Option = bool | int | float | str | None | list[float] | list[str]
 
 
 class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
-Count = Annotated[int, Field(ge=0)]
-
-
-class RampRecord(_Record):
-    start: Share
-    target: Share
-    epochs: Count
-    curve: Curve
-    elapsed: Count
-
-
-class SlotRecord(_Record):
-    """One slot: its life, and what grows there."""
-
-    blueprint: Annotated[str, Field(min_length=1)] | None
-    stage: Stage
-    fading: bool
-    age: Count
-    epochs_in_stage: Count
-    births: Count
-    alpha: Share
-    alpha_target: Share | None
-    style: Style | None
-    tempo: Count
-    ramp: RampRecord | None
-    contribution: float | None
-    probe: float | None = None
-    gradient_norm: float | None = None
-    gradient_health: float | None = None
-    reported_gradients_finite: bool | None
-    remembered_gradients_finite: bool | None
-    non_finite: tuple[bool, bool]
-
-    @model_validator(mode="after")
-    def _is_a_life(self) -> "SlotRecord":
-        grown = self.stage.is_live or self.stage is Stage.FOSSILIZED
-        blended = grown and self.stage is not Stage.TRAINING
-        checks = {
-            "a seed is there exactly in the stages that have one": (self.blueprint is not None) == grown,
-            "a seed has a style, an alpha target and a birth": not grown
-            or (self.style is not None and self.alpha_target is not None and self.births > 0),
-            "alpha is 0 before blending and without a seed": blended or self.alpha == 0.0,
-            "a ramp belongs to BLENDING": (self.ramp is not None) == (self.stage is Stage.BLENDING),
-            "only a BLENDING seed fades": not self.fading or self.stage is Stage.BLENDING,
-        }
-        for rule, holds in checks.items():
-            if not holds:
-                raise ValueError(rule)
-        return self
 
 
 class GroupRecord(_Record):
@@ -144,7 +89,12 @@ def reinstate(
     """The same from what `describe` gave; `origin` is named in errors."""
     seeds = _check(model, record, tensors, origin)
     for name, saved in record.slots.items():
-        _restore_slot(model.slots[name], saved, GrowthRules(**record.rules), seeds.get(name))
+        slot, seed = model.slots[name], seeds.get(name)
+        if seed is not None:
+            slot.plant(seed)
+            seed.requires_grad_(not saved.fading)
+        slot.restore(saved, GrowthRules(**record.rules))
+        slot.non_finite.copy_(torch.tensor(saved.non_finite))
     model.growth_seed = record.growth_seed
     model.isolation_penalty = record.isolation_penalty
     with torch.no_grad():
@@ -169,38 +119,13 @@ def describe(model: GrowingModel) -> tuple[ModelRecord, dict[str, Tensor]]:
         growth_seed=model.growth_seed,
         isolation_penalty=model.isolation_penalty,
         rules=asdict(model.rules),
-        slots={name: _describe_slot(slot) for name, slot in model.slots.items()},
+        slots={
+            name: slot.record(non_finite=(bool(slot.non_finite[0]), bool(slot.non_finite[1])))
+            for name, slot in model.slots.items()
+        },
         optimizer=optimizer,
     )
     return record, {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-
-
-def _describe_slot(slot: Slot) -> SlotRecord:
-    life, ramp = slot.life, slot.life.ramp
-    return SlotRecord(
-        blueprint=None if slot.seed is None else slot.seed.blueprint_name,
-        stage=life.stage,
-        fading=life.fading,
-        age=life.age,
-        epochs_in_stage=life.epochs_in_stage,
-        births=life.births,
-        alpha=life.alpha,
-        alpha_target=life.alpha_target,
-        style=life.style,
-        tempo=life.tempo,
-        ramp=None
-        if ramp is None
-        else RampRecord(
-            start=ramp.start, target=ramp.target, epochs=ramp.epochs, curve=ramp.curve, elapsed=ramp.elapsed
-        ),
-        contribution=slot.contribution,
-        probe=slot.probe,
-        gradient_norm=slot.gradient_norm,
-        gradient_health=slot.gradient_health,
-        reported_gradients_finite=slot.reported_gradients_finite,
-        remembered_gradients_finite=slot.gradients_finite(),  # .grad is not saved, what it showed is
-        non_finite=(bool(slot.non_finite[0]), bool(slot.non_finite[1])),
-    )
 
 
 def _describe_optimizer(
@@ -427,22 +352,6 @@ def _check_state(
 
 
 # Restoring
-
-
-def _restore_slot(slot: Slot, saved: SlotRecord, rules: GrowthRules, seed: Seed | None) -> None:
-    if seed is not None:
-        slot.plant(seed)
-        for parameter in seed.parameters():
-            parameter.requires_grad_(not saved.fading)
-    ramp = None if saved.ramp is None else Ramp(**saved.ramp.model_dump())
-    measured = ("contribution", "probe", "gradient_norm", "gradient_health")
-    known = {*measured, "reported_gradients_finite", "remembered_gradients_finite", "non_finite"}
-    slot.life = Life(rules=rules, ramp=ramp, **saved.model_dump(exclude={"blueprint", "ramp", *known}))
-    for name in measured:
-        setattr(slot, name, getattr(saved, name))
-    slot.reported_gradients_finite = saved.reported_gradients_finite
-    slot.remembered_gradients_finite = saved.remembered_gradients_finite
-    slot.non_finite.copy_(torch.tensor(saved.non_finite))
 
 
 def _restore_optimizer(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from esper.kasmina.coalitions import Coalition, live_slots
+from esper.kasmina.coalitions import Coalition
 from esper.kasmina.model import GrowingModel
 from esper.leyline import Settle, Stage
 from esper.leyline.utility import utility
@@ -33,19 +33,19 @@ def settle(
     if not 0.0 <= rent < math.inf:
         raise ValueError(f"rent must be a finite number >= 0, not {rent!r}")
     changed = {row for row, model in enumerate(models) if _drop_unfinished(model, settle)}
-    unsettled = [row for row, model in enumerate(models) if live_slots(model)]
+    unsettled = [row for row, model in enumerate(models) if model.live_slots]
     while unsettled:
         measured = zip(unsettled, measure(unsettled), strict=True)
         dropped = [row for row, scores in measured if _drop_worst(models[row], rent, scores)]
         changed |= set(dropped)
-        unsettled = [row for row in dropped if live_slots(models[row])]
+        unsettled = [row for row in dropped if models[row].live_slots]
     return sorted(changed)
 
 
 def _drop_unfinished(model: GrowingModel, settle: Settle) -> bool:
     unfinished = [
         name
-        for name in live_slots(model)
+        for name in model.live_slots
         if settle == "committed" or model.slots[name].stage is Stage.TRAINING or model.slots[name].life.fading
     ]
     for name in unfinished:
@@ -55,11 +55,11 @@ def _drop_unfinished(model: GrowingModel, settle: Settle) -> bool:
 
 def _drop_worst(model: GrowingModel, rent: float, scores: Scores) -> bool:
     """Remove the live seed without which utility rises most, if there is one."""
-    everything, host = frozenset(live_slots(model)), model.host_parameters
+    everything, host = frozenset(model.live_slots), model.host_parameters
     added = model.added_parameters
     now = utility(scores[everything], rent, added, host)
     gains = {}
-    for name in live_slots(model):
+    for name in model.live_slots:
         left = added - model.slots[name].parameter_count
         gains[name] = utility(scores[everything - {name}], rent, left, host) - now
     worst = max(gains, key=gains.__getitem__)

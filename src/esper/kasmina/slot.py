@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map_only
 from esper.kasmina.blueprints import Blueprint, Site
 from esper.kasmina.probing import main_tensor, output_form, with_main_tensor
 from esper.kasmina.seed import Seed, drop_non_finite_gradient, isolate, per_sample
-from esper.kasmina.stage_machine import Facts, GrowthRules, Life, legal_bits
+from esper.kasmina.stage_machine import Facts, GrowthRules, Life, SlotRecord, legal_bits
 from esper.leyline import (
     BlueprintCard,
     Layout,
@@ -26,6 +26,10 @@ from esper.leyline import (
 from esper.leyline.heads import STYLES
 
 _Tree = TypeVar("_Tree")
+_MEASURED = (
+    *("contribution", "probe", "gradient_norm", "gradient_health"),
+    *("reported_gradients_finite", "remembered_gradients_finite"),
+)
 _STYLE_INDEX = {style: index for index, style in enumerate(STYLES)}
 
 
@@ -236,6 +240,23 @@ class Slot(nn.Module):
         """What is known of an epoch ends with it."""
         self.reported_gradients_finite = self.remembered_gradients_finite = None
         self.probe = self.gradient_norm = self.gradient_health = None
+
+    def record(self, *, non_finite: tuple[bool, bool] = (False, False)) -> SlotRecord:
+        """The slot's state, but for the seed and `non_finite`, which is on the device: the caller copies both."""
+        life = {field.name: getattr(self.life, field.name) for field in fields(Life) if field.name != "rules"}
+        known = {name: getattr(self, name) for name in _MEASURED}
+        # .grad is not kept, what it showed is
+        known["remembered_gradients_finite"] = self.gradients_finite() if self.stage.is_live else None
+        if self.life.ramp is not None:
+            life["ramp"] = replace(self.life.ramp)
+        blueprint = None if self.seed is None else self.seed.blueprint_name
+        return SlotRecord(blueprint=blueprint, non_finite=non_finite, **life, **known)
+
+    def restore(self, record: SlotRecord, rules: GrowthRules) -> None:
+        """Bring life and measurements back to what was recorded; the caller has put the seed in its place."""
+        self.life = record.life(rules)
+        for name in _MEASURED:
+            setattr(self, name, getattr(record, name))
 
     def _guard_gradients(self) -> None:
         """Keep a broken seed's NaN out of its gradients, before clipping or a scaler can see them."""

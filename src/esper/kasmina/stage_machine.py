@@ -1,4 +1,6 @@
-"""The stage machine of one slot: pure bookkeeping, no tensors.
+"""The stage machine of one slot: waiting times, alpha ramps, which operation is legal when, and what each does.
+
+Pure bookkeeping, no tensors.
 
 An operation is applied before the tick, the tick before the epoch's training. So at the next decision a
 counter says how many epochs have been trained in that state.
@@ -6,13 +8,13 @@ counter says how many epochs have been trained in that state.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from esper.leyline import ALPHA_TARGETS, STYLES, Curve, LegalOperations, LifecycleOp, Stage, Style
-
-# The waiting times and limits of a seed's life.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +40,8 @@ class GrowthRules:
                 raise ValueError(f"GrowthRules.{field.name} must be an integer >= {least}, not {value!r}")
 
 
-# Alpha ramps: how strongly a seed is mixed in, epoch by epoch.
-
-
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Count = Annotated[int, Field(ge=0)]
 _STEEPNESS = {Curve.SIGMOID_GENTLE: 6.0, Curve.SIGMOID_NORMAL: 10.0, Curve.SIGMOID_SHARP: 16.0}
 
 
@@ -68,11 +69,13 @@ def curve_value(curve: Curve, progress: float) -> float:
 class Ramp:
     """Alpha on its way from `start` to `target` over `epochs` ticks; 0 epochs arrive on the first tick."""
 
-    start: float
-    target: float
-    epochs: int
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    start: Share
+    target: Share
+    epochs: Count
     curve: Curve
-    elapsed: int = 0
+    elapsed: Count = 0
 
     @property
     def arrived(self) -> bool:
@@ -273,3 +276,56 @@ class Life:
     def _thaw(self) -> None:
         if self.stage is Stage.EMBARGOED and self.epochs_in_stage >= self.rules.embargo_epochs:
             self._enter(Stage.DORMANT)
+
+
+class SlotRecord(BaseModel):
+    """The state of one slot, but for tensors: its life, what grows there and what was measured of it.
+
+    A rollback in memory and a saved model hold the same record; read from a file, it is checked.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    blueprint: Annotated[str, Field(min_length=1)] | None
+    stage: Stage
+    fading: bool
+    age: Count
+    epochs_in_stage: Count
+    births: Count
+    alpha: Share
+    alpha_target: Share | None
+    style: Style | None
+    tempo: Count
+    ramp: Ramp | None
+    contribution: float | None
+    probe: float | None = None
+    gradient_norm: float | None = None
+    gradient_health: float | None = None
+    reported_gradients_finite: bool | None
+    remembered_gradients_finite: bool | None
+    non_finite: tuple[bool, bool]
+    """As in `Slot.non_finite`."""
+
+    @model_validator(mode="after")
+    def _is_a_life(self) -> "SlotRecord":
+        grown = self.stage.is_live or self.stage is Stage.FOSSILIZED
+        blended = grown and self.stage is not Stage.TRAINING
+        checks = {
+            "a seed is there exactly in the stages that have one": (self.blueprint is not None) == grown,
+            "a seed has a style, an alpha target and a birth": not grown
+            or (self.style is not None and self.alpha_target is not None and self.births > 0),
+            "alpha is 0 before blending and without a seed": blended or self.alpha == 0.0,
+            "a ramp belongs to BLENDING": (self.ramp is not None) == (self.stage is Stage.BLENDING),
+            "only a BLENDING seed fades": not self.fading or self.stage is Stage.BLENDING,
+        }
+        for rule, holds in checks.items():
+            if not holds:
+                raise ValueError(rule)
+        return self
+
+    def life(self, rules: GrowthRules) -> Life:
+        """The life that was recorded; it goes on by itself."""
+        recorded = {field.name: getattr(self, field.name) for field in fields(Life) if field.name != "rules"}
+        life = Life(rules, **recorded)
+        life.ramp = None if self.ramp is None else replace(self.ramp)
+        return life

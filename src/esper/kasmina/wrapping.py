@@ -4,6 +4,7 @@ import difflib
 import sys
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import TypedDict
 
 import torch
 from torch import nn
@@ -76,6 +77,18 @@ def _some(model: nn.Module) -> str:
     return (
         ", ".join(name for name, _ in model.named_modules() if name)[:300] or "(the model has no submodules)"
     )
+
+
+class WrapOptions(TypedDict, total=False):
+    """The options of `wrap`, for callers that pass them on."""
+
+    layout: Layout | str | Mapping[str, Layout | str] | None
+    causal: bool
+    blueprints: Sequence[str] | None
+    rules: GrowthRules | None
+    isolation_penalty: float
+    seed: int
+    events: EventSink | None
 
 
 def wrap(

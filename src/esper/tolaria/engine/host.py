@@ -8,18 +8,9 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from esper.kasmina import GrowingModel, Slot
+from esper.kasmina.model import GrowingHost
 from esper.kasmina.persistence import laid_out_like
-from esper.leyline import (
-    ActionSpec,
-    BlueprintCard,
-    EpochReport,
-    EventSink,
-    LegalOperations,
-    LifecycleOp,
-    Stage,
-)
-from esper.leyline.slots import SlotSnapshot
-from esper.leyline.worlds import SlotReading
+from esper.leyline import ActionSpec, EventSink, LifecycleOp, Stage
 from esper.tolaria.data import Split, TaskData
 from esper.tolaria.tasks import OptimiserSpec, Task
 
@@ -108,7 +99,7 @@ def _place(inputs: Tensor, task: Task, device: torch.device) -> Tensor:
     return inputs.to(memory_format=torch.channels_last) if task.channels_last and inputs.ndim == 4 else inputs
 
 
-class TrainedHost:
+class TrainedHost(GrowingHost):
     """A growing host with everything that belongs to its training, shared with no other host."""
 
     def __init__(
@@ -122,10 +113,9 @@ class TrainedHost:
         events: EventSink | None = None,
     ) -> None:
         self.task, self.data, self.case, self.seed, self.device = task, data, case, seed, device
-        self.model: GrowingModel = task.grow(data.source, seed=seed, device=device, events=events)
+        super().__init__(task.grow(data.source, seed=seed, device=device, events=events))
         if task.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.slot_config, self.host_parameters = self.model.slot_config, self.model.host_parameters
         self.optimizer = make_optimizer(task.optimiser, self.model, device)
         self.model.attach(self.optimizer, seed_lr_multiplier=task.seed_lr_multiplier, guard_gradients=False)
         self.non_finite = torch.zeros(len(self.slots), 2, dtype=torch.bool, device=device)
@@ -134,36 +124,11 @@ class TrainedHost:
             slot.non_finite = record
         self.stream = ShuffledStream(seed)
         self.epoch = 0
-        self.report = EpochReport(0, None, None, float("nan"), None, None, None)
-
-    # For reading (HostProtocol)
-
-    @property
-    def cards(self) -> Mapping[str, tuple[BlueprintCard, ...]]:
-        """The blueprints that each slot offers."""
-        return {name: slot.cards for name, slot in self.model.slots.items()}
-
-    @property
-    def added_parameters(self) -> int:
-        """Parameters of the seeds that it has now."""
-        return self.model.added_parameters
 
     @property
     def training_samples(self) -> int:
         """Training samples of the phase that the next epoch is in."""
         return len(self.data.ranges[self.data.phase_at(self.epoch)])
-
-    def readings(self) -> list[SlotReading]:
-        """Every slot in numbers, in order."""
-        return self.model.readings()
-
-    def snapshots(self) -> tuple[SlotSnapshot, ...]:
-        """Every slot in words, in order."""
-        return tuple(slot.snapshot() for slot in self.model.slots.values())
-
-    def legal_operations(self) -> Mapping[str, LegalOperations]:
-        """What can be done in each slot now."""
-        return self.model.legal_operations()
 
     @property
     def slots(self) -> tuple[Slot, ...]:

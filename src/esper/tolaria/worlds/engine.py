@@ -10,10 +10,9 @@ from torch import Tensor
 
 from esper.kasmina import GrowingModel
 from esper.kasmina.coalitions import Coalition, CoalitionPlan
-from esper.kasmina.governor import Governor, GovernorRules, Verdict, Vitals
+from esper.kasmina.governor import Governor, GovernorRules, ModelSnapshot, Verdict, Vitals
 from esper.kasmina.persistence import ModelRecord, describe, reinstate
 from esper.kasmina.settling import settle
-from esper.kasmina.snapshots import ModelSnapshot
 from esper.leyline import (
     Beginning,
     EpochReport,

@@ -10,8 +10,8 @@ from torch.optim.lr_scheduler import LambdaLR, StepLR
 
 import esper
 from esper.kasmina import GrowingModel
+from esper.kasmina.governor import ModelSnapshot
 from esper.kasmina.hosts import ConvNet
-from esper.kasmina.snapshots import ModelSnapshot
 from esper.leyline import SlotSnapshot, Stage
 
 X = torch.linspace(-1, 1, 5 * 13).view(5, 1, 13)

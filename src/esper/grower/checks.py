@@ -1,0 +1,123 @@
+"""What a grower refuses, and what it warns of, when it is made; and what a parameter budget has room for."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from esper.kasmina import GrowingModel, WrapError
+from esper.leyline import ActionSpec, BlueprintCard, LifecycleOp, Style
+from esper.tamiyo.deciders import Decider
+
+EPOCHS_TO_BLEND = 2
+"""Of a seed's life until the output shows it: one behind the host, and one of its ramp."""
+
+
+def refuse_parallel(model: nn.Module) -> None:
+    """Growth changes a model's parameters; replicas would have to change together."""
+    kind = type(model).__name__
+    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel) or kind.startswith(
+        "FullyShard"
+    ):
+        raise WrapError(
+            f"the model is a {kind}: growing several replicas together is not supported yet. Grow the plain model in "
+            "one process on one device, and distribute what finish() gives back"
+        )
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        processes = torch.distributed.get_world_size()
+        if processes > 1:
+            raise WrapError(
+                f"torch.distributed runs {processes} processes: growing several replicas together is not supported "
+                "yet. Grow in one process, and distribute what finish() gives back"
+            )
+
+
+def refuse_wrapping(options: Mapping[str, object]) -> None:
+    """The model was wrapped already: options of wrapping, other than their defaults, would change nothing in it."""
+    given = [
+        name
+        for name, value in options.items()
+        # a tensor is compared by identity alone; the seed is the controller's too
+        if not (
+            value is None or value is False or (isinstance(value, float) and value == 1.0) or name == "seed"
+        )
+    ]
+    if given:
+        raise WrapError(
+            f"the model is a GrowingModel and was wrapped already: leave out {', '.join(given)}, or give them to "
+            "esper.wrap"
+        )
+
+
+def require_count(name: str, value: object) -> None:
+    """Raise unless it is a whole number >= 1, or None for unknown."""
+    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    if value is not None and not whole:
+        raise ValueError(f"{name} is {value!r}; expected a whole number >= 1, or None where it is unknown")
+
+
+def untrained_part(host: nn.Module, optimizer: Optimizer) -> str | None:
+    """What to say of an optimiser that leaves out parameters that could be trained; None if it has them all."""
+    owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    trainable = {name: p for name, p in host.named_parameters() if p.requires_grad}
+    missing = [name for name, parameter in trainable.items() if id(parameter) not in owned]
+    if not missing:
+        return None
+    total = sum(parameter.numel() for parameter in trainable.values())
+    held = total - sum(trainable[name].numel() for name in missing)
+    others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    return (
+        f"the optimizer holds {held:,} of the model's {total:,} trainable parameters: {missing[0]}{others} will not "
+        "be trained. Make it from model.parameters(), or call requires_grad_(False) on what is meant to stay as it is"
+    )
+
+
+def too_short(who: Decider, epochs: int | None) -> str | None:
+    """What to say of a run in which this decider cannot grow anything; None if it can."""
+    first_growth = who.settings.first_growth
+    if epochs is None or not first_growth or epochs >= first_growth + EPOCHS_TO_BLEND:
+        return None
+    return (
+        f"controller {who.name} germinates nothing before epoch {first_growth}, so in epochs={epochs} no seed can "
+        "take part: train longer, or choose a rule such as probe_and_keep"
+    )
+
+
+def nothing_on_the_menu(who: Decider, cards: Mapping[str, Sequence[BlueprintCard]]) -> str | None:
+    """What to say of a model whose slots are offered nothing that this decider germinates; None if some are."""
+    menu = who.settings.menu
+    if menu is None or any(card.name in menu for offered in cards.values() for card in offered):
+        return None
+    return (
+        f"controller {who.name} germinates {', '.join(menu)} only, and no slot is offered that: nothing will grow. "
+        "Choose another controller, or a rule such as probe_and_keep"
+    )
+
+
+def require_room(model: GrowingModel, parameter_budget: int, menu: Collection[str] | None = None) -> None:
+    """A budget under the smallest seed would never let anything grow. `menu`: the only kinds that will."""
+    offers = [
+        (name, card)
+        for name, slot in model.slots.items()
+        for card in slot.cards
+        if menu is None or card.name in menu
+    ]
+    slot, cheapest = min(offers, key=lambda offer: offer[1].parameters, default=(None, None))
+    if cheapest is not None and cheapest.parameters > parameter_budget:
+        raise ValueError(
+            f"parameter_budget is {parameter_budget:,}, and nothing that is offered is so small: the cheapest is "
+            f"{cheapest.name} at {slot} with {cheapest.parameters:,} parameters"
+        )
+
+
+def affordable(model: GrowingModel, action: ActionSpec, parameter_budget: int) -> ActionSpec:
+    """A gate costs parameters that the card does not count: without room for it the seed is born without."""
+    if action.op is not LifecycleOp.GERMINATE or action.style is not Style.GATE:
+        return action
+    slot = model.slots[str(action.slot)]
+    cost = next(card.parameters for card in slot.cards if card.name == action.blueprint)
+    gate = slot.site.channels + 1
+    room = parameter_budget - model.added_parameters
+    return action if cost + gate <= room else replace(action, style=Style.LINEAR_ADD)
