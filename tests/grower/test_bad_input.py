@@ -11,7 +11,7 @@ from torch import nn
 import esper
 from esper.grower import Grower, GrowthWarning
 from esper.kasmina import WrapError
-from esper.kasmina.governor import GovernorRules, Guard, Verdict
+from esper.kasmina.governor import GovernorRules, Guard, Verdict, Vitals
 from esper.leyline import ActionSpec, LifecycleOp, Situation, Stage
 from esper.tamiyo.controller import ControllerError
 from grower.loops import Loop, net
@@ -496,9 +496,9 @@ def test_a_seed_that_recovers_is_left_alone() -> None:
 
 def test_the_governor_judges_by_the_same_first_epoch_after_a_checkpoint() -> None:
     grower, *_ = grown(0, controller="wait")
-    unknown = {"validation_loss": None, "validation_accuracy": None, "gradient_norm": None}
+    unknown = (None, None, None)
     guard, other = Guard(grower.model, GovernorRules()), Guard(grower.model, GovernorRules())
-    assert guard.judge(train_loss=2.0, **unknown) is None
+    assert guard.judge(Vitals(2.0, *unknown)) is None
     other.load_state_dict(guard.state_dict())
-    assert other.judge(train_loss=5.9, **unknown) is None
-    assert other.judge(train_loss=6.1, **unknown) is Verdict.DIVERGED
+    assert other.judge(Vitals(5.9, *unknown)) is None
+    assert other.judge(Vitals(6.1, *unknown)) is Verdict.DIVERGED

@@ -37,7 +37,7 @@ from esper.grower.measuring import (
 )
 from esper.kasmina import GrowingModel, WrapError, wrap
 from esper.kasmina.coalitions import Coalition, SeedWorth
-from esper.kasmina.governor import GovernorRules, Guard, Verdict
+from esper.kasmina.governor import GovernorRules, Guard, Verdict, Vitals
 from esper.kasmina.gradients import GradientWatch, SeedGradients
 from esper.kasmina.model import GrowingHost
 from esper.kasmina.optimisers import Scheduler
@@ -221,10 +221,7 @@ class Grower:
             self._notes.warn(f"{name} is NaN and counts as unknown: look at how it is computed", once=name)
         norm, gradients = self._watch.take()
         verdict = self._guard.judge(
-            train_loss=metrics.train_loss,
-            validation_loss=metrics.validation_loss,
-            validation_accuracy=metrics.validation_accuracy,
-            gradient_norm=norm,
+            Vitals(metrics.train_loss, norm, metrics.validation_loss, metrics.validation_accuracy)
         )
         epoch = self.epoch + 1
         if verdict is not None:

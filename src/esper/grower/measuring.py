@@ -2,8 +2,8 @@
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import SupportsFloat
 
@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 from esper.kasmina import GrowingModel
 from esper.kasmina.coalitions import CoalitionPlan, coalition_alphas, plan_coalitions
-from esper.kasmina.probing import main_tensor
+from esper.kasmina.probing import main_tensor, untouched
 from esper.leyline.utility import utility
 from esper.tamiyo.controller import RewardRecord
 
@@ -128,7 +128,11 @@ def measure(
     Nothing of the model is changed.
     """
     alphas = {} if members is None else coalition_alphas(model, [members], 1)
-    with _looking(model), model.override_alpha(alphas):
+    compiling = "torch._dynamo" in sys.modules
+    eager = (
+        torch.compiler.set_stance("force_eager") if compiling else nullcontext()
+    )  # nothing is compiled for this
+    with untouched(model), torch.no_grad(), eager, model.override_alpha(alphas):
         found: object = validate(model)
     if not isinstance(found, Mapping) or not {"validation_loss", "validation_accuracy"} & set(found):
         raise TypeError(
@@ -220,22 +224,6 @@ def _hits(logits: Tensor | None, targets: object, *, shifted: bool) -> Tensor | 
         return None
     counted = targets != IGNORED
     return (logits.argmax(-1) == targets)[counted]
-
-
-@contextmanager
-def _looking(model: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients; flags and random states are as before afterwards, and nothing is compiled."""
-    flags = [(module, module.training) for module in model.modules()]
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    compiling = "torch._dynamo" in sys.modules
-    eager = torch.compiler.set_stance("force_eager") if compiling else nullcontext()
-    with torch.random.fork_rng(devices=devices), torch.no_grad(), eager:
-        model.eval()
-        try:
-            yield
-        finally:
-            for module, training in flags:
-                module.training = training
 
 
 # What growing has brought, as far as a single run can know. In the environments gain is measured against a baseline,

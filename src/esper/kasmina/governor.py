@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -53,13 +53,16 @@ class GovernorRules:
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """What one epoch showed of one host."""
+    """What one epoch showed of one host. Unknown is None, and is not held against it."""
 
-    train_loss: float
-    gradient_norm: float
-    validation_loss: float
-    validation_accuracy: float
-    seeds_finite: bool
+    train_loss: float | None
+    gradient_norm: float | None
+    validation_loss: float | None
+    validation_accuracy: float | None
+    seeds_finite: bool = True
+
+
+_MEMORY = {"best_accuracy": float, "epochs_at_chance": int, "rollbacks": int, "consecutive": int}
 
 
 @dataclass(slots=True)
@@ -79,7 +82,7 @@ class Governor:
         """None if the host may go on."""
         verdict = self._verdict(vitals)
         if verdict is None:
-            self.best_accuracy = max(self.best_accuracy, vitals.validation_accuracy)
+            self.best_accuracy = max(self.best_accuracy, vitals.validation_accuracy or 0.0)
             self.consecutive = 0
         else:
             self.rollbacks += 1
@@ -102,11 +105,11 @@ class Governor:
 
     def _verdict(self, vitals: Vitals) -> Verdict | None:
         numbers = (vitals.train_loss, vitals.gradient_norm, vitals.validation_loss)
-        if not all(math.isfinite(number) for number in numbers):
+        if not all(number is None or math.isfinite(number) for number in numbers):
             return Verdict.NOT_FINITE
         if not vitals.seeds_finite:
             return Verdict.SEED_NOT_FINITE
-        if vitals.train_loss > self.rules.divergence_factor * self.untrained_loss:
+        if (vitals.train_loss or 0.0) > self.rules.divergence_factor * self.untrained_loss:
             return Verdict.DIVERGED
         self.epochs_at_chance = self.epochs_at_chance + 1 if self._at_chance(vitals) else 0
         if self.epochs_at_chance >= self.rules.collapse_patience:
@@ -116,23 +119,20 @@ class Governor:
     def _at_chance(self, vitals: Vitals) -> bool:
         """Whether a host that had learned has nothing left of it."""
         above_at_best = self.best_accuracy - self.chance_accuracy
-        if above_at_best < self.rules.learned_margin * (1.0 - self.chance_accuracy):
+        learned = above_at_best >= self.rules.learned_margin * (1.0 - self.chance_accuracy)
+        if vitals.validation_accuracy is None or not learned:
             return False
         above_now = vitals.validation_accuracy - self.chance_accuracy
         return above_now <= self.rules.collapse_share * above_at_best
 
     def state_dict(self) -> dict[str, float | int]:
-        return {
-            "best_accuracy": self.best_accuracy,
-            "epochs_at_chance": self.epochs_at_chance,
-            "rollbacks": self.rollbacks,
-            "consecutive": self.consecutive,
-        }
+        """What it remembers of the host."""
+        return {name: getattr(self, name) for name in _MEMORY}
 
     def load_state_dict(self, state: Mapping[str, float | int]) -> None:
-        self.best_accuracy = float(state["best_accuracy"])
-        self.epochs_at_chance = int(state["epochs_at_chance"])
-        self.rollbacks, self.consecutive = int(state["rollbacks"]), int(state["consecutive"])
+        """Remember what `state_dict` gave."""
+        for name, kind in _MEMORY.items():
+            setattr(self, name, kind(state[name]))
 
 
 # Going back to the last good epoch
@@ -168,7 +168,8 @@ class ModelSnapshot:
             for slot in self._model.slots.values()
         ]
         if care is not None:
-            optimizer, self._schedules = care.optimizer, care.group_lists()
+            optimizer = care.optimizer
+            self._schedules = [(owner, name, list(values)) for owner, name, values in care.group_lists()]
             self._groups = [{**group, "params": list(group["params"])} for group in optimizer.param_groups]
             self._state = {parameter: dict(state) for parameter, state in optimizer.state.items()}
         sources = [*self._model.parameters(), *self._model.buffers()]
@@ -245,34 +246,17 @@ class Guard:
         if self._memory is not None:
             self._memory.restore()
 
-    def judge(
-        self,
-        *,
-        train_loss: float | None,
-        validation_loss: float | None,
-        validation_accuracy: float | None,
-        gradient_norm: float | None,
-    ) -> Verdict | None:
-        """None if the model may go on. What is unknown is not held against it."""
+    def judge(self, vitals: Vitals) -> Verdict | None:
+        """None if the model may go on. `seeds_finite` is left True: broken seeds are removed, the host is kept."""
         governor = self._governor
         if governor is None:
             return None
-        loss = train_loss
+        loss = vitals.train_loss
         if loss is None and not _finite_weights(self._model):
-            loss = math.nan
-        if math.isinf(governor.untrained_loss) and loss is not None and math.isfinite(loss) and loss > 0:
+            vitals = replace(vitals, train_loss=math.nan)
+        elif math.isinf(governor.untrained_loss) and loss is not None and math.isfinite(loss) and loss > 0:
             governor.untrained_loss = max(loss, LEAST_FIRST_LOSS)
-        return governor.judge(
-            Vitals(
-                train_loss=0.0 if loss is None else loss,
-                gradient_norm=0.0 if gradient_norm is None else gradient_norm,
-                validation_loss=0.0 if validation_loss is None else validation_loss,
-                validation_accuracy=(
-                    governor.best_accuracy if validation_accuracy is None else validation_accuracy
-                ),
-                seeds_finite=True,  # seeds are kept away from the host, and judged by `broken_seeds`
-            )
-        )
+        return governor.judge(vitals)
 
     @property
     def content(self) -> bool:
@@ -294,16 +278,16 @@ class Guard:
         return [name for name, epochs in self._broken.items() if epochs >= BROKEN_EPOCHS]
 
     def state_dict(self) -> dict[str, object]:
+        """What the governor remembers; the last good epoch is remembered anew."""
         governor = self._governor
-        if governor is None:
-            return {"governor": None, "untrained_loss": None, "broken": dict(self._broken)}
         return {
-            "governor": governor.state_dict(),
-            "untrained_loss": governor.untrained_loss,
+            "governor": None if governor is None else governor.state_dict(),
+            "untrained_loss": None if governor is None else governor.untrained_loss,
             "broken": dict(self._broken),
         }
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on where `state_dict` was taken."""
         governor, untrained, broken = state["governor"], state["untrained_loss"], state["broken"]
         if self._governor is not None and isinstance(governor, dict) and isinstance(untrained, float):
             self._governor.load_state_dict(governor)

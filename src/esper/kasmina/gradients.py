@@ -82,23 +82,18 @@ def stats_from(norm: float, vanished: float, exploded: float) -> SeedGradientSta
 
 @dataclass(frozen=True, slots=True)
 class SeedGradients:
-    """Of one seed, mean over the epoch's steps. Without a step nothing is known."""
+    """The gradients of one seed, means over an epoch's steps."""
 
     norm: float
     health: float
     finite: bool
 
 
-@dataclass(slots=True)
-class _Sum:
-    total: Tensor
-    steps: Tensor | float
-
-
 class GradientWatch:
     """Counts the optimiser's steps and sums gradient norms on the device; nothing waits until `take`.
 
     Steps in which the host's gradient is not finite are left out: a `GradScaler` skips them.
+    before_first  called once, before the first step
     """
 
     def __init__(self, model: GrowingModel, optimizer: Optimizer, before_first: Callable[[], None]) -> None:
@@ -106,25 +101,25 @@ class GradientWatch:
         """Of the optimiser since `take`."""
         self._model, self._collector = model, SeedGradientCollector()
         self._before_first: Callable[[], None] | None = before_first
-        self._host: _Sum | None = None
-        self._seeds: dict[str, _Sum] = {}
+        self._host: Tensor | None = None  # (norm, steps), summed
+        self._seeds: dict[str, Tensor] = {}  # slot -> (norm, share vanished, share exploded, steps), summed
         optimizer.register_step_pre_hook(self._look)
 
     def take(self) -> tuple[float | None, dict[str, SeedGradients]]:
-        """The host's gradient norm and what is known of each seed; begins the next epoch."""
+        """The host's gradient norm and what is known of each seed, means over the steps; begins the next epoch."""
         host, seeds = self._host, self._seeds
         self.steps, self._host, self._seeds = 0, None, {}
         found = {}
-        for name, part in seeds.items():
-            norm, vanished, exploded, steps = [*part.total.tolist(), float(part.steps)]
+        for name, sums in seeds.items():
+            norm, vanished, exploded, steps = sums.tolist()
             slot = self._model.slots[name]
             if not steps or slot.seed is None:
                 continue
             finite = math.isfinite(norm) and not bool(slot.non_finite.any())
             health = max(1.0 - (vanished + exploded) / steps, 0.0)
             found[name] = SeedGradients(norm / steps, health, finite)
-        norm = None if host is None or not float(host.steps) else float(host.total) / float(host.steps)
-        return norm, found
+        norm, steps = (0.0, 0.0) if host is None else host.tolist()
+        return norm / steps if steps else None, found
 
     @torch.no_grad()
     def _look(self, optimizer: Optimizer, *_: object) -> None:
@@ -132,12 +127,16 @@ class GradientWatch:
             self._before_first()
             self._before_first = None
         self.steps += 1
-        host = _norm(self._model.host.parameters())
-        if host is None:
+        gradients = [
+            p.grad for p in self._model.host.parameters() if p.grad is not None and not p.grad.is_sparse
+        ]
+        if not gradients:
             return
-        host = host / _scale(optimizer, host)
-        usable = torch.isfinite(host)
-        self._host = _added(self._host, torch.where(usable, host, 0.0), usable.float())
+        norm = torch.nn.utils.get_total_norm(gradients).float()
+        norm = norm / _scale(optimizer, norm)
+        usable = torch.isfinite(norm)
+        host = torch.stack((torch.where(usable, norm, 0.0), usable.float()))
+        self._host = host if self._host is None else self._host + host
         for name, slot in self._model.slots.items():
             if slot.seed is None or not slot.stage.is_live or slot.life.fading:
                 continue
@@ -146,20 +145,8 @@ class GradientWatch:
                 continue
             seen[0] /= _scale(optimizer, seen)
             here = usable.to(seen.device)
-            self._seeds[name] = _added(self._seeds.get(name), torch.where(here, seen, 0.0), here.float())
-
-
-def _added(so_far: _Sum | None, reading: Tensor, steps: Tensor) -> _Sum:
-    if so_far is None:
-        return _Sum(reading, steps)
-    return _Sum(so_far.total + reading, so_far.steps + steps)
-
-
-def _norm(parameters: Iterable[Tensor]) -> Tensor | None:
-    gradients = [p.grad for p in parameters if p.grad is not None and not p.grad.is_sparse]
-    if not gradients:
-        return None
-    return torch.nn.utils.get_total_norm(gradients).float()
+            sums = torch.cat((torch.where(here, seen, 0.0), here.float().view(1)))
+            self._seeds[name] = self._seeds[name] + sums if name in self._seeds else sums
 
 
 def _scale(optimizer: Optimizer, like: Tensor) -> Tensor | float:

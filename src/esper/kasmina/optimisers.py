@@ -127,13 +127,18 @@ class OptimiserCare:
         return sizes.index(max(sizes))
 
     def group_lists(self) -> list[tuple[Scheduler, str, list[Any]]]:
-        """Copies of everything the schedulers keep per parameter group."""
+        """Every list that a scheduler keeps per parameter group, with the scheduler and the attribute's name."""
         return [
-            (scheduler, name, list(values))
+            (scheduler, name, values)
             for scheduler in self.schedulers
             for name in _RATE_LISTS + _OTHER_LISTS
             if isinstance(values := getattr(scheduler, name, None), list)
         ]
+
+    def _own_lists(self) -> list[tuple[str, list[Any]]]:
+        """The same without empty ones; a list that two schedulers share comes once."""
+        unique = {id(values): (name, values) for _, name, values in self.group_lists() if values}
+        return list(unique.values())
 
     def _take_out(self, parameters: Sequence[Tensor]) -> list[str]:
         """Take parameters out of their groups, and drop a group that this empties; returns their names."""
@@ -151,13 +156,13 @@ class OptimiserCare:
             group["params"] = [p for p, stay in zip(group["params"], stays, strict=True) if stay]
             if not group["params"]:
                 del self.optimizer.param_groups[index]
-                for _, values in _group_lists(self.schedulers):
+                for _, values in self._own_lists():
                     del values[index]
         return names
 
     def _extend(self, home_index: int) -> None:
         """Every per-group list of the schedulers gets an entry for a new last group."""
-        for name, values in _group_lists(self.schedulers):
+        for name, values in self._own_lists():
             value = values[home_index]
             values.append(value * self.seed_lr_multiplier if name in _RATE_LISTS else value)
 
@@ -191,14 +196,3 @@ def _flatten(given: Iterable[Scheduler]) -> list[Scheduler]:
         if isinstance(scheduler, schedulers.SequentialLR | schedulers.ChainedScheduler):
             flat += _flatten(scheduler._schedulers)
     return flat
-
-
-def _group_lists(given: Iterable[Scheduler]) -> list[tuple[str, list[Any]]]:
-    """What schedulers keep per parameter group; a list that two of them share is named once."""
-    found: dict[int, tuple[str, list[Any]]] = {}
-    for scheduler in given:
-        for name in _RATE_LISTS + _OTHER_LISTS:
-            values = getattr(scheduler, name, None)
-            if isinstance(values, list) and values:
-                found.setdefault(id(values), (name, values))
-    return list(found.values())

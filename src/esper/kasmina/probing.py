@@ -176,7 +176,7 @@ def _follows_the_samples(seen: Sighting, back: Sighting, samples: int) -> bool:
 def _watched(model: nn.Module, slots: Mapping[str, nn.Module], example: ExampleInput) -> "_Watch":
     watch = _Watch(slots)
     with (
-        _untouched(model),
+        untouched(model),
         watch.hooks(model),
         torch.no_grad(),
     ):  # no inference_mode: caches may meet autograd
@@ -313,7 +313,7 @@ def read_layout(name: str, seen: Sighting, asked: Layout | None) -> Layout:
 
 
 @contextmanager
-def _untouched(model: nn.Module) -> Iterator[None]:
+def untouched(model: nn.Module) -> Iterator[None]:
     """Eval mode inside; training flags and random states as before afterwards."""
     flags = [(module, module.training) for module in model.modules()]
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
