@@ -268,7 +268,9 @@ def test_states_that_do_not_fit() -> None:
         grown(0, slots=["0"])[0].load_state_dict(state)
     with pytest.raises(ModelFileError, match="the saved state is damaged"):
         grown(0)[0].load_state_dict({**state, "history": "[{}]"})
-    with pytest.raises(TypeError, match="observer of the saved state is a int"):
+    with pytest.raises(
+        ModelFileError, match="the saved state is damaged: observer: Input should be a valid dict"
+    ):
         grown(0)[0].load_state_dict({**state, "observer": 3})
 
 

@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, SupportsFloat, Unpack
 
 import torch
-from pydantic import TypeAdapter, ValidationError
-from torch import Tensor, nn
+from pydantic import ValidationError
+from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
@@ -24,7 +24,7 @@ from esper.grower.checks import (
     too_short,
     untrained_part,
 )
-from esper.grower.history import DECISIONS, Decision, Notes
+from esper.grower.history import DECISIONS, Decision, Notes, SavedState
 from esper.grower.measuring import (
     EpochMetrics,
     Paymaster,
@@ -41,7 +41,7 @@ from esper.kasmina.governor import GovernorRules, Guard, Verdict, Vitals
 from esper.kasmina.gradients import GradientWatch, SeedGradients
 from esper.kasmina.model import GrowingHost
 from esper.kasmina.optimisers import Scheduler
-from esper.kasmina.persistence import ModelFileError, ModelRecord, describe, reinstate
+from esper.kasmina.persistence import ModelFileError, describe, reinstate
 from esper.kasmina.probing import ExampleInput
 from esper.kasmina.settling import settle as settle_models
 from esper.kasmina.wrapping import WrapOptions
@@ -62,7 +62,6 @@ TYPICAL_SAMPLES = 1000
 """Stands for a training set of unknown size: the middle of the observation's scale."""
 FORMAT, VERSION = "esper grower", 3
 _WAIT = ActionSpec()
-_SCALE = TypeAdapter(Scale)
 
 
 class LoopHost(GrowingHost):
@@ -477,39 +476,22 @@ class Grower:
             raise ValueError(
                 f"the state was saved under controller {state['controller']!r}; this Grower has {self.controller!r}"
             )
-        tensors, report, observer, decider, guard, pay = (
-            _mapping(state, name) for name in ("tensors", "report", "observer", "decider", "guard", "pay")
-        )
-        scale, seed_scale = (_SCALE.validate_python(state[name]) for name in ("scale", "seed_scale"))
-        operation, warned = state["last_operation"], state["warned"]
         try:
-            record = ModelRecord.model_validate_json(str(state["model"]))
-            history = DECISIONS.validate_json(str(state["history"]))
+            saved = SavedState.model_validate(state)
         except ValidationError as error:
-            raise ModelFileError(f"the saved state is damaged: {error.errors()[0]['msg']}") from None
-        reinstate(self.model, record, {name: _tensor(name, value) for name, value in tensors.items()})
-        self.history, self._host.report = history, EpochReport(**report)  # type: ignore[arg-type]
-        self._observer.load_state_dict(0, self._host, observer)
-        self._decider.load_state_dict(decider)
-        self._guard.load_state_dict(guard)
-        self._pay.load_state_dict(pay)
-        self._last_operation = LifecycleOp(int(str(operation)))
-        self._scale, self._seed_scale = scale, seed_scale
-        self._notes.warned = set(warned) if isinstance(warned, list) else set()
+            where, problem = error.errors()[0]["loc"], error.errors()[0]["msg"]
+            raise ModelFileError(
+                f"the saved state is damaged: {'.'.join(map(str, where))}: {problem}"
+            ) from None
+        reinstate(self.model, saved.model, saved.tensors)
+        self.history, self._host.report = saved.history, saved.report
+        self._observer.load_state_dict(0, self._host, saved.observer)
+        self._decider.load_state_dict(saved.decider)
+        self._guard.load_state_dict(saved.guard)
+        self._pay.load_state_dict(saved.pay)
+        self._last_operation, self._notes.warned = saved.last_operation, saved.warned
+        self._scale, self._seed_scale = saved.scale, saved.seed_scale
         self._untrained = False
-
-
-def _mapping(state: Mapping[str, object], name: str) -> Mapping[str, object]:
-    part = state[name]
-    if not isinstance(part, Mapping):
-        raise TypeError(f"{name} of the saved state is a {type(part).__name__}; expected a mapping")
-    return part
-
-
-def _tensor(name: str, value: object) -> Tensor:
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} of the saved state is a {type(value).__name__}; expected a tensor")
-    return value
 
 
 def _compiled_graphs() -> int:

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, ConfigDict, Json, TypeAdapter
+from torch import Tensor
 
-from esper.grower.measuring import EpochMetrics
+from esper.grower.measuring import EpochMetrics, Scale
 from esper.kasmina import GrowingModel
 from esper.kasmina.drawing import draw_text
-from esper.leyline import ActionSpec, LifecycleOp, Situation, SlotSnapshot, Stage
+from esper.kasmina.persistence import ModelRecord
+from esper.leyline import ActionSpec, EpochReport, LifecycleOp, Situation, SlotSnapshot, Stage
 from esper.leyline.colours import STAGE_COLOURS
 from esper.leyline.utility import rent_due
 
@@ -56,6 +58,28 @@ class Decision:
 
 DECISIONS = TypeAdapter(tuple[Decision, ...])
 """To and from JSON."""
+
+
+class SavedState(BaseModel):
+    """What a checkpoint of a grower holds, checked before anything is changed."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, frozen=True)
+
+    model: Json[ModelRecord]
+    tensors: dict[str, Tensor]
+    report: EpochReport
+    last_operation: LifecycleOp
+    observer: dict[str, object]
+    decider: dict[str, object]
+    guard: dict[str, object]
+    pay: dict[str, object]
+    scale: Scale
+    seed_scale: Scale
+    warned: set[str]
+    """Names of the warnings that are given once."""
+    history: Json[tuple[Decision, ...]]
+
+
 _PACKAGE = __name__.partition(".")[0]
 
 
