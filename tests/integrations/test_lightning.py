@@ -84,7 +84,7 @@ def trainer(growth: GrowthCallback, epochs: int, folder: Path, **options: object
 
 def test_a_fit_grows(tmp_path: Path) -> None:
     growth, model = callback(), Classifier()
-    with pytest.raises(RuntimeError, match="nothing has been fitted yet"):
+    with pytest.raises(RuntimeError, match="nothing has been trained yet"):
         growth.finish()
     fitting = trainer(growth, 9, tmp_path)
     fitting.fit(model, loader(), loader())
@@ -162,7 +162,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(WrapError, match="has 2 optimizers; growing expects one"):
         trainer(callback(), 1, tmp_path).fit(Two(), loader(), loader())
-    with pytest.raises(ValueError, match="told nothing of validation"):
+    with pytest.raises(ValueError, match="given nothing of validation"):
         trainer(callback(validate=None, validation_loss="x", validation_accuracy="y"), 1, tmp_path).fit(
             Classifier(), loader(), loader()
         )
