@@ -6,6 +6,7 @@ python benchmarks/bench_env.py [--quick]
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -57,14 +58,7 @@ def step_rows(rounds: int) -> list[Row]:
     for policy in ("wait", "random"):
         setting = make_world("toy", ENVS)
         world = TimedWorld(setting.world)
-        envs = GrowthVectorEnv(
-            world,
-            setting.space,
-            setting.cases,
-            num_envs=ENVS,
-            horizon=setting.horizon,
-            controls=setting.controls,
-        )
+        envs = GrowthVectorEnv(replace(setting, world=world).episodes(reward=RewardConfig()))
         envs.reset(seed=0)
         rng = np.random.default_rng(0)
         wait = np.zeros((ENVS, envs.action_layout.head_count), dtype=np.int64)
@@ -111,14 +105,8 @@ def engine_share_rows(epochs: int) -> list[Row]:
     for hosts in (1, 8):
         setting = make_world("digits", hosts)
         world = TimedWorld(setting.world)
-        envs = GrowthVectorEnv(
-            world,
-            setting.space,
-            setting.cases,
-            num_envs=hosts,
-            horizon=setting.horizon,
-            reward=RewardConfig(control_variate=False),
-        )
+        alone = RewardConfig(control_variate=False)
+        envs = GrowthVectorEnv(replace(setting, world=world).episodes(reward=alone))
         envs.reset(seed=0)
         rng, seconds = np.random.default_rng(0), 0.0
         for _ in range(min(epochs, setting.horizon - 1)):  # no reset in between

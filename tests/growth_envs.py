@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from esper.kasmina import GrowthRules
 from esper.leyline import ActionSpec, EpisodeFinished
 from esper.simic.env import GrowthVectorEnv
+from esper.simic.env.episodes import Episodes
 from esper.tamiyo.actions import GrowthSpace, encode
 from esper.tolaria.worlds.toy import ToyBaselines, ToyWorld
 from world_steps import begin_host
@@ -31,13 +32,15 @@ def toy_envs(
     **options: Any,
 ) -> GrowthVectorEnv:
     return GrowthVectorEnv(
-        ToyWorld(num_envs, rules),
-        toy_space(*cases),
-        cases,
-        num_envs=num_envs,
-        horizon=horizon,
-        controls=ToyBaselines(horizon),
-        **options,
+        Episodes(
+            ToyWorld(num_envs, rules),
+            toy_space(*cases),
+            cases,
+            num_envs=num_envs,
+            horizon=horizon,
+            baselines=ToyBaselines(horizon),
+            **options,
+        )
     )
 
 

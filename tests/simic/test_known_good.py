@@ -41,16 +41,7 @@ class Reciting:
 def judged(
     setting: Setting, rules: Sequence[RulePolicy], wanted: list[tuple[str, int]]
 ) -> list[EpisodeFinished]:
-    episodes = Episodes(
-        setting.world,
-        setting.space,
-        setting.cases,
-        num_envs=len(wanted),
-        horizon=setting.horizon,
-        reward=RewardConfig(gamma=1.0, rent=setting.rent),
-        controls=setting.controls,
-        on_illegal="raise",
-    )
+    episodes = setting.episodes(reward=RewardConfig(gamma=1.0, rent=setting.rent))
     return play_cases(RulePlayer(rules.__getitem__), episodes, wanted)
 
 
@@ -73,13 +64,15 @@ def test_the_oracles_plans_gain_what_they_promise() -> None:
 @pytest.mark.parametrize("gamma", [1.0, 0.97])
 def test_what_is_earned_on_the_way_telescopes(gamma: float) -> None:
     envs = GrowthVectorEnv(
-        ToyWorld(len(CASES)),
-        toy_space(*CASES),
-        CASES,
-        num_envs=len(CASES),
-        horizon=HORIZON,
-        reward=RewardConfig(gamma=gamma, rent=0.01),
-        controls=ToyBaselines(HORIZON),
+        Episodes(
+            ToyWorld(len(CASES)),
+            toy_space(*CASES),
+            CASES,
+            num_envs=len(CASES),
+            horizon=HORIZON,
+            reward=RewardConfig(gamma=gamma, rent=0.01),
+            baselines=ToyBaselines(HORIZON),
+        )
     )
     envs.reset(seed=0, options={"case": CASES, "host_seed": 3})
     earned = np.zeros(len(CASES))

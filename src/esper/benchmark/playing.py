@@ -106,28 +106,17 @@ def _episodes(world: MeteredWorld, setting: Setting, staging: Staging, hosts: Ho
     """Horizon and rent are the task's own for every arm; what a controller sees is as in its training."""
     settle: Settle = "worth"
     decisions = DecisionSettings()
-    space, controls = setting.space, None
     reward = RewardConfig(rent=setting.rent, control_variate=False)
     if staging.controller is not None:
         controller = open_controller(staging.controller, hosts.suite)
-        space, config = controller.space, controller.config
+        config = controller.config
         reward = replace(config.reward(task_rent=setting.rent), rent=setting.rent)
         waited = hosts.known[WAIT, 0, hosts.instance]
         rows = {(row.instance, row.host_seed): row for row in waited}
-        controls = KnownBaselines(rows, setting.horizon) if reward.control_variate else None
+        setting = replace(setting, space=controller.space, baselines=KnownBaselines(rows, setting.horizon))
         settle, decisions = config.settle, config.decisions
-    return Episodes(
-        world,
-        space,
-        CaseList((hosts.instance,)),
-        num_envs=len(hosts.seeds),
-        horizon=setting.horizon,
-        reward=reward,
-        controls=controls,
-        on_illegal="noop",
-        settle=settle,
-        decisions=decisions,
-    )
+    setting = replace(setting, world=world, cases=CaseList((hosts.instance,)))
+    return setting.episodes(reward=reward, on_illegal="noop", settle=settle, decisions=decisions)
 
 
 def _product(world: MeteredWorld, host: HostProtocol) -> Product:

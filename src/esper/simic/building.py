@@ -1,7 +1,7 @@
 """From a `TrainingConfig` to what it describes: environments, agent, the cases to select by."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -54,19 +54,13 @@ def build(config: TrainingConfig, *, failure_checkpoint: Path | None = None) -> 
         pool = CasePool.drawn(
             setting.cases, size=config.pool_cases, host_seeds=config.pool_host_seeds, seed=config.seed
         )
-        envs = GrowthVectorEnv(
-            setting.world,
-            setting.space,
-            pool,
-            num_envs=config.num_envs,
-            horizon=setting.horizon,
+        episodes = replace(setting, cases=pool).episodes(
             reward=config.reward(task_rent=setting.rent),
-            controls=setting.controls,
             host_seeds=pool.host_seeds,
-            on_close=setting.close,
             settle=config.settle,
             decisions=config.decisions,
         )
+        envs = GrowthVectorEnv(episodes, on_close=setting.close)
         return Training(envs, build_agent(config, envs, failure_checkpoint), pool, setting, host_log)
 
 
@@ -111,8 +105,8 @@ def prepare_baselines(
 
     Returns how many of how many were trained; None if none was missing.
     """
-    controls = training.setting.controls
-    if not config.reward_control_variate or not isinstance(controls, BaselineCurves):
+    baselines = training.setting.baselines
+    if not config.reward_control_variate or not isinstance(baselines, BaselineCurves):
         return None
     latest: Preparing | None = None
 
@@ -124,7 +118,7 @@ def prepare_baselines(
     wanted = list(training.pool.pairs())
     if config.eval_every:
         wanted += selection_cases(training, config.eval_episodes)
-    controls.prepare(wanted, progress=count, stop=stop)
+    baselines.prepare(wanted, progress=count, stop=stop)
     return latest
 
 
@@ -145,14 +139,8 @@ def evaluation_episodes(
         horizon=config.horizon,
         governor=config.governor(),
     )
-    return Episodes(
-        setting.world,
-        training.envs.space,
-        training.pool,
-        num_envs=num_envs,
-        horizon=setting.horizon,
+    return replace(setting, space=training.envs.space, cases=training.pool).episodes(
         reward=config.reward(task_rent=setting.rent),
-        controls=setting.controls,
         on_illegal="noop",
         settle=config.settle,
         decisions=config.decisions,

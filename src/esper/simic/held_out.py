@@ -88,8 +88,8 @@ def evaluate_checkpoint(
         _require_fit(training.envs.space, config, name)
     wanted = held_out_cases(name or config.suite, episodes, seed)
     arena = evaluation_episodes(training, config, min(len(wanted), ARENA), suite=name)
-    if isinstance(arena.controls, BaselineCurves):
-        arena.controls.prepare(wanted, workers=max(config.workers, 1))
+    if isinstance(arena.baselines, BaselineCurves):
+        arena.baselines.prepare(wanted, workers=max(config.workers, 1))
     learned = {LEARNED: LearnedPlayer(training.agent.actor)}
     return _compare(learned, arena, wanted, rules=policies, seed=seed, tell=tell)
 
@@ -107,16 +107,9 @@ def evaluate_controller(
     """The same for a controller that was saved: its weights serve any suite, whatever its hosts are offered."""
     card = controller.card
     wanted = held_out_cases(name or card.training.suite, episodes, seed)
-    envs = min(len(wanted), ARENA)
-    setting = make_world(name or card.training.suite, envs, device=device)
-    arena = Episodes(
-        setting.world,
-        setting.space,
-        setting.cases,
-        num_envs=envs,
-        horizon=setting.horizon,
+    setting = make_world(name or card.training.suite, min(len(wanted), ARENA), device=device)
+    arena = setting.episodes(
         reward=RewardConfig(**{**card.reward.model_dump(), "rent": setting.rent}),
-        controls=setting.controls,
         on_illegal="noop",
         decisions=card.decisions,
     )
@@ -216,15 +209,8 @@ def grow_case(
     """Grow the host of a task instance, as in the environment; the same host without growth is trained too, once."""
     setting = make_world(case, 1, device=device, horizon=epochs)
     paid = who.controller.card.reward.model_dump() if isinstance(who, LearnedDecider) else {}
-    episodes = Episodes(
-        setting.world,
-        setting.space,
-        setting.cases,
-        num_envs=1,
-        horizon=setting.horizon,
-        reward=RewardConfig(**{**paid, "rent": setting.rent, "control_variate": True}),
-        controls=setting.controls,
-        on_illegal="raise",
+    episodes = setting.episodes(
+        reward=RewardConfig(**{**paid, "rent": setting.rent, "control_variate": True})
     )
     episodes.seed(0, 0)
     episodes.begin(0, case=case, host_seed=seed)
@@ -236,8 +222,8 @@ def grow_case(
         host = episodes.host(0)
         observer.record(0, host, choice.action.op)
         reward = float(result.components.total[0])
-        control = episodes.episode(0).control
-        known = None if control is None else control.accuracies[episodes.episode(0).epoch]
+        baseline = episodes.episode(0).baseline
+        known = None if baseline is None else baseline.accuracies[episodes.episode(0).epoch]
         tell(GrownEpoch(choice.action, choice.probability, host.report, known, host.added_parameters))
         if result.terminated[0]:
             break

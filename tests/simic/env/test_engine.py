@@ -164,7 +164,7 @@ def test_two_workers_give_the_numbers_of_none_and_train_the_controls(monkeypatch
             assert isinstance(env.episodes.world, ProcessWorld)
         env.close()
     assert told[0] == told[1]
-    curves = env.episodes.controls
+    curves = env.episodes.baselines
     episode = env.episodes.episode(0)
     assert isinstance(curves, controls.BaselineCurves)
     alone = controls.compute(episode.case, episode.host_seed, 3)

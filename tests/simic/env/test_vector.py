@@ -20,6 +20,7 @@ from esper.leyline import (
     Stage,
 )
 from esper.simic.env import GrowthVectorEnv, IllegalActionError, make_env
+from esper.simic.env.episodes import Episodes
 from esper.simic.reward import RewardConfig
 from esper.tamiyo import growth_layout
 from esper.tamiyo.rules import rule_policy
@@ -217,7 +218,9 @@ class LossyWorld(ToyWorld):
 
 def test_a_lost_host_is_truncated_invalid_and_counted_and_the_others_go_on() -> None:
     space = toy_space(CASE)
-    envs = GrowthVectorEnv(LossyWorld(3), space, CASE, num_envs=3, horizon=6, controls=ToyBaselines(6))
+    envs = GrowthVectorEnv(
+        Episodes(LossyWorld(3), space, CASE, num_envs=3, horizon=6, baselines=ToyBaselines(6))
+    )
     whole = toy_envs([CASE], num_envs=3)
     envs.reset(seed=1)
     whole.reset(seed=1)
@@ -364,13 +367,9 @@ def test_hosts_of_different_slot_counts_share_a_batch() -> None:
 
 
 def test_a_host_that_does_not_fit_is_refused_by_name() -> None:
+    space = toy_space("toy:draw=1,slots=2")
     envs = GrowthVectorEnv(
-        ToyWorld(1),
-        toy_space("toy:draw=1,slots=2"),
-        "toy:draw=1",
-        num_envs=1,
-        horizon=3,
-        controls=ToyBaselines(3),
+        Episodes(ToyWorld(1), space, "toy:draw=1", num_envs=1, horizon=3, baselines=ToyBaselines(3))
     )
     with pytest.raises(ValueError, match="the host has 3 slots"):
         envs.reset(seed=1)
@@ -390,14 +389,14 @@ def test_unknown_suites_cases_and_options_say_what_there_is() -> None:
     with pytest.raises(ValueError, match="no suite is named 'toyy'; there are toy, toy_shift, toy_slots"):
         make_env("toyy")
     with pytest.raises(ValueError, match="cases has no instance"):
-        GrowthVectorEnv(ToyWorld(1), toy_space(CASE), [], num_envs=1, horizon=3, controls=ToyBaselines(3))
+        Episodes(ToyWorld(1), toy_space(CASE), [], num_envs=1, horizon=3, baselines=ToyBaselines(3))
     envs = toy_envs([CASE])
     with pytest.raises(ValueError, match="options has instance; expected case, host_seed"):
         envs.reset(seed=1, options={"instance": 3})
-    with pytest.raises(ValueError, match="controls is None"):
-        GrowthVectorEnv(ToyWorld(1), toy_space(CASE), CASE, num_envs=1, horizon=3)
+    with pytest.raises(ValueError, match="baselines is None"):
+        Episodes(ToyWorld(1), toy_space(CASE), CASE, num_envs=1, horizon=3)
     short = GrowthVectorEnv(
-        ToyWorld(1), toy_space(CASE), CASE, num_envs=1, horizon=9, controls=ToyBaselines(3)
+        Episodes(ToyWorld(1), toy_space(CASE), CASE, num_envs=1, horizon=9, baselines=ToyBaselines(3))
     )
     with pytest.raises(ValueError, match="has 4 epochs with epoch 0; a horizon of 9 needs 10"):
         short.reset(seed=1)

@@ -8,7 +8,7 @@ Both Gymnasium environments are thin shells around this.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ from esper.leyline import (
     Situation,
     World,
 )
-from esper.simic.env.cases import CaseSource
+from esper.simic.env.cases import CaseSource, as_source
 from esper.simic.env.spaces import Actions, LegalChoices
 from esper.simic.reward import (
     RewardComponents,
@@ -47,7 +47,6 @@ from esper.simic.reward import (
 )
 from esper.simic.timing import Stopwatch
 from esper.tamiyo.actions import GrowthSpace, decode, encode, illegal_choice
-from esper.tamiyo.layout import ActionLayout
 from esper.tamiyo.observation import Observer
 
 # What an environment refuses.
@@ -84,7 +83,7 @@ class Episode:
     """Episodes that this env has finished since it was seeded."""
     case: str
     host_seed: int
-    control: BaselineCurve | None
+    baseline: BaselineCurve | None
     """None when the reward does not subtract one."""
     epoch: int = 0
     """Epochs trained."""
@@ -92,30 +91,17 @@ class Episode:
     illegal_actions: int = 0
     episode_return: float = 0.0
 
-    def state_dict(self) -> dict[str, object]:
-        control = self.control
-        return {
-            "number": self.number,
-            "case": self.case,
-            "host_seed": self.host_seed,
-            "control": None if control is None else [list(control.accuracies), list(control.losses)],
-            "epoch": self.epoch,
-            "operations": list(self.operations),
-            "illegal_actions": self.illegal_actions,
-            "episode_return": self.episode_return,
-        }
-
     @staticmethod
-    def from_state(state: Mapping[str, object]) -> "Episode":
-        fields = dict(state)
-        operations = fields["operations"]
-        assert isinstance(operations, list)
-        fields["operations"] = list(operations)  # to count in, while the saved state stays as it is
-        control = fields.pop("control")
-        if control is not None:
-            assert isinstance(control, list)
-            control = BaselineCurve(tuple(control[0]), tuple(control[1]))
-        return Episode(control=control, **fields)  # type: ignore[arg-type]
+    def from_state(state: Mapping[str, Any]) -> "Episode":
+        """The inverse of `asdict`."""
+        baseline = state["baseline"]
+        return Episode(
+            **{
+                **state,
+                "baseline": None if baseline is None else BaselineCurve(**baseline),
+                "operations": list(state["operations"]),  # to count in, while the saved state stays as it is
+            }
+        )
 
 
 OnIllegal = Literal["raise", "noop"]
@@ -124,8 +110,8 @@ Observation = dict[str, NDArray[np.float32]]
 WAIT = ActionSpec()
 WAITED = ActionOutcome(WAIT, WAIT)
 STATE_VERSION = 3
-HOSTS, CONTROLS = "hosts", "controls"
-"""Parts of the time: hosts begin, train, are validated and settled; control curves are looked up, or trained."""
+HOSTS, BASELINES = "hosts", "baselines"
+"""Parts of the time: hosts begin, train, are validated and settled; baseline curves are looked up, or trained."""
 ANY_HOST_SEED = 2**31
 """Host seeds are drawn below this, unless a pool of them is asked for."""
 
@@ -155,20 +141,40 @@ class StepResult:
         return ended
 
 
+class EpisodeOptions(TypedDict, total=False):
+    """Options of `Episodes` that do not depend on what runs them."""
+
+    on_illegal: OnIllegal
+    """"raise", or "noop": WAIT is executed, and the outcome says what was wrong."""
+    settle: Settle
+    """What the final model keeps: what is worth its rent, or only what was committed."""
+    decisions: DecisionSettings
+    """What may be decided, and when validation is on a plateau."""
+    host_seeds: int
+    """Host seeds are drawn below this number; few of them, with few cases, make baselines cheap."""
+
+
 class Episodes:
-    """`num_envs` running episodes: their cases, hosts, rewards and observations."""
+    """`num_envs` running episodes: their cases, hosts, rewards and observations.
+
+    cases      a suite to draw from, or cases; each env draws with a generator of its own
+    horizon    epochs of an episode
+    baselines  curves that the reward subtracts; not needed with control_variate=False
+
+    The other options are those of `EpisodeOptions`.
+    """
 
     def __init__(
         self,
         world: World,
         space: GrowthSpace,
-        cases: CaseSource,
+        cases: CaseSource | Sequence[str] | str,
         *,
         num_envs: int,
         horizon: int,
-        reward: RewardConfig,
-        controls: Baselines | None,
-        on_illegal: OnIllegal,
+        reward: RewardConfig = RewardConfig(),  # noqa: B008  frozen
+        baselines: Baselines | None = None,
+        on_illegal: OnIllegal = "raise",
         settle: Settle = "worth",
         decisions: DecisionSettings = DecisionSettings(),
         host_seeds: int = ANY_HOST_SEED,
@@ -183,16 +189,16 @@ class Episodes:
             )
         if settle not in get_args(Settle):
             raise ValueError(f"settle is {settle!r}; expected one of {', '.join(get_args(Settle))}")
-        if reward.control_variate and controls is None:
-            raise ValueError("controls is None: give some, or set control_variate=False in the reward")
-        self.world, self.space, self.cases = world, space, cases
+        if reward.control_variate and baselines is None:
+            raise ValueError("baselines is None: give some, or set control_variate=False in the reward")
+        self.world, self.space, self.cases = world, space, as_source(cases)
         self.num_envs, self.horizon, self.reward = num_envs, horizon, reward
         self.on_illegal, self.settle = on_illegal, settle
         self.telemetry = RewardTelemetry()
         self.stopwatch = Stopwatch()
-        """Of what is done here, and of what whoever steps these episodes adds."""
+        """Seconds spent in the parts of a step; a training loop adds its own parts."""
         self.choices = LegalChoices(space.action_layout)
-        self.controls = controls if reward.control_variate else None
+        self.baselines = baselines if reward.control_variate else None
         self._host_seeds = host_seeds
         self.decisions = decisions
         self._observer = Observer(space, num_envs, decisions=decisions)
@@ -225,24 +231,24 @@ class Episodes:
         )
 
     def begin_many(self, beginnings: Sequence[Beginning]) -> None:
-        """New episodes in several envs, whose controls and hosts are then made at once where that is possible."""
-        controls: Sequence[BaselineCurve | None] = [None] * len(beginnings)
-        if self.controls is not None:
-            with self.stopwatch.part(CONTROLS):
-                controls = self.controls.curves([(case, host_seed) for _, case, host_seed in beginnings])
-        for (_, case, _), control in zip(beginnings, controls, strict=True):
-            if control is not None and len(control.losses) <= self.horizon:
+        """New episodes in several envs, whose baselines and hosts are then made at once where that is possible."""
+        curves: Sequence[BaselineCurve | None] = [None] * len(beginnings)
+        if self.baselines is not None:
+            with self.stopwatch.part(BASELINES):
+                curves = self.baselines.curves([(case, host_seed) for _, case, host_seed in beginnings])
+        for (_, case, _), curve in zip(beginnings, curves, strict=True):
+            if curve is not None and len(curve.losses) <= self.horizon:
                 raise ValueError(
-                    f"the control curve of {case!r} has {len(control.losses)} epochs with epoch 0; a horizon of "
+                    f"the baseline curve of {case!r} has {len(curve.losses)} epochs with epoch 0; a horizon of "
                     f"{self.horizon} needs {self.horizon + 1}"
                 )
         try:
             self._begin_hosts(beginnings)
         except HostsLost:  # they died just now; the world has others by the time we ask again
             self._begin_hosts(beginnings)
-        for (env_idx, case, host_seed), control in zip(beginnings, controls, strict=True):
+        for (env_idx, case, host_seed), curve in zip(beginnings, curves, strict=True):
             host = self.world.host(env_idx)
-            self._episodes[env_idx] = Episode(self._begun[env_idx], case, host_seed, control)
+            self._episodes[env_idx] = Episode(self._begun[env_idx], case, host_seed, curve)
             self._begun[env_idx] += 1
             self._host_parameters[env_idx] = host.host_parameters
             self._untrained_loss[env_idx] = host.report.validation_loss
@@ -298,10 +304,6 @@ class Episodes:
     @property
     def observer(self) -> Observer:
         return self._observer
-
-    def require_layout(self, layout: ActionLayout, *, theirs: str) -> None:
-        """Raise unless a policy with this layout has our slots and heads."""
-        self.space.action_layout.require_same(layout, ours="the environment", theirs=theirs)
 
     # Stepping
 
@@ -369,8 +371,8 @@ class Episodes:
             parts = utility_parts(self.reward, self._now, self._host_parameters, self._untrained_loss)
             score, rent, baseline = (float(part[env_idx]) for part in parts)
             utility = score + rent
-            if episode.control is not None:
-                gain, control_accuracy = utility + baseline, episode.control.accuracies[episode.epoch]
+            if episode.baseline is not None:
+                gain, control_accuracy = utility + baseline, episode.baseline.accuracies[episode.epoch]
         return EpisodeFinished(
             round=None,
             env=env_idx,
@@ -427,7 +429,7 @@ class Episodes:
         rng = self._generators[env_idx]
         return {
             "generator": None if rng is None else dict(rng.bit_generator.state),
-            "episode": self.episode(env_idx).state_dict(),
+            "episode": asdict(self.episode(env_idx)),
             "untrained_loss": float(self._untrained_loss[env_idx]),
             "host": host,
             "observer": self._observer.state_dict(env_idx),
@@ -494,15 +496,15 @@ class Episodes:
         return ActionOutcome(asked, WAIT, illegal_choice(action, mask, self.space))
 
     def _stand(self, env_idx: int, host: HostProtocol, standings: Standings) -> None:
-        """Write down what the host is worth now, beside its control."""
+        """Write down what the utility of the host is made of now, and that of its baseline."""
         report, episode = host.report, self.episode(env_idx)
         standings.accuracy[env_idx] = (
             math.nan if report.validation_accuracy is None else report.validation_accuracy
         )
         standings.loss[env_idx] = report.validation_loss
         standings.added_parameters[env_idx] = host.added_parameters
-        control = episode.control
-        if control is not None:
-            accuracy = control.accuracies[episode.epoch]
+        baseline = episode.baseline
+        if baseline is not None:
+            accuracy = baseline.accuracies[episode.epoch]
             standings.baseline_accuracy[env_idx] = math.nan if accuracy is None else accuracy
-            standings.baseline_loss[env_idx] = control.losses[episode.epoch]
+            standings.baseline_loss[env_idx] = baseline.losses[episode.epoch]

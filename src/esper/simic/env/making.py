@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from esper.kasmina.governor import GovernorRules
 from esper.leyline import Baselines, Beginning, HostSinks, World
 from esper.simic.config.errors import ConfigError
 from esper.simic.env.cases import CaseList, CaseSource
+from esper.simic.env.episodes import EpisodeOptions, Episodes, OnIllegal
 from esper.simic.env.single import GrowthEnv
 from esper.simic.env.vector import GrowthVectorEnv
 from esper.simic.reward import RewardConfig
@@ -33,13 +34,27 @@ class Setting:
     """Everything a suite needs to become an environment."""
 
     world: World
-    controls: Baselines
+    num_hosts: int
+    baselines: Baselines
     cases: CaseSource
     space: GrowthSpace
     horizon: int
     rent: float
     close: Callable[[], None] | None = None
     """Stops the worker processes, where there are any."""
+
+    def episodes(self, *, reward: RewardConfig | None = None, **options: Unpack[EpisodeOptions]) -> Episodes:
+        """One episode per host; the default reward is shaped, with the task's rent, against the baseline."""
+        return Episodes(
+            self.world,
+            self.space,
+            self.cases,
+            num_envs=self.num_hosts,
+            horizon=self.horizon,
+            reward=RewardConfig(rent=self.rent) if reward is None else reward,
+            baselines=self.baselines,
+            **options,
+        )
 
     @contextmanager
     def closed_on_failure(self) -> Iterator[None]:
@@ -90,7 +105,7 @@ def make_world(
 
     horizon   epochs of an episode; None is the task's own
     governor  what counts as broken; the toy's hosts do not break
-    events    where what happens to each host is told; the toy's hosts tell nothing
+    events    where the events of each host are emitted; the toy's hosts have none
     worker_timeout  seconds that a worker may take for an answer; None waits for ever
     """
     asked = _Asked(num_hosts, device, workers, horizon, governor, events, worker_timeout)
@@ -141,16 +156,17 @@ def make_env(
     governor: GovernorRules = GovernorRules(),  # noqa: B008  frozen
     reward: RewardConfig | None = None,
     worker_timeout: float | None = PATIENCE_SECONDS,
-    **options: Any,
+    render_mode: str | None = None,
+    **options: Unpack[EpisodeOptions],
 ) -> GrowthVectorEnv:
     """A vector environment over a suite ("cpu") or a task instance ("mnist1d:noise=0.2").
 
     workers  processes to spread the hosts over; 0 runs them here
     horizon  epochs of an episode; None is the task's own
     governor  what counts as a broken host
-    reward   what a step pays; by default shaped, with the task's rent, against the wait-only control
+    reward   what a step pays; by default shaped, with the task's rent, against the baseline
     worker_timeout  seconds that a worker may take for an answer; None waits for ever
-    options  those of `GrowthVectorEnv`
+    options  those of `EpisodeOptions`
     """
     setting = make_world(
         suite,
@@ -162,42 +178,29 @@ def make_env(
         worker_timeout=worker_timeout,
     )
     with setting.closed_on_failure():
-        return GrowthVectorEnv(
-            setting.world,
-            setting.space,
-            setting.cases,
-            num_envs=num_envs,
-            horizon=setting.horizon,
-            controls=setting.controls,
-            reward=_reward(setting, reward),
-            on_close=setting.close,
-            **options,
-        )
+        episodes = setting.episodes(reward=reward, **options)
+        return GrowthVectorEnv(episodes, render_mode=render_mode, on_close=setting.close)
 
 
 def make_single_env(
-    suite: str, *, device: str = "cpu", reward: RewardConfig | None = None, **options: Any
+    suite: str,
+    *,
+    device: str = "cpu",
+    reward: RewardConfig | None = None,
+    render_mode: str | None = None,
+    on_illegal: OnIllegal = "noop",
+    **options: Any,
 ) -> GrowthEnv:
-    """One environment over a suite or a task instance; `options` are those of `GrowthEnv`."""
+    """One environment over a suite or a task instance; `options` are those of `EpisodeOptions`."""
     setting = make_world(suite, 1, device=device)
     return GrowthEnv(
-        setting.world,
-        setting.space,
-        setting.cases,
-        horizon=setting.horizon,
-        controls=setting.controls,
-        reward=_reward(setting, reward),
-        **options,
+        setting.episodes(reward=reward, on_illegal=on_illegal, **options), render_mode=render_mode
     )
 
 
 def make_registered_vector_env(num_envs: int, suite: str, **options: Any) -> GrowthVectorEnv:
     """What `gymnasium.make_vec` calls; as tolerant of illegal actions as the single environment."""
     return make_env(suite, num_envs, **{"on_illegal": "noop", **options})
-
-
-def _reward(setting: Setting, reward: RewardConfig | None) -> RewardConfig:
-    return replace(RewardConfig(), rent=setting.rent) if reward is None else reward
 
 
 # The engine
@@ -222,10 +225,10 @@ def _engine(source: CaseSource, examples: tuple[str, ...], asked: _Asked) -> Set
             timeout=asked.worker_timeout,
         )
         shared = BaselineCurves(horizon, device=asked.device, trainer=partial(train_by_workers, spread))
-        return Setting(spread, shared, source, space, horizon, rents.pop(), spread.close)
+        return Setting(spread, asked.num_hosts, shared, source, space, horizon, rents.pop(), spread.close)
     world = EngineWorld(asked.num_hosts, asked.device, governor=asked.governor, events=asked.events)
-    controls = BaselineCurves(horizon, device=asked.device)
-    return Setting(world, controls, source, space, horizon, rents.pop())
+    baselines = BaselineCurves(horizon, device=asked.device)
+    return Setting(world, asked.num_hosts, baselines, source, space, horizon, rents.pop())
 
 
 def _engine_suite(name: str, asked: _Asked) -> Setting:
@@ -253,13 +256,13 @@ def _toy(name: str, asked: _Asked) -> Setting:
         raise ValueError(f"device is {asked.device!r}; the toy has nothing to compute there, expected 'cpu'")
     source = TOY_SUITES[name]
     horizon = TOY_HORIZON if asked.horizon is None else asked.horizon
-    controls, space = ToyBaselines(horizon), _toy_space(max(source.slots))
+    baselines, space = ToyBaselines(horizon), _toy_space(max(source.slots))
     if asked.workers:
         spread = ProcessWorld(
             ToyWorld, num_hosts=asked.num_hosts, workers=asked.workers, timeout=asked.worker_timeout
         )
-        return Setting(spread, controls, source, space, horizon, 0.01, spread.close)
-    return Setting(ToyWorld(asked.num_hosts), controls, source, space, horizon, 0.01)
+        return Setting(spread, asked.num_hosts, baselines, source, space, horizon, 0.01, spread.close)
+    return Setting(ToyWorld(asked.num_hosts), asked.num_hosts, baselines, source, space, horizon, 0.01)
 
 
 def _toy_space(slots: int) -> GrowthSpace:

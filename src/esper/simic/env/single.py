@@ -1,78 +1,85 @@
-"""One growth episode as a Gymnasium environment."""
+"""One growth episode as a Gymnasium environment, and what it shares with many."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from esper.leyline import ActionSpec, Baselines, DecisionSettings, Settle, Situation, World
-from esper.simic.env.cases import CaseSource, as_source
-from esper.simic.env.episodes import Episodes, Observation, OnIllegal
+from esper.leyline import ActionSpec, Situation
+from esper.simic.env.episodes import Episodes, Observation
 from esper.simic.env.rendering import RENDER_MODES, Frame, render_host, require_render_mode
 from esper.simic.env.spaces import Actions, action_space, observation_space
-from esper.simic.reward import RewardConfig
 from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.layout import ActionLayout
 
 Info = dict[str, Any]  # Gymnasium's own type for it
 
 
-class GrowthEnv(gym.Env[Observation, Actions]):
+class OverEpisodes:
+    """What both Gymnasium environments are: a shell around `Episodes`."""
+
+    episodes: Episodes
+
+    @property
+    def space(self) -> GrowthSpace:
+        """Slots and blueprints of all hosts."""
+        return self.episodes.space
+
+    @property
+    def action_layout(self) -> ActionLayout:
+        """Heads and their choices."""
+        return self.episodes.space.action_layout
+
+    def require_layout(self, layout: ActionLayout, *, theirs: str = "the policy") -> None:
+        """Raise unless a policy with this layout has our slots, in our order, and our heads."""
+        self.episodes.space.action_layout.require_same(layout, ours="the environment", theirs=theirs)
+
+    def state_dict(self) -> dict[str, object]:
+        """Everything, mid-episode; what `load_state_dict` restores goes on bit for bit."""
+        return self.episodes.state_dict()
+
+
+def require_options(options: Info | None) -> Info:
+    """The options of a reset, which may have "case" and "host_seed"."""
+    unknown = set(options or {}) - {"case", "host_seed"}
+    if unknown:
+        raise ValueError(f"options has {', '.join(sorted(unknown))}; expected case, host_seed")
+    return options or {}
+
+
+class GrowthEnv(OverEpisodes, gym.Env[Observation, Actions]):
     """One host, grown by one action a step: `GrowthVectorEnv` with one env and without autoreset.
 
-    Illegal actions are WAITs by default, told in `info["illegal"]`, since other libraries sample without masks.
+    Made by name, illegal actions are WAITs with `info["illegal"]`, since other libraries sample without masks.
     The last step's `info["summary"]` is an `EpisodeFinished`, `info["reward"]` has the reward's components.
     """
 
     metadata = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # noqa: RUF012
 
-    def __init__(
-        self,
-        world: World,
-        space: GrowthSpace,
-        cases: CaseSource | Sequence[str] | str,
-        *,
-        horizon: int,
-        reward: RewardConfig | None = None,
-        controls: Baselines | None = None,
-        on_illegal: OnIllegal = "noop",
-        settle: Settle = "worth",
-        decisions: DecisionSettings = DecisionSettings(),
-        render_mode: str | None = None,
-    ) -> None:
+    def __init__(self, episodes: Episodes, *, render_mode: str | None = None) -> None:
+        if episodes.num_envs != 1:
+            raise ValueError(f"episodes has {episodes.num_envs} envs; expected 1")
         self.render_mode = require_render_mode(render_mode)
-        self.episodes = Episodes(
-            world,
-            space,
-            as_source(cases),
-            num_envs=1,
-            horizon=horizon,
-            reward=RewardConfig() if reward is None else reward,
-            controls=controls,
-            on_illegal=on_illegal,
-            settle=settle,
-            decisions=decisions,
-        )
-        self.observation_space: gym.spaces.Dict = observation_space(space)  # type: ignore[assignment]
-        self.action_space = action_space(space)
+        self.episodes = episodes
+        self.observation_space: gym.spaces.Dict = observation_space(self.space)  # type: ignore[assignment]
+        self.action_space = action_space(self.space)
         self._seeded = self._over = False
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Observation, Info]:
         """options: "case" and "host_seed", instead of drawn ones."""
         super().reset(seed=seed)
-        unknown = set(options or {}) - {"case", "host_seed"}
-        if unknown:
-            raise ValueError(f"options has {', '.join(sorted(unknown))}; expected case, host_seed")
+        drawn_instead = require_options(options)
         if seed is not None or not self._seeded:
             self.episodes.seed(0, int(self.np_random.integers(2**31)) if seed is None else seed)
             self._seeded = True
-        self.episodes.begin(0, **(options or {}))
+        self.episodes.begin(0, **drawn_instead)
         self._over = False
         return self._observation(), self._info()
 
     def step(self, action: Actions) -> tuple[Observation, float, bool, bool, Info]:
+        """One action (head,); an episode whose worker died is truncated, with `info["lost"]`."""
         if self._over:
             raise RuntimeError("the episode is over: call reset() before the next step()")
         result = self.episodes.step(np.asarray(action, dtype=np.int64)[np.newaxis])
@@ -88,17 +95,10 @@ class GrowthEnv(gym.Env[Observation, Actions]):
         return self._observation(), reward, bool(result.terminated[0]), lost, info
 
     def render(self) -> Frame | None:
+        """A frame in `render_mode`."""
         if self.render_mode is None:
             return None
         return render_host(self.episodes.host(0), self.render_mode)
-
-    @property
-    def space(self) -> GrowthSpace:
-        return self.episodes.space
-
-    @property
-    def action_layout(self) -> ActionLayout:
-        return self.episodes.space.action_layout
 
     def action_masks(self) -> NDArray[np.bool_]:
         """(layout.width,), True where legal."""
@@ -117,14 +117,6 @@ class GrowthEnv(gym.Env[Observation, Actions]):
     def encode(self, action: ActionSpec) -> Actions:
         """What a rule-based policy said, as `step` takes it."""
         return self.episodes.encode(0, action)
-
-    def require_layout(self, layout: ActionLayout, *, theirs: str = "the policy") -> None:
-        """Raise unless a policy with this layout has our slots, in our order, and our heads."""
-        self.episodes.require_layout(layout, theirs=theirs)
-
-    def state_dict(self) -> dict[str, object]:
-        """Everything, mid-episode; what `load_state_dict` restores goes on bit for bit."""
-        return self.episodes.state_dict()
 
     def load_state_dict(self, state: Mapping[str, object]) -> tuple[Observation, Info]:
         """Go on from a saved state; returns what `reset` or `step` had returned there."""

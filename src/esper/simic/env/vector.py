@@ -9,30 +9,19 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.leyline import ActionSpec, Baselines, DecisionSettings, Settle, Situation, SlotReading, World
-from esper.simic.env.cases import CaseSource, as_source
-from esper.simic.env.episodes import (
-    ANY_HOST_SEED,
-    Episodes,
-    Flags,
-    Observation,
-    OnIllegal,
-    StepResult,
-)
+from esper.leyline import ActionSpec, Situation, SlotReading
+from esper.simic.env.episodes import Episodes, Flags, Observation, StepResult
 from esper.simic.env.rendering import RENDER_MODES, Frame, render_host, require_render_mode
+from esper.simic.env.single import Info, OverEpisodes, require_options
 from esper.simic.env.spaces import Actions, action_space, observation_space
-from esper.simic.reward import RewardConfig, RewardTelemetry
+from esper.simic.reward import RewardTelemetry
 from esper.simic.timing import Stopwatch
-from esper.tamiyo.actions import GrowthSpace
-from esper.tamiyo.layout import ActionLayout
-
-Info = dict[str, Any]  # Gymnasium's own type for it
 
 
-class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
+class GrowthVectorEnv(OverEpisodes, VectorEnv[Observation, Actions, NDArray[Any]]):
     """Hosts of one world, grown by one action each per step.
 
-    >>> envs = GrowthVectorEnv(world, space, suite, num_envs=8, horizon=20, controls=controls)
+    >>> envs = GrowthVectorEnv(Episodes(world, space, cases, num_envs=8, horizon=20, baselines=baselines))
     >>> observation, info = envs.reset(seed=1)
     >>> observation, reward, terminated, truncated, info = envs.step(actions)  # (env, head), HEAD_NAMES order
 
@@ -42,54 +31,26 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
     `EpisodeFinished`. `info["action_mask"]` (env, width) is the flat mask to act under next.
     An episode whose worker died is truncated with `info["lost"]`: its steps are not to be learned from.
 
-    cases       a suite to draw from, or cases; each env draws with a generator of its own
-    on_illegal  "raise", or "noop": WAIT is executed, and `info["illegal"]` says what was wrong
-    decisions   what may be decided, and when validation is on a plateau
-    on_close    what `close` is to do besides, such as stopping workers that nobody else uses
-    host_seeds  host seeds are drawn below this number; few of them, with few cases, make controls cheap
+    on_close  called by `close`, such as to stop workers that nothing else uses
     """
 
     metadata = {"render_modes": list(RENDER_MODES), "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
     def __init__(
         self,
-        world: World,
-        space: GrowthSpace,
-        cases: CaseSource | Sequence[str] | str,
+        episodes: Episodes,
         *,
-        num_envs: int,
-        horizon: int,
-        reward: RewardConfig | None = None,
-        controls: Baselines | None = None,
-        on_illegal: OnIllegal = "raise",
-        settle: Settle = "worth",
-        decisions: DecisionSettings = DecisionSettings(),
-        host_seeds: int = ANY_HOST_SEED,
         render_mode: str | None = None,
         on_close: Callable[[], None] | None = None,
     ) -> None:
-        self.num_envs = num_envs
+        self.episodes, self.num_envs = episodes, episodes.num_envs
         self.render_mode = require_render_mode(render_mode)
         self._on_close = on_close
-        self.episodes = Episodes(
-            world,
-            space,
-            as_source(cases),
-            num_envs=num_envs,
-            horizon=horizon,
-            reward=RewardConfig() if reward is None else reward,
-            controls=controls,
-            on_illegal=on_illegal,
-            settle=settle,
-            decisions=decisions,
-            host_seeds=host_seeds,
-        )
-        self.single_observation_space = observation_space(space)
-        self.single_action_space = action_space(space)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
-
         self._last_step: StepResult | None = None
+        self.single_observation_space = observation_space(self.space)
+        self.single_action_space = action_space(self.space)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
 
     # Gymnasium
 
@@ -102,8 +63,9 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
         options  "case" and "host_seed", one for all envs or one each, instead of drawn ones
         """
         self._seed(seed)
-        cases = _each(options, "case", self.num_envs)
-        host_seeds = _each(options, "host_seed", self.num_envs)
+        given = require_options(options)
+        cases = _each(given, "case", self.num_envs)
+        host_seeds = _each(given, "host_seed", self.num_envs)
         self.episodes.begin_many(
             [
                 self.episodes.draw(env_idx, case=cases[env_idx], host_seed=host_seeds[env_idx])
@@ -113,6 +75,7 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
         return self._observation(), self._info()
 
     def step(self, actions: Actions) -> tuple[Observation, NDArray[np.float64], Flags, Flags, Info]:
+        """One action (env, head) in every env; what ended is begun anew."""
         result = self._last_step = self.episodes.step(np.asarray(actions, dtype=np.int64))
         ended = result.ended
         info: Info = {}
@@ -142,14 +105,6 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
             self._on_close()
 
     # Beyond Gymnasium
-
-    @property
-    def space(self) -> GrowthSpace:
-        return self.episodes.space
-
-    @property
-    def action_layout(self) -> ActionLayout:
-        return self.episodes.space.action_layout
 
     @property
     def last_step(self) -> StepResult:
@@ -199,14 +154,6 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
         """What rule-based policies said, one a host, as `step` takes it."""
         return np.stack([self.episodes.encode(env_idx, action) for env_idx, action in enumerate(actions)])
 
-    def require_layout(self, layout: ActionLayout, *, theirs: str = "the policy") -> None:
-        """Raise unless a policy with this layout has our slots, in our order, and our heads."""
-        self.episodes.require_layout(layout, theirs=theirs)
-
-    def state_dict(self) -> dict[str, object]:
-        """Everything, mid-episode; what `load_state_dict` restores goes on bit for bit."""
-        return self.episodes.state_dict()
-
     def load_state_dict(self, state: Mapping[str, object]) -> tuple[Observation, Info]:
         """Go on from a saved state; returns what `reset` or `step` had returned there."""
         self.episodes.load_state_dict(state)
@@ -236,12 +183,9 @@ class GrowthVectorEnv(VectorEnv[Observation, Actions, NDArray[Any]]):
         return {"action_mask": self.action_masks(), "_action_mask": np.ones(self.num_envs, dtype=np.bool_)}
 
 
-def _each(options: Info | None, name: str, num_envs: int) -> list[Any]:
+def _each(options: Info, name: str, num_envs: int) -> list[Any]:
     """An option for every env: None, one value for all, or a list."""
-    unknown = set(options or {}) - {"case", "host_seed"}
-    if unknown:
-        raise ValueError(f"options has {', '.join(sorted(unknown))}; expected case, host_seed")
-    value = (options or {}).get(name)
+    value = options.get(name)
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if not isinstance(value, list | tuple):

@@ -11,6 +11,7 @@ import torch
 
 from esper.leyline import ActionSpec, HostsLost, LifecycleOp, World
 from esper.simic.env import FlatVectorEnv, GrowthVectorEnv, make_env
+from esper.simic.env.episodes import Episodes
 from esper.tolaria.worlds.processes import ProcessWorld, WorkerError
 from esper.tolaria.worlds.toy import ToyBaselines, ToyWorld, toy_case
 from growth_envs import toy_space
@@ -35,7 +36,7 @@ def kill(process_id: int | None) -> None:
 
 def envs_in(world: World, num_envs: int = 5, horizon: int = 7) -> GrowthVectorEnv:
     return GrowthVectorEnv(
-        world, SPACE, CASES, num_envs=num_envs, horizon=horizon, controls=ToyBaselines(horizon)
+        Episodes(world, SPACE, CASES, num_envs=num_envs, horizon=horizon, baselines=ToyBaselines(horizon))
     )
 
 
