@@ -156,7 +156,7 @@ def test_two_workers_give_the_numbers_of_none_and_train_the_controls(monkeypatch
     told = []
     for workers in (2, 0):
         with monkeypatch.context() as watched:
-            watched.setattr(controls, "compute", refuse)
+            watched.setattr(controls, "train_here", refuse)
             env = make_env("digits", 2, workers=workers, horizon=3)
             env.reset(seed=1)  # the second time the controls are on disk
             told.append(_play(env, 2, np.random.default_rng(4)))
