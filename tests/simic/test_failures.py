@@ -18,7 +18,7 @@ from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import GrowthVectorEnv, make_env
 from esper.simic.trainer import train_ppo_vectorized
 from esper.tolaria.worlds.processes import WorkerHung
-from esper.tolaria.worlds.toy import ToyWorld
+from esper.tolaria.worlds.toy.world import ToyWorld
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
 CONFIG = TrainingConfig(

@@ -16,7 +16,7 @@ from esper.tamiyo.rules import rule_policy
 from esper.tolaria import final_report
 from esper.tolaria.data import TaskData
 from esper.tolaria.tasks import forget, register, suite
-from esper.tolaria.worlds.toy import TOY_SUITES
+from esper.tolaria.worlds.toy.instance import TOY_SUITES
 from tiny_tasks import tiny_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")

@@ -17,7 +17,9 @@ from esper.simic.env.making import Setting
 from esper.simic.evaluation import RulePlayer, play_cases
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.rules import RulePolicy, rule_policy
-from esper.tolaria.worlds.toy import ToyBaselines, ToyWorld, best_plan, toy_case, toy_instance
+from esper.tolaria.worlds.toy.instance import toy_case, toy_instance
+from esper.tolaria.worlds.toy.oracle import best_plan
+from esper.tolaria.worlds.toy.world import ToyBaselines, ToyWorld
 from growth_envs import toy_space
 
 HORIZON = 20

@@ -2,7 +2,7 @@
 
 import pytest
 
-from esper.tolaria.worlds.toy import TOY_SUITES
+from esper.tolaria.worlds.toy.instance import TOY_SUITES
 from learn_toy import Examiner, train
 
 

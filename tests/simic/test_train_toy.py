@@ -10,7 +10,8 @@ from esper.leyline import RoundFinished
 from esper.simic.env.making import TOY_HORIZON
 from esper.simic.held_out import HeldOutScore, evaluate_checkpoint, held_out_cases
 from esper.simic.reports import News
-from esper.tolaria.worlds.toy import best_plan, toy_instance
+from esper.tolaria.worlds.toy.instance import toy_instance
+from esper.tolaria.worlds.toy.oracle import best_plan
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
 

@@ -10,7 +10,7 @@ from esper.kasmina import GrowthRules
 from esper.leyline import ActionSpec, EpisodeFinished, LifecycleOp
 from esper.simic.env import GrowthVectorEnv
 from esper.simic.reward import RewardConfig
-from esper.tolaria.worlds.toy import toy_case
+from esper.tolaria.worlds.toy.instance import toy_case
 from growth_envs import encoded, toy_envs
 from toy_lives import legal_actions
 

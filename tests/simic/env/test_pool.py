@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from esper.simic.env.cases import CaseList, CasePool
-from esper.tolaria.worlds.toy import TOY_SUITES
+from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
 
 def test_a_pool_is_decided_by_its_seed() -> None:

@@ -13,7 +13,7 @@ from esper.leyline import (
 )
 from esper.simic.env import make_env
 from esper.simic.reward import RewardConfig
-from esper.tolaria.worlds.toy import toy_case
+from esper.tolaria.worlds.toy.instance import toy_case
 from growth_envs import encoded, random_run, same, summaries
 
 G, P, F, A, S = (

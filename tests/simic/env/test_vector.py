@@ -24,8 +24,10 @@ from esper.simic.env.episodes import Episodes
 from esper.simic.reward import RewardConfig
 from esper.tamiyo import growth_layout
 from esper.tamiyo.rules import rule_policy
-from esper.tolaria.worlds.toy import BLUEPRINTS, ToyBaselines, ToyWorld, best_plan, toy_case, toy_instance
 from esper.tolaria.worlds.toy.host import ToyHost
+from esper.tolaria.worlds.toy.instance import BLUEPRINTS, toy_case, toy_instance
+from esper.tolaria.worlds.toy.oracle import best_plan
+from esper.tolaria.worlds.toy.world import ToyBaselines, ToyWorld
 from growth_envs import encoded, summaries, toy_envs, toy_space
 from reward_strategies import Standing, Step, reward
 

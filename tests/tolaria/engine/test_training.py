@@ -72,7 +72,6 @@ def test_only_the_hosts_that_were_asked_for_are_trained() -> None:
         population.begin(index, "tiny", index)
     before = [_weights(population.host(index).model) for index in range(3)]
     tally = population.train_epoch([2, 0])
-    assert tally.hosts == (2, 0)
     assert tally.loss.shape == (2,)
     after = [_weights(population.host(index).model) for index in range(3)]
     assert [_same(one, other) for one, other in zip(before, after, strict=True)] == [False, True, False]

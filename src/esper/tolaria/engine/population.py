@@ -53,7 +53,6 @@ STREAMS = 16
 class EpochTally:
     """Means over one epoch's steps, on the device. Slots without a trained seed are NaN."""
 
-    hosts: tuple[int, ...]
     loss: Tensor
     """(host,)"""
     accuracy: Tensor
@@ -72,7 +71,6 @@ class EpochTally:
 class CoalitionScores:
     """What validation measured, on the device. Entries past a host's own coalitions are NaN."""
 
-    hosts: tuple[int, ...]
     plans: tuple[CoalitionPlan, ...]
     loss: Tensor
     """(host, coalition); the first coalition is the model as it is"""
@@ -201,7 +199,6 @@ class Population:
                     finite[row, column] &= ~slot.non_finite.any()
         untrained = self._place(~trained)
         return EpochTally(
-            hosts=chosen,
             loss=means[:, LOSS],
             accuracy=means[:, CORRECT],
             gradient_norm=means[:, HOST_NORM],
@@ -233,10 +230,9 @@ class Population:
                         room_for(len(self), placed=self._begun() - 1, device=self.device),
                         torch.cuda.stream(self._pool.streams[self._pool.index_of(index)]),
                     ):
-                        validate_host(
-                            self.host(index), plan, alphas[row], scores[row, : len(plan.coalitions)]
-                        )
-        return CoalitionScores(chosen, plans, loss=scores[..., 0], accuracy=scores[..., 1])
+                        out = scores[row, : len(plan.coalitions)]
+                        validate_host(self.host(index), plan, alphas[row], out)
+        return CoalitionScores(plans, loss=scores[..., 0], accuracy=scores[..., 1])
 
     def chosen(self, host_idxs: Sequence[int] | None) -> tuple[int, ...]:
         """These hosts (all by default), which must have begun."""

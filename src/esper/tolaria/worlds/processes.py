@@ -227,29 +227,20 @@ class ProcessWorld:
 
     def begin_many(self, beginnings: Sequence[Beginning]) -> None:
         """Replace hosts by new ones, in all workers at once."""
-        wanted = {one.host_idx: one for one in beginnings}
-        self._renew(
-            wanted,
-            lambda mine: partial(
-                requests.begin, [wanted[index]._replace(host_idx=self._place(index)) for index in mine]
-            ),
-        )
+        placed = {one.host_idx: one._replace(host_idx=self._place(one.host_idx)) for one in beginnings}
+        self._renew(placed, lambda mine: partial(requests.begin, [placed[index] for index in mine]))
 
     def step_many(self, steps: Sequence[HostStep]) -> None:
         """Step hosts, in all workers at once."""
-        wanted = {one.host_idx: one for one in steps}
-        views = self._ask(
-            [index for index in wanted if index not in self._lost],
-            lambda mine: partial(
-                requests.step, [wanted[index]._replace(host_idx=self._place(index)) for index in mine]
-            ),
-        )
+        placed = {one.host_idx: one._replace(host_idx=self._place(one.host_idx)) for one in steps}
+        alive = [index for index in placed if index not in self._lost]
+        views = self._ask(alive, lambda mine: partial(requests.step, [placed[index] for index in mine]))
         for host_idx, view in views:
             self.host(host_idx).update(view)
             if view.lost is not None:
                 self._lost[host_idx] = view.lost
                 self.losses += 1
-        self._require_alive(wanted)
+        self._require_alive(placed)
 
     def snapshot(self, host_idxs: Sequence[int]) -> dict[int, HostState]:
         """The states of these hosts, by host index."""
@@ -348,7 +339,7 @@ class ProcessWorld:
 
     def _place(self, host_idx: int) -> int:
         """The host's index in its worker."""
-        return host_idx // len(self._links)
+        return (host_idx - self._worker(host_idx)) // len(self._links)
 
     def _hosts_of(self, worker: int) -> range:
         return range(worker, len(self._hosts), len(self._links))

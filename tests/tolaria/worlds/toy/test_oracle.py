@@ -7,7 +7,9 @@ import pytest
 
 from esper.kasmina import GrowthRules
 from esper.leyline import TEMPOS, ActionSpec, HostState, LifecycleOp, Settle, Style
-from esper.tolaria.worlds.toy import BLUEPRINTS, OraclePlan, ToyWorld, best_plan, toy_case, toy_instance
+from esper.tolaria.worlds.toy.instance import BLUEPRINTS, toy_case, toy_instance
+from esper.tolaria.worlds.toy.oracle import OraclePlan, best_plan
+from esper.tolaria.worlds.toy.world import ToyWorld
 from toy_lives import legal_actions
 from world_steps import begin_host, run_epoch, settle_hosts
 

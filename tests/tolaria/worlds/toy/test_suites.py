@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from esper.tolaria.worlds.toy import TOY_SUITES, toy_instance
-from esper.tolaria.worlds.toy.instance import TRAINING_DRAWS
+from esper.tolaria.worlds.toy.instance import TOY_SUITES, TRAINING_DRAWS, toy_instance
 
 
 def test_training_draws_and_held_out_ones_do_not_meet() -> None:

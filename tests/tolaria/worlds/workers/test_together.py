@@ -13,7 +13,8 @@ from esper.leyline import Beginning, HostLog, HostRolledBack, HostsLost, HostSte
 from esper.simic.env import make_env
 from esper.tolaria.worlds import processes as link_module
 from esper.tolaria.worlds.processes import ProcessWorld, WorkerError, WorkerHung, WorkerLink, first_to_answer
-from esper.tolaria.worlds.toy import ToyWorld, toy_case
+from esper.tolaria.worlds.toy.instance import toy_case
+from esper.tolaria.worlds.toy.world import ToyWorld
 from esper.tolaria.worlds.worker import Answer, Request
 from worker_worlds import GivenUp, doubled, fatal_once, refused
 from world_steps import begin_host, run_epoch

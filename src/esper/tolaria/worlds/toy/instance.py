@@ -6,7 +6,6 @@ help and convolutions harm, at 0 the other way round) and the size of the traini
 growth harms). Both can be read from the reports, so a controller can know what to do without trying it.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +25,8 @@ CHANCE = 0.1
 MAX_SLOTS = len(WIDTHS)
 MAX_DRAW = 2**31
 DEFAULT_NOISE = 0.01
+_RANGES = {"draw": (0, MAX_DRAW - 1), "slots": (1, MAX_SLOTS), "change": (0, 10_000), "noise": (0.0, 1.0)}
+"""The options of a case, and the least and the most that each may be."""
 _ENTROPY = 0xE59E2
 """So that the toy's draws share no stream with another generator of the same seed."""
 
@@ -147,27 +148,20 @@ def _parse(case: str) -> dict[str, float]:
     if task != "toy":
         raise ValueError(f"case {case!r} is of task {task!r}; the toy world knows toy:draw=<number>")
     options: dict[str, float] = {"slots": 3, "change": 0, "noise": DEFAULT_NOISE}
-    known = ("draw", *options)
     for clause in text.split(","):
         name, _, value = clause.partition("=")
-        if name not in known:
-            raise ValueError(f"case {case!r} has {clause!r}; expected name=value, names {', '.join(known)}")
+        if name not in _RANGES:
+            raise ValueError(f"case {case!r} has {clause!r}; expected name=value, names {', '.join(_RANGES)}")
         try:
             options[name] = float(value) if name == "noise" else int(value)
         except ValueError:
             raise ValueError(f"case {case!r} has {clause!r}; expected a number") from None
     if "draw" not in options:
         raise ValueError(f"case {case!r} names no draw; expected toy:draw=<number>")
-    _require(case, "draw", options["draw"], 0, MAX_DRAW - 1)
-    _require(case, "slots", options["slots"], 1, MAX_SLOTS)
-    _require(case, "change", options["change"], 0, 10_000)
-    _require(case, "noise", options["noise"], 0.0, 1.0)
+    for name, (least, most) in _RANGES.items():
+        if not least <= options[name] <= most:
+            raise ValueError(f"case {case!r} has {name}={options[name]:g}; expected {least:g}..{most:g}")
     return options
-
-
-def _require(case: str, name: str, value: float, least: float, most: float) -> None:
-    if not (math.isfinite(value) and least <= value <= most):
-        raise ValueError(f"case {case!r} has {name}={value:g}; expected {least:g}..{most:g}")
 
 
 TRAINING_DRAWS = 1_000_000
