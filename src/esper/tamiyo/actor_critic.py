@@ -6,18 +6,19 @@ from torch import Tensor, nn
 from esper.tamiyo.layout import ActionLayout
 from esper.tamiyo.policy import (
     POLICY_GAIN,
-    VALUE_GAIN,
     Policy,
     PolicyInputs,
     PolicyOutput,
+    RecurrentPolicy,
     one_hot_or_zeros,
     orthogonal_linear,
     orthogonal_lstm,
     orthogonal_mlp,
     relevant_choices,
     symlog,
+    value_network,
 )
-from esper.tamiyo.sequences import SequencePlan, advance, replay
+from esper.tamiyo.sequences import SequencePlan
 
 
 class FlatActor(nn.Module):
@@ -34,15 +35,10 @@ class FlatActor(nn.Module):
         )
 
     def forward(self, features: Tensor) -> Tensor:
+        """(step, feature) -> (step, layout.width)."""
         hidden = self.trunk(features)
         rows = [head(hidden) for head in self.heads.values()]
         return rows[0] if len(rows) == 1 else torch.cat(rows, dim=-1)
-
-
-def value_network(sizes: tuple[int, ...], generator: torch.Generator) -> nn.Sequential:
-    return nn.Sequential(
-        *orthogonal_mlp(sizes, generator), orthogonal_linear(sizes[-1], 1, VALUE_GAIN, generator)
-    )
 
 
 class ActorCritic(Policy):
@@ -73,14 +69,16 @@ class ActorCritic(Policy):
         initial_hidden: Tensor | None = None,  # noqa: ARG002 - the shared signature; there is no memory here
         plan: SequencePlan | None = None,  # noqa: ARG002
     ) -> PolicyOutput:
+        """Logits and values of each step by itself."""
         observation = inputs.observation
         return PolicyOutput(self.actor(observation), self.critic(observation).squeeze(-1).float())
 
     def step(self, inputs: PolicyInputs, hidden: Tensor) -> tuple[PolicyOutput, Tensor]:
+        """The same; the hidden state is empty."""
         return self(inputs), hidden
 
 
-class RecurrentActorCritic(Policy):
+class RecurrentActorCritic(RecurrentPolicy):
     """One LSTM with a LayerNorm on its output, then an actor and a critic MLP.
 
     `uses_previous` adds the previous action (one-hot per relevant head) and reward (symlog) to the input.
@@ -112,27 +110,16 @@ class RecurrentActorCritic(Policy):
         self.actor = FlatActor((hidden_size, *widths), layout, generator)
         self.critic = value_network((hidden_size, *widths), generator)
 
-    def forward(
-        self, inputs: PolicyInputs, initial_hidden: Tensor | None = None, plan: SequencePlan | None = None
-    ) -> PolicyOutput:
-        if initial_hidden is None or plan is None:
-            raise ValueError(
-                "initial_hidden and plan are missing: a recurrent policy replays whole sequences"
-            )
-        return self._heads(replay(self.lstm, self._features(inputs), initial_hidden, plan))
-
-    def step(self, inputs: PolicyInputs, hidden: Tensor) -> tuple[PolicyOutput, Tensor]:
-        hidden = advance(self.lstm, self._features(inputs), hidden)
-        return self._heads(hidden[0]), hidden
-
-    def _features(self, inputs: PolicyInputs) -> Tensor:
+    def encode(self, inputs: PolicyInputs) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The observation, with the previous reward and action where they are inputs."""
         if not self.uses_previous:
-            return inputs.observation
+            return inputs.observation, ()
         parts = [inputs.observation, symlog(inputs.previous_reward).unsqueeze(-1)]
         choices = relevant_choices(inputs.previous_action, self.relevance)
         parts += [one_hot_or_zeros(choices[:, head], size) for head, size in enumerate(self.layout.sizes)]
-        return torch.cat(parts, dim=-1)
+        return torch.cat(parts, dim=-1), ()
 
-    def _heads(self, memory: Tensor) -> PolicyOutput:
+    def decode(self, memory: Tensor, others: tuple[Tensor, ...]) -> PolicyOutput:  # noqa: ARG002 - there are none
+        """Logits and values from the normalised memory."""
         features = self.lstm_ln(memory)
         return PolicyOutput(self.actor(features), self.critic(features).squeeze(-1).float())

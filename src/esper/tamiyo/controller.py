@@ -36,11 +36,11 @@ from esper.tamiyo.actor import Actor
 from esper.tamiyo.features import BLUEPRINT_FEATURE_NAMES, HOST_FEATURES, SLOT_FEATURES
 from esper.tamiyo.growth_policy import GrowthPolicy
 
-# What a controller's file says besides its weights. Everything is checked when it is read.
-
-
 FORMAT: Final = "esper controller"
 VERSION: Final = 1
+CARD, WEIGHTS = "card.json", "weights.safetensors"
+SHIPPED = Path(__file__).parents[1] / "controllers"
+"""The controllers that come with Esper, a folder each."""
 
 Count = Annotated[int, Field(ge=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
@@ -62,7 +62,7 @@ class NetworkRecord(_Record):
 
 
 class RewardRecord(_Record):
-    """What it was paid while it learned: the reward of the step before is one of its inputs."""
+    """The reward it was trained with: the reward of the step before is one of its inputs."""
 
     family: Literal["contribution", "loss"]
     mode: Literal["sparse", "shaped"]
@@ -161,17 +161,12 @@ def layout_fingerprint() -> str:
     return hashlib.sha256(json.dumps(layout).encode()).hexdigest()[:12]
 
 
-CARD, WEIGHTS = "card.json", "weights.safetensors"
-SHIPPED = Path(__file__).parents[1] / "controllers"
-"""The controllers that come with Esper, a folder each."""
-
-
 class ControllerError(EsperError, ValueError):
     """A controller that cannot or must not be used; the message says which and why."""
 
 
 class UnknownController(ControllerError):
-    """There is none of that name, and no folder."""
+    """No controller has that name, and no such folder holds one."""
 
 
 class Controller:
@@ -181,8 +176,6 @@ class Controller:
     >>> policy = controller.policy(space)         # for hosts of this space
     >>> actor = controller.actor(space)           # the same with its memory; greedy, or sampling with a generator
     """
-
-    __slots__ = ("card", "weights")
 
     def __init__(self, card: ControllerCard, weights: Mapping[str, Tensor]) -> None:
         self.card = card
@@ -197,8 +190,6 @@ class Controller:
     def __repr__(self) -> str:
         return f"Controller({self.card.name!r}, trained on {self.card.training.suite})"
 
-    # In use
-
     def policy(self, space: GrowthSpace, device: torch.device | str = "cpu") -> GrowthPolicy:
         """The network with these weights, for hosts of this space."""
         network = self._network(space)
@@ -212,16 +203,8 @@ class Controller:
         return Actor(self.policy(space), num_envs, generator=generator)
 
     def _network(self, space: GrowthSpace) -> GrowthPolicy:
-        sizes = self.card.network
-        return GrowthPolicy(
-            space,
-            hidden_size=sizes.hidden_size,
-            width=sizes.width,
-            key_size=sizes.key_size,
-            generator=torch.Generator().manual_seed(0),  # drawn and then overwritten
-        )
-
-    # As files
+        generator = torch.Generator().manual_seed(0)  # what it draws is overwritten
+        return GrowthPolicy(space, **self.card.network.model_dump(), generator=generator)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the folder `path`. The card goes last and names its weights, so a torn save is noticed."""
@@ -239,19 +222,16 @@ class Controller:
         """One that comes with Esper, by its name, or one in a folder of yours."""
         folder = _find(name_or_path)
         card = read_card(folder)
+        path = folder / WEIGHTS
         try:
-            content = (folder / WEIGHTS).read_bytes()
+            content = path.read_bytes()
+            if _digest(content) != card.weights_sha256:
+                raise ControllerError(f"{path} is not what {CARD} was written for: damaged, or replaced")
+            return Controller(card, read_tensors(content))
         except OSError as error:
-            raise ControllerError(f"{folder / WEIGHTS} cannot be read: {error.strerror}") from None
-        if _digest(content) != card.weights_sha256:
-            raise ControllerError(
-                f"{folder / WEIGHTS} is not what {CARD} was written for: damaged, or replaced"
-            )
-        try:
-            weights = read_tensors(content)
+            raise ControllerError(f"{path} cannot be read: {error.strerror}") from None
         except SafetensorError as error:
-            raise ControllerError(f"{folder / WEIGHTS} is not a whole safetensors file: {error}") from None
-        return Controller(card, weights)
+            raise ControllerError(f"{path} is not a whole safetensors file: {error}") from None
 
 
 def shipped_controllers() -> dict[str, Path]:

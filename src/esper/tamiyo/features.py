@@ -1,4 +1,8 @@
-"""The features of slots, all slots of all envs at once."""
+"""The observation as numbers: the features of hosts, slots and blueprints, their names and their order.
+
+`x_known` is 1 where `x` was measured; where it is 0, `x` is 0. A trend is known when the last two epochs are.
+A trained policy depends on the order of features: add at the end of a part.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,84 +17,14 @@ from esper.leyline import BlueprintCard, BlueprintKind, LifecycleOp, SlotReading
 from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.tracker import TRACKED
 
-# How raw numbers become features: bounded, and sensitive where decisions are made. NaN stays NaN.
-
-
 Real = TypeVar("Real", np.float32, np.float64)
+Array = NDArray[np.float64]
 
 BOUND = 5.0
 """No feature is larger than this in size."""
 _LEAST_NORM = 1e-12
 
-
-def known(x: NDArray[Real]) -> NDArray[np.bool_]:
-    """Whether a number was measured, and is one."""
-    return np.isfinite(x)
-
-
-def symlog(x: NDArray[Real]) -> NDArray[Real]:
-    """sign(x) log(1 + |x|)"""
-    return np.copysign(np.log1p(np.abs(x)), x)
-
-
-def by_percent(x: NDArray[Real]) -> NDArray[Real]:
-    """sign(x) log(1 + 100 |x|): for differences of accuracy and shares, where 0.01 matters. 1 gives 4.6."""
-    return np.copysign(np.log1p(100.0 * np.minimum(np.abs(x), 1e9)), x)
-
-
-def epochs(x: NDArray[Real]) -> NDArray[Real]:
-    """log(1 + x) / 2: 20 epochs give 1.5, 150 give 2.5."""
-    half: NDArray[Real] = np.log1p(x) * x.dtype.type(0.5)
-    return half
-
-
-def magnitude(norm: NDArray[Real]) -> NDArray[Real]:
-    """log10 of a norm; 0 counts as very small."""
-    return np.log10(np.maximum(norm, _LEAST_NORM))
-
-
-def bound_in_place(features: NDArray[np.float32]) -> None:
-    """Within BOUND, and 0 where unknown (its validity bit says so)."""
-    np.copyto(features, 0.0, where=~np.isfinite(features))
-    np.clip(features, -BOUND, BOUND, out=features)
-
-
-# Blueprints as the policy sees them: by features, so that a new one needs no new weights.
-
-
 KINDS = tuple(BlueprintKind)
-BLUEPRINT_FEATURE_NAMES = (*(f"kind_{kind}" for kind in KINDS), "cost", "offered")
-BLUEPRINT_FEATURES = len(BLUEPRINT_FEATURE_NAMES)
-"""Kind one-hot, log relative parameter cost, and whether the blueprint is offered at the slot."""
-
-
-def blueprint_features(
-    cards: Sequence[Sequence[BlueprintCard]], names: Sequence[str], host_parameters: int
-) -> NDArray[np.float32]:
-    """Features (slot, blueprint, feature) of the cards each slot offers, blueprints in the order of `names`.
-
-    cost = log(1 + 100 parameters / host parameters), bounded. What a slot does not offer has all features 0.
-    """
-    if host_parameters < 1:
-        raise ValueError(f"host_parameters is {host_parameters}; expected >= 1")
-    features = np.zeros((len(cards), len(names), BLUEPRINT_FEATURES), dtype=np.float32)
-    for slot, offered in enumerate(cards):
-        for card in offered:
-            if card.name not in names:
-                raise ValueError(f"slot {slot} offers {card.name!r}, which is not among {', '.join(names)}")
-            row = features[slot, names.index(card.name)]
-            row[KINDS.index(card.kind)] = 1.0
-            row[-2] = by_percent(np.array(card.parameters / host_parameters))
-            row[-1] = 1.0
-    bound_in_place(features)
-    return features
-
-
-# The name of every observed feature, in order. A trained policy depends on this order: add at the end of a part.
-#
-# `x_known` is 1 where `x` was measured; where it is 0, `x` is 0. A trend is known when the last two epochs are.
-
-
 READY_OPS = tuple(op for op in LifecycleOp if op is not LifecycleOp.WAIT)
 """Operations with a readiness bit per slot; WAIT always is."""
 
@@ -143,13 +77,12 @@ SLOT_FEATURES = (
     "gradient_health_known",
 )
 
+BLUEPRINT_FEATURE_NAMES = (*(f"kind_{kind}" for kind in KINDS), "cost", "offered")
+BLUEPRINT_FEATURES = len(BLUEPRINT_FEATURE_NAMES)
+"""Kind one-hot, log relative parameter cost, and whether the blueprint is offered at the slot."""
+
 PRESENT = SLOT_FEATURES.index("present")
 """The bit that tells a slot from padding."""
-
-
-def span(names: Sequence[str], first: str, last: str) -> slice:
-    """The columns from one feature to another, both included."""
-    return slice(names.index(first), names.index(last) + 1)
 
 
 def observation_parts(space: GrowthSpace) -> dict[str, tuple[int, ...]]:
@@ -173,24 +106,56 @@ def flatten_observation(observation: Mapping[str, Tensor], privileged: Tensor | 
     return torch.cat(parts if privileged is None else [*parts, privileged], dim=-1)
 
 
-# The features of hosts, all envs at once.
+# How raw numbers become features: bounded, and sensitive where decisions are made. NaN stays NaN.
 
 
-Array = NDArray[np.float64]
+def symlog(x: NDArray[Real]) -> NDArray[Real]:
+    """sign(x) log(1 + |x|)"""
+    return np.copysign(np.log1p(np.abs(x)), x)
 
-_AT = {name: column for column, name in enumerate(HOST_FEATURES)}
-_LEVELS = span(HOST_FEATURES, TRACKED[0], TRACKED[-1])
-_LEVELS_KNOWN = span(HOST_FEATURES, f"{TRACKED[0]}_known", f"{TRACKED[-1]}_known")
-_CHANGES = span(HOST_FEATURES, f"{TRACKED[0]}_change", f"{TRACKED[-1]}_change")
-_SLOPES = span(HOST_FEATURES, f"{TRACKED[0]}_slope", f"{TRACKED[-1]}_slope")
-_TRENDS_KNOWN = span(HOST_FEATURES, f"{TRACKED[0]}_trend_known", f"{TRACKED[-1]}_trend_known")
-_GAPS = span(HOST_FEATURES, "loss_gap", "accuracy_gap")
-_GAPS_KNOWN = span(HOST_FEATURES, "loss_gap_known", "accuracy_gap_known")
-_BY_PERCENT = span(HOST_FEATURES, f"{TRACKED[0]}_change", "budget_left")
-_LAST = slice(_AT["last_wait"], _AT["last_wait"] + len(LifecycleOp))
-_OPERATIONS = np.eye(len(LifecycleOp))
-_LOSSES = slice(TRACKED.index("train_loss"), None, 2)
-_TRAIN, _VALIDATION = slice(0, 2), slice(2, 4)
+
+def by_percent(x: NDArray[Real]) -> NDArray[Real]:
+    """sign(x) log(1 + 100 |x|): for differences of accuracy and shares, where 0.01 matters. 1 gives 4.6."""
+    return np.copysign(np.log1p(100.0 * np.minimum(np.abs(x), 1e9)), x)
+
+
+def epochs(x: NDArray[Real]) -> NDArray[Real]:
+    """log(1 + x) / 2: 20 epochs give 1.5, 150 give 2.5."""
+    half: NDArray[Real] = np.log1p(x) * x.dtype.type(0.5)
+    return half
+
+
+def magnitude(norm: NDArray[Real]) -> NDArray[Real]:
+    """log10 of a norm; 0 counts as very small."""
+    return np.log10(np.maximum(norm, _LEAST_NORM))
+
+
+def bound_in_place(features: NDArray[np.float32]) -> None:
+    """Within BOUND, and 0 where unknown (its validity bit says so)."""
+    np.copyto(features, 0.0, where=~np.isfinite(features))
+    np.clip(features, -BOUND, BOUND, out=features)
+
+
+def blueprint_features(
+    cards: Sequence[Sequence[BlueprintCard]], names: Sequence[str], host_parameters: int
+) -> NDArray[np.float32]:
+    """Features (slot, blueprint, feature) of the cards each slot offers, blueprints in the order of `names`.
+
+    cost = log(1 + 100 parameters / host parameters), bounded. What a slot does not offer has all features 0.
+    """
+    if host_parameters < 1:
+        raise ValueError(f"host_parameters is {host_parameters}; expected >= 1")
+    features = np.zeros((len(cards), len(names), BLUEPRINT_FEATURES), dtype=np.float32)
+    for slot, offered in enumerate(cards):
+        for card in offered:
+            if card.name not in names:
+                raise ValueError(f"slot {slot} offers {card.name!r}, which is not among {', '.join(names)}")
+            row = features[slot, names.index(card.name)]
+            row[KINDS.index(card.kind)] = 1.0
+            row[-2] = by_percent(np.array(card.parameters / host_parameters))
+            row[-1] = 1.0
+    bound_in_place(features)
+    return features
 
 
 class HostReading(NamedTuple):
@@ -208,7 +173,7 @@ class HostReading(NamedTuple):
 
 def symlog_losses(window: Array) -> None:
     """Losses have no scale of their own: from here on they count by symlog. (..., series), in place."""
-    losses = window[..., : len(TRACKED)][..., _LOSSES]
+    losses = window[..., TRACKED.index("train_loss") : len(TRACKED) : 2]
     losses[:] = symlog(losses)
 
 
@@ -220,7 +185,7 @@ def write_host_features(
     added_parameters: Array,
     out: NDArray[np.float32],
 ) -> None:
-    """Into out (env, feature).
+    """Into out (env, feature), in the order of HOST_FEATURES.
 
     readings                (env, field of HostReading)
     levels, change, slope   (env, TRACKED) now, over the last epoch, and per epoch of the window; NaN unknown
@@ -228,25 +193,26 @@ def write_host_features(
     """
     epoch, horizon, samples, plateau, host_parameters, budget, gradient_norm, last = readings.T
     epochs_left = np.maximum(horizon - epoch, 0.0)
-    out[:, _AT["time_left"]] = epochs_left / horizon
-    out[:, _AT["epochs_left"]] = epochs(epochs_left)
-    out[:, _AT["training_samples"]] = np.log10(np.maximum(samples, 1.0)) - 3.0  # 1000 samples are 0
-    out[:, _AT["plateau"]] = epochs(plateau)
-    out[:, _AT["gradient_norm"]] = magnitude(gradient_norm)
-    out[:, _AT["gradient_norm_known"]] = known(gradient_norm)
-    out[:, _LEVELS] = levels
-    out[:, _LEVELS_KNOWN] = known(levels)
-    out[:, _CHANGES] = change
-    out[:, _SLOPES] = slope
-    out[:, _TRENDS_KNOWN] = known(slope)
     # Validation minus training: a host that overfits has a positive loss gap and a negative accuracy gap.
-    out[:, _GAPS] = levels[:, _VALIDATION] - levels[:, _TRAIN]
-    out[:, _GAPS_KNOWN] = known(out[:, _GAPS])
-    out[:, _AT["added_parameters"]] = added_parameters / host_parameters
-    out[:, _AT["budget_left"]] = (budget - added_parameters) / host_parameters
-    out[:, _AT["budget_left_known"]] = known(budget)
-    out[:, _BY_PERCENT] = by_percent(out[:, _BY_PERCENT])
-    out[:, _LAST] = _OPERATIONS[last.astype(np.int64)]
+    gaps = (levels[:, 2:] - levels[:, :2]).astype(np.float32)
+    added, left = added_parameters / host_parameters, (budget - added_parameters) / host_parameters
+    out[:] = np.column_stack(
+        (
+            epochs_left / horizon,
+            epochs(epochs_left),
+            np.log10(np.maximum(samples, 1.0)) - 3.0,  # 1000 samples are 0
+            epochs(plateau),
+            magnitude(gradient_norm),
+            levels,
+            by_percent(np.column_stack((change, slope, gaps, added, left)).astype(np.float32)),
+            np.isfinite(gradient_norm),
+            np.isfinite(levels),
+            np.isfinite(slope),
+            np.isfinite(gaps),
+            np.isfinite(budget),
+            _OPERATION_ROWS[last.astype(np.int64)],
+        )
+    )
     bound_in_place(out)
 
 
@@ -272,19 +238,10 @@ PADDING = SlotReading(
 FIELD = {name: index for index, name in enumerate(SlotReading._fields)}
 """Columns of readings that were put into an array."""
 
-_SLOT_AT = {name: column for column, name in enumerate(SLOT_FEATURES)}
-_STAGES = slice(_SLOT_AT["stage_dormant"], _SLOT_AT["stage_dormant"] + len(Stage))
-_READY = slice(_SLOT_AT["ready_germinate"], _SLOT_AT["ready_germinate"] + len(READY_OPS))
-_GROWS = slice(_SLOT_AT[f"grows_{KINDS[0]}"], _SLOT_AT[f"grows_{KINDS[0]}"] + len(KINDS))
-_PLACE = span(SLOT_FEATURES, "width", "depth")
-_EPOCHS = span(SLOT_FEATURES, "epochs_to_target", "epochs_in_stage")
-_EPOCH_FIELDS = slice(FIELD["epochs_to_target"], FIELD["epochs_in_stage"] + 1)
-_SLOT_BY_PERCENT = span(SLOT_FEATURES, "parameters", "probe")
-_MEASURED = span(SLOT_FEATURES, "contribution", "gradient_health")
-_MEASURED_KNOWN = span(SLOT_FEATURES, "contribution_known", "gradient_health_known")
+_OPERATION_ROWS = np.eye(len(LifecycleOp))
 _STAGE_ROWS = np.eye(len(Stage) + 1)[:, :-1]  # the last row, of stage -1, is padding
 _KIND_ROWS = np.eye(len(KINDS) + 1)[:, :-1]  # the last row, of kind -1, is nothing growing
-_OPS = np.array(READY_OPS)
+_READY_BITS = np.array(READY_OPS)
 
 
 def write_slot_features(
@@ -296,7 +253,7 @@ def write_slot_features(
     host_gradient_norm: Array,
     out: NDArray[np.float32],
 ) -> None:
-    """Into out (env, slot, feature).
+    """Into out (env, slot, feature), in the order of SLOT_FEATURES.
 
     readings            (env, slot, field of SlotReading)
     contribution_slope  (env, slot), NaN unknown
@@ -304,24 +261,28 @@ def write_slot_features(
     place               (env, slot, 2): relative width and depth of the slot, 0 in padding
     host_...            (env,)
     """
-    column = dict(zip(FIELD, np.moveaxis(readings, -1, 0), strict=True))  # each (env, slot)
-    stage = column["stage"].astype(np.int64)
-    out[..., PRESENT] = stage >= 0
-    out[..., _STAGES] = _STAGE_ROWS[stage]
-    out[..., _READY] = column["legal"].astype(np.int64)[..., np.newaxis] >> _OPS & 1
-    out[..., _GROWS] = _KIND_ROWS[growing_kind]
-    out[..., _PLACE] = place
-    out[..., _SLOT_AT["fading"]] = column["fading"]
-    out[..., _SLOT_AT["alpha"]] = column["alpha"]
-    out[..., _EPOCHS] = epochs(readings[..., _EPOCH_FIELDS])
-    out[..., _SLOT_AT["parameters"]] = column["parameters"] / host_parameters[:, np.newaxis]
-    out[..., _SLOT_AT["contribution"]] = column["contribution"]
-    out[..., _SLOT_AT["contribution_trend"]] = contribution_slope
-    out[..., _SLOT_AT["probe"]] = column["probe"]
-    out[..., _SLOT_BY_PERCENT] = by_percent(out[..., _SLOT_BY_PERCENT])
-    out[..., _SLOT_AT["alpha_target"]] = column["alpha_target"]
-    ratio = magnitude(column["gradient_norm"]) - magnitude(host_gradient_norm)[:, np.newaxis]
-    out[..., _SLOT_AT["gradient_ratio"]] = ratio
-    out[..., _SLOT_AT["gradient_health"]] = column["gradient_health"]
-    out[..., _MEASURED_KNOWN] = known(out[..., _MEASURED])
+    reading = SlotReading(*np.moveaxis(readings, -1, 0))  # each (env, slot)
+    stage, legal = (np.asarray(bits, dtype=np.int64) for bits in (reading.stage, reading.legal))
+    share = reading.parameters / host_parameters[:, np.newaxis]
+    ratio = magnitude(np.asarray(reading.gradient_norm)) - magnitude(host_gradient_norm)[:, np.newaxis]
+    shares = np.stack((share, reading.contribution, contribution_slope, reading.probe), axis=-1)
+    others = np.stack((reading.alpha_target, ratio, reading.gradient_health), axis=-1)
+    measured = np.concatenate((by_percent(shares.astype(np.float32)), others.astype(np.float32)), axis=-1)
+    timing = (reading.epochs_to_target, reading.age, reading.epochs_in_stage)
+    np.concatenate(
+        (
+            (stage >= 0)[..., np.newaxis],
+            _STAGE_ROWS[stage],
+            legal[..., np.newaxis] >> _READY_BITS & 1,
+            _KIND_ROWS[growing_kind],
+            place,
+            np.stack((reading.fading, reading.alpha), axis=-1),
+            epochs(np.stack(timing, axis=-1)),
+            measured,
+            np.isfinite(measured[..., 1:]),  # of all but the parameters
+        ),
+        axis=-1,
+        out=out,
+        casting="unsafe",
+    )
     bound_in_place(out)

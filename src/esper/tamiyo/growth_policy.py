@@ -25,18 +25,17 @@ from esper.tamiyo.layout import ActionLayout
 from esper.tamiyo.policy import (
     HIDDEN_GAIN,
     POLICY_GAIN,
-    VALUE_GAIN,
-    Policy,
     PolicyInputs,
     PolicyOutput,
+    RecurrentPolicy,
     one_hot_or_zeros,
     orthogonal_linear,
     orthogonal_lstm,
     orthogonal_mlp,
     relevant_choices,
     symlog,
+    value_network,
 )
-from esper.tamiyo.sequences import SequencePlan, advance, replay
 
 
 class BlueprintPointer(nn.Module):
@@ -113,7 +112,7 @@ class GrowthActor(nn.Module):
         return torch.cat(blocks, dim=-1)
 
 
-class GrowthPolicy(Policy):
+class GrowthPolicy(RecurrentPolicy):
     """Sees `flatten_observation`: host | slots | blueprints | what only the critic may see.
 
     The same weights serve any space; padded slots change nothing of what is said of the others.
@@ -152,10 +151,7 @@ class GrowthPolicy(Policy):
         self.lstm = orthogonal_lstm(hidden_size, hidden_size, generator)
         self.lstm_ln = nn.LayerNorm(hidden_size)
         self.actor = GrowthActor(hidden_size, width, layout, key_size, generator)
-        self.critic = nn.Sequential(
-            *orthogonal_mlp((hidden_size + privileged_features, width), generator),
-            orthogonal_linear(width, 1, VALUE_GAIN, generator),
-        )
+        self.critic = value_network((hidden_size + privileged_features, width), generator)
 
     @torch.no_grad()
     def begin_leaning(self, logits: Mapping[str, float]) -> None:
@@ -164,37 +160,9 @@ class GrowthPolicy(Policy):
         assert isinstance(head, nn.Linear)
         head.bias.copy_(head.bias.new_tensor([logits.get(op.name, 0.0) for op in LifecycleOp]))
 
-    def forward(
-        self, inputs: PolicyInputs, initial_hidden: Tensor | None = None, plan: SequencePlan | None = None
-    ) -> PolicyOutput:
-        if initial_hidden is None or plan is None:
-            raise ValueError(
-                "initial_hidden and plan are missing: a recurrent policy replays whole sequences"
-            )
+    def encode(self, inputs: PolicyInputs) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The LSTM's input (step, hidden); slots (step, slot, width), blueprints, and what only the critic sees."""
         host, slots, blueprints, privileged = self._split(inputs.observation)
-        joint, encoded = self._encode(inputs, host, slots, blueprints)
-        return self._heads(replay(self.lstm, joint, initial_hidden, plan), encoded, blueprints, privileged)
-
-    def step(self, inputs: PolicyInputs, hidden: Tensor) -> tuple[PolicyOutput, Tensor]:
-        host, slots, blueprints, privileged = self._split(inputs.observation)
-        joint, encoded = self._encode(inputs, host, slots, blueprints)
-        hidden = advance(self.lstm, joint, hidden)
-        return self._heads(hidden[0], encoded, blueprints, privileged), hidden
-
-    def _split(self, observation: Tensor) -> tuple[Tensor, ...]:
-        """host (step, feature), slots (step, slot, feature), blueprints (step, slot, blueprint, feature), rest."""
-        if observation.shape[-1] != self.observation_size:
-            raise ValueError(
-                f"observation has {observation.shape[-1]} features; {self.space.slot_count} slots and "
-                f"{len(self.space.blueprints)} blueprints need {self.observation_size}"
-            )
-        parts = observation.split(self._sizes, dim=-1)
-        return tuple(part.unflatten(-1, shape) for part, shape in zip(parts, self._shapes, strict=True))
-
-    def _encode(
-        self, inputs: PolicyInputs, host: Tensor, slots: Tensor, blueprints: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The LSTM's input (step, hidden), and the slots (step, slot, width)."""
         choices = relevant_choices(inputs.previous_action, self.relevance)
         previous = dict(zip(HEAD_NAMES, choices.unbind(-1), strict=True))
         acted_on = one_hot_or_zeros(previous["slot"], slots.shape[1])  # (step, slot)
@@ -209,9 +177,21 @@ class GrowthPolicy(Policy):
             torch.einsum("nsb,nsbf->nf", acted_on.unsqueeze(-1) * planted.unsqueeze(1), blueprints),
             symlog(inputs.previous_reward).unsqueeze(-1),
         )
-        return self.joint_encoder(torch.cat(parts, dim=-1)), encoded
+        return self.joint_encoder(torch.cat(parts, dim=-1)), (encoded, blueprints, privileged)
 
-    def _heads(self, memory: Tensor, slots: Tensor, blueprints: Tensor, privileged: Tensor) -> PolicyOutput:
+    def decode(self, memory: Tensor, others: tuple[Tensor, ...]) -> PolicyOutput:
+        """Logits of every head and values from the normalised memory."""
+        slots, blueprints, privileged = others
         context = self.lstm_ln(memory)
         value = self.critic(torch.cat((context, privileged), dim=-1)).squeeze(-1)
         return PolicyOutput(self.actor(context, slots, blueprints), value.float())
+
+    def _split(self, observation: Tensor) -> tuple[Tensor, ...]:
+        """host (step, feature), slots (step, slot, feature), blueprints (step, slot, blueprint, feature), rest."""
+        if observation.shape[-1] != self.observation_size:
+            raise ValueError(
+                f"observation has {observation.shape[-1]} features; {self.space.slot_count} slots and "
+                f"{len(self.space.blueprints)} blueprints need {self.observation_size}"
+            )
+        parts = observation.split(self._sizes, dim=-1)
+        return tuple(part.unflatten(-1, shape) for part, shape in zip(parts, self._shapes, strict=True))

@@ -12,23 +12,19 @@ from esper.leyline import (
     BlueprintCard,
     LegalOperations,
     LifecycleOp,
-    SlotReading,
 )
 from esper.tamiyo.actions import GrowthSpace
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 _GERMINATE = 1 << LifecycleOp.GERMINATE
 
 
-def readings_within(
-    readings: Sequence[SlotReading], cards: Sequence[Sequence[BlueprintCard]], room: float
-) -> list[SlotReading]:
-    """The same readings, GERMINATE illegal where no card of the slot has room."""
-    return [
-        reading
-        if any(card.parameters <= room for card in offered)
-        else reading._replace(legal=reading.legal & ~_GERMINATE)
-        for reading, offered in zip(readings, cards, strict=True)
-    ]
+def without_germination(legal_bits: Array, affordable: Mask) -> Array:
+    """legal_bits (env, slot) without GERMINATE where nothing of affordable (env, slot, blueprint) is left."""
+    bits = legal_bits.astype(np.int64)
+    return np.where(affordable.any(axis=-1), bits, bits & ~_GERMINATE).astype(np.float64)
 
 
 def legal_within(
@@ -43,9 +39,6 @@ def legal_within(
         kept[slot] = replace(here, operations=operations, blueprints=blueprints)
     return kept
 
-
-Array = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 # Bits of readings -> one bool per operation.
 _OP_ROWS = (np.arange(1 << len(LifecycleOp))[:, np.newaxis] >> np.arange(len(LifecycleOp)) & 1).astype(

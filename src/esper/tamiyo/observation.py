@@ -24,7 +24,7 @@ from esper.tamiyo.features import (
     write_host_features,
     write_slot_features,
 )
-from esper.tamiyo.masks import GrowthMasks, legal_within, readings_within
+from esper.tamiyo.masks import GrowthMasks, legal_within, without_germination
 from esper.tamiyo.tracker import HISTORY, TRACKED, SignalTracker, trend
 
 Array = NDArray[np.float64]
@@ -63,21 +63,16 @@ class _Env:
 
     @property
     def is_limited(self) -> bool:
+        """Whether less may be germinated than the host's own rules allow."""
         return self.settings.menu is not None or self.room < math.inf
 
     def read(self, slot_count: int, *, new_epoch: bool) -> None:
-        """Once, for everything that is asked until the next epoch."""
+        """Read the host once, for everything that is asked until the next epoch."""
         host, tracker = self.host, self.tracker
         report, readings = host.report, list(host.readings())
-        if self.is_limited:
-            cards = self.cards
-            readings = readings_within(
-                readings, [cards[slot] for slot in host.slot_config.slot_ids], self.room
-            )
-        readings += [PADDING] * (slot_count - len(readings))
+        self.slot_readings = readings + [PADDING] * (slot_count - len(readings))
         if new_epoch:
-            tracker.record(report, readings)
-        self.slot_readings = readings
+            tracker.record(report, self.slot_readings)
         self.host_reading = HostReading(
             report.epoch,
             tracker.horizon,
@@ -100,45 +95,21 @@ class Observer:
     What `observe` and `masks` return is the same memory each time: copy what must last.
 
     decisions  what may be decided, and when validation is on a plateau
-    out        memory for the flat observation (env, feature) float32, such as a pinned or shared tensor
     """
 
-    __slots__ = (
-        "_cards",
-        "_costs",
-        "_each_slot",
-        "_envs",
-        "_masks",
-        "_offered",
-        "_parts",
-        "_places",
-        "_readings",
-        "decisions",
-        "flat",
-        "space",
-    )
-
     def __init__(
-        self,
-        space: GrowthSpace,
-        num_envs: int,
-        *,
-        decisions: DecisionSettings = DecisionSettings(),
-        out: Tensor | None = None,
+        self, space: GrowthSpace, num_envs: int, *, decisions: DecisionSettings = DecisionSettings()
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs is {num_envs}; expected >= 1")
         self.space, self.decisions = space, decisions
-        self.flat = _memory(space, num_envs, out)
+        self.flat = torch.zeros(num_envs, observation_size(space))
         """(env, feature) float32: host | slots | blueprints, what `observe` writes into."""
         self._parts = _views(self.flat, space)
         self._masks = GrowthMasks(space, num_envs, decisions.frozen_choices)
         self._envs: list[_Env | None] = [None] * num_envs
         slots, blueprints = space.slot_count, len(space.blueprints)
-        self._offered = np.zeros((num_envs, slots, blueprints), dtype=np.bool_)
-        self._costs = np.full(
-            (num_envs, slots, blueprints), np.inf
-        )  # parameters; what is not offered has no price
+        self._costs = np.full((num_envs, slots, blueprints), np.nan)  # parameters; NaN where not offered
         # Kind of each card of each slot; the last entry, -1, is what "nothing grows" points at.
         self._cards = np.full((num_envs, slots, blueprints + 1), -1, dtype=np.int64)
         self._places = np.zeros((num_envs, slots, 2))  # relative width and depth
@@ -147,6 +118,7 @@ class Observer:
 
     @property
     def num_envs(self) -> int:
+        """Hosts that are watched."""
         return len(self._envs)
 
     def begin(
@@ -256,27 +228,23 @@ class Observer:
         self._watch(env_idx, env, new_epoch=False)
 
     def _watch(self, env_idx: int, env: _Env, *, new_epoch: bool) -> None:
-        self._place(env_idx, env.host)
+        self._place(env_idx, env)
         env.read(self.space.slot_count, new_epoch=new_epoch)
         self._envs[env_idx] = env
         self._readings = None
 
-    def _place(self, env_idx: int, host: HostProtocol) -> None:
+    def _place(self, env_idx: int, env: _Env) -> None:
         """Write what stays as it is for a host's whole life."""
-        slots, cards = host.slot_config, host.cards
+        host, count = env.host, len(env.host.slot_config)
         self.space.require_fits(host)
-        offered = [cards[slot] for slot in slots.slot_ids]
-        count = len(slots)
+        offered = [host.cards[slot] for slot in host.slot_config.slot_ids]
         features = self._parts["blueprints"][env_idx]
         features[:count] = blueprint_features(offered, self.space.blueprints, host.host_parameters)
         features[count:] = 0.0
-        self._offered[env_idx] = features[..., -1] > 0
-        menu = self.decisions.menu
-        if menu is not None:
-            self._offered[env_idx] &= [name in menu for name in self.space.blueprints]
-        self._costs[env_idx] = np.inf
         for slot, slot_cards in enumerate(offered):
             self._cards[env_idx, slot, : len(slot_cards)] = [KINDS.index(card.kind) for card in slot_cards]
+        self._costs[env_idx] = np.nan
+        for slot, slot_cards in enumerate(env.cards[name] for name in host.slot_config.slot_ids):
             for card in slot_cards:
                 self._costs[env_idx, slot, self.space.blueprint_index[card.name]] = card.parameters
         channels = np.array([snapshot.channels for snapshot in host.snapshots()])
@@ -285,12 +253,10 @@ class Observer:
         self._places[env_idx, :count, 1] = (np.arange(count) + 0.5) / count
 
     def _affordable(self) -> NDArray[np.bool_]:
-        """(env, slot, blueprint): offered, and with room for it."""
+        """(env, slot, blueprint): offered, on the menu, and with room for it."""
         room = np.array([env.room for env in self._watched()])
-        if np.isinf(room).all():
-            return self._offered
         affordable: NDArray[np.bool_] = self._costs <= room[:, np.newaxis, np.newaxis]
-        return self._offered & affordable
+        return affordable
 
     def _slot_readings(self) -> Array:
         """(env, slot, field of SlotReading), made once an epoch."""
@@ -300,6 +266,8 @@ class Observer:
             self._readings = _array(
                 chain.from_iterable(rows), len(envs), self.space.slot_count, len(SlotReading._fields)
             )
+            legal = self._readings[..., FIELD["legal"]]
+            legal[:] = without_germination(legal, self._affordable())
         return self._readings
 
     def _env(self, env_idx: int) -> _Env:
@@ -318,17 +286,6 @@ class Observer:
 def _array(numbers: Iterable[float], *shape: int) -> Array:
     # Twice as fast as np.array on lists of tuples, and it demands exactly this many.
     return np.fromiter(numbers, np.float64, count=math.prod(shape)).reshape(shape)
-
-
-def _memory(space: GrowthSpace, num_envs: int, out: Tensor | None) -> Tensor:
-    shape = (num_envs, observation_size(space))
-    if out is None:
-        return torch.zeros(shape)
-    if tuple(out.shape) != shape or out.dtype != torch.float32 or not out.is_cpu or not out.is_contiguous():
-        raise ValueError(
-            f"out is {out.dtype} {tuple(out.shape)} on {out.device}; expected contiguous float32 {shape} on cpu"
-        )
-    return out.zero_()
 
 
 def _views(flat: Tensor, space: GrowthSpace) -> dict[str, NDArray[np.float32]]:

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 
 import torch
@@ -11,9 +11,7 @@ from torch import Tensor, nn
 
 from esper.tamiyo.distributions import FactoredDistribution, HeadEvaluation, LayoutTensors
 from esper.tamiyo.layout import ActionLayout
-from esper.tamiyo.sequences import SequencePlan
-
-# Compiled policies: the one place that knows how `torch.compile` wraps a module.
+from esper.tamiyo.sequences import SequencePlan, advance, replay
 
 
 def unwrap(policy: "Policy") -> "Policy":
@@ -22,9 +20,6 @@ def unwrap(policy: "Policy") -> "Policy":
     if not isinstance(original, Policy):
         raise TypeError(f"policy is a {type(original).__name__}; expected a Policy, compiled or not")
     return original
-
-
-# Small encodings shared by the networks.
 
 
 def symlog(x: Tensor) -> Tensor:
@@ -46,12 +41,8 @@ def relevant_choices(actions: Tensor, relevance: Tensor) -> Tensor:
     return torch.where(relevant, actions, NO_ACTION)
 
 
-# Orthogonal initialisation: gain sqrt(2) hidden, 0.01 for policy outputs, 1 for the value output.
-
-
-HIDDEN_GAIN = math.sqrt(2.0)
-POLICY_GAIN = 0.01
-VALUE_GAIN = 1.0
+HIDDEN_GAIN, POLICY_GAIN, VALUE_GAIN = math.sqrt(2.0), 0.01, 1.0
+"""Of orthogonal initialisation: hidden layers, policy outputs, the value output."""
 
 
 def orthogonal_linear(
@@ -72,6 +63,13 @@ def orthogonal_mlp(sizes: tuple[int, ...], generator: torch.Generator) -> nn.Seq
     for fan_in, fan_out in pairwise(sizes):
         layers += [orthogonal_linear(fan_in, fan_out, HIDDEN_GAIN, generator), nn.Tanh()]
     return nn.Sequential(*layers)
+
+
+def value_network(sizes: tuple[int, ...], generator: torch.Generator) -> nn.Sequential:
+    """An `orthogonal_mlp` with one linear output."""
+    return nn.Sequential(
+        *orthogonal_mlp(sizes, generator), orthogonal_linear(sizes[-1], 1, VALUE_GAIN, generator)
+    )
 
 
 def orthogonal_lstm(input_size: int, hidden_size: int, generator: torch.Generator) -> nn.LSTM:
@@ -105,6 +103,8 @@ class PolicyInputs:
 
 @dataclass(frozen=True, slots=True)
 class PolicyOutput:
+    """What a policy's network returns for each of a batch of steps."""
+
     logits: Tensor
     """(step, layout.width), in the flat layout of `ActionLayout`."""
     value: Tensor
@@ -124,6 +124,7 @@ class ActorState:
 
     @staticmethod
     def initial(policy: "Policy", num_envs: int, device: torch.device) -> "ActorState":
+        """The state in which every env begins an episode."""
         return ActorState(
             hidden=torch.zeros(2, num_envs, policy.hidden_size, device=device),
             previous_action=torch.full((num_envs, policy.layout.head_count), NO_ACTION, device=device),
@@ -144,22 +145,18 @@ class ActorState:
         self.previous_reward = torch.where(where, before.previous_reward, self.previous_reward)
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {
-            "hidden": self.hidden.clone(),
-            "previous_action": self.previous_action.clone(),
-            "previous_reward": self.previous_reward.clone(),
-        }
+        """Return a copy of every tensor."""
+        return {each.name: getattr(self, each.name).clone() for each in fields(self)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on from a `state_dict` of as many envs and a policy of the same sizes."""
         for name, current in self.state_dict().items():
             if state[name].shape != current.shape:
                 raise ValueError(
                     f"{name} has shape {tuple(state[name].shape)}; expected {tuple(current.shape)}"
                 )
-        device = self.hidden.device
-        self.hidden = state["hidden"].to(device).clone()
-        self.previous_action = state["previous_action"].to(device).clone()
-        self.previous_reward = state["previous_reward"].to(device).clone()
+        for name, current in self.state_dict().items():
+            setattr(self, name, state[name].to(current.device).clone())
 
 
 class Policy(nn.Module, ABC):
@@ -191,10 +188,12 @@ class Policy(nn.Module, ABC):
 
     @property
     def recurrent(self) -> bool:
+        """Whether it has a memory."""
         return self.hidden_size > 0
 
     @property
     def device(self) -> torch.device:
+        """Where its parameters are."""
         return next(self.parameters()).device
 
     def distribution(self, logits: Tensor, mask: Tensor) -> FactoredDistribution:
@@ -270,3 +269,34 @@ class Policy(nn.Module, ABC):
         for name, parameter in self.named_parameters():
             if name.startswith("actor.heads."):
                 yield name.split(".")[2], parameter
+
+
+class RecurrentPolicy(Policy):
+    """A policy whose memory is one LSTM, `self.lstm`, between an encoder and the heads."""
+
+    lstm: nn.LSTM
+
+    @abstractmethod
+    def encode(self, inputs: PolicyInputs) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The LSTM's input (step, feature), and what else the heads need."""
+
+    @abstractmethod
+    def decode(self, memory: Tensor, others: tuple[Tensor, ...]) -> PolicyOutput:
+        """Logits and values from the LSTM's output (step, hidden) and what else `encode` returned."""
+
+    def forward(
+        self, inputs: PolicyInputs, initial_hidden: Tensor | None = None, plan: SequencePlan | None = None
+    ) -> PolicyOutput:
+        """Replay whole sequences, laid out by `plan` from `initial_hidden`; both are needed."""
+        if initial_hidden is None or plan is None:
+            raise ValueError(
+                "initial_hidden and plan are missing: a recurrent policy replays whole sequences"
+            )
+        features, others = self.encode(inputs)
+        return self.decode(replay(self.lstm, features, initial_hidden, plan), others)
+
+    def step(self, inputs: PolicyInputs, hidden: Tensor) -> tuple[PolicyOutput, Tensor]:
+        """One step in each env, from hidden (2, env, h) to the next hidden."""
+        features, others = self.encode(inputs)
+        hidden = advance(self.lstm, features, hidden)
+        return self.decode(hidden[0], others), hidden
