@@ -8,7 +8,7 @@ import pytest
 
 from esper.cli import main
 from esper.nissa import RunError
-from esper.runs.ship import best_checkpoint, controller_of_run
+from esper.runs.ship import controller_of_run, require_checkpoint
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.held_out import evaluate_checkpoint, evaluate_controller
@@ -47,7 +47,7 @@ def test_a_run_becomes_a_controller(trained: Path, capsys: pytest.CaptureFixture
     assert "run_directory" not in card.training.settings
     assert [row.policy for row in card.evidence] == ["wait", "given", "random", "probe_and_keep"]
     # The same numbers as the run's own policy: saving it changed nothing of what it decides.
-    checkpoint = best_checkpoint(trained)
+    checkpoint = require_checkpoint(trained)
     config = TrainingConfig.load(trained / "config.json")
     (_, own) = evaluate_checkpoint(config, checkpoint, episodes=3, policies=())
     (_, ours) = evaluate_controller(Controller.load("given"), episodes=3, policies=())
@@ -137,7 +137,7 @@ def test_what_cannot_be_exported(
 
 def test_statistics_of_one_suite_cannot_be_shipped(trained: Path) -> None:
     config = TrainingConfig.load(trained / "config.json")
-    checkpoint = best_checkpoint(trained)
+    checkpoint = require_checkpoint(trained)
     TrainingConfig.of({**config.to_dict(), "normalize_observations": True}).save(trained / "config.json")
     with pytest.raises(ConfigError, match="normalize_observations is on"):
         controller_of_run(trained, checkpoint, name="x")
@@ -145,5 +145,5 @@ def test_statistics_of_one_suite_cannot_be_shipped(trained: Path) -> None:
     for name in ("last.pt", "best.pt"):
         (trained / "checkpoints" / name).unlink(missing_ok=True)
     with pytest.raises(RunError, match="has no checkpoint; train it first"):
-        best_checkpoint(trained)
+        require_checkpoint(trained)
     assert main(["controllers", "export", "mine", "--to", "out"]) == 2

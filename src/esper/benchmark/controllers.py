@@ -1,4 +1,4 @@
-"""Learned controllers: those that come with Esper, and those in the files that training leaves behind."""
+"""Learned controllers to play: shipped or saved ones, checkpoints of runs, and cloned networks."""
 
 import hashlib
 from collections.abc import Callable
@@ -17,9 +17,8 @@ from esper.tamiyo import Actor
 from esper.tamiyo import controller as saved
 from esper.tamiyo.actions import GrowthSpace
 
-_BEST, _LAST = "best.pt", "last.pt"
 CLONE = ".safetensors"
-"""A saved `PolicyNetwork`, its settings with it."""
+"""The suffix of a saved `PolicyNetwork`, which holds its settings too."""
 
 
 class ControllerError(EsperError, ValueError):
@@ -33,12 +32,12 @@ class ControllerFile:
     checkpoint: Path
     config: Path
     digest: str
-    """Of the checkpoint's content: rows of another one are not mixed with these."""
+    """Hash of the content: rows of another controller are not mixed with this one's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """One ready to act in the hosts of a suite."""
+    """A controller that is ready to act in the hosts of a suite."""
 
     config: TrainingConfig
     space: GrowthSpace
@@ -46,27 +45,30 @@ class Controller:
 
 
 def find_controller(path: Path) -> ControllerFile:
-    """Of a controller by its name or folder, a run's folder (its best checkpoint, or else its last), one checkpoint
-    in it, or a cloned network."""
+    """The files of a controller, given by its name or folder, a run's folder (its best checkpoint, or else its last),
+    one checkpoint in it, or a cloned network."""
     folder = saved.shipped_controllers().get(str(path), path)
     if (folder / saved.CARD).is_file():
         return ControllerFile(folder / saved.WEIGHTS, folder / saved.CARD, _digest(folder / saved.CARD))
     if path.suffix == CLONE and path.is_file():
         return ControllerFile(path, path, _digest(path))
-    run = path if path.is_dir() else path.parent.parent
-    config = run / "config.json"
     if path.is_dir():
-        found = [each for name in (_BEST, _LAST) if (each := run / "checkpoints" / name).is_file()]
-        if not found or not config.is_file():
+        checkpoint, config = best_checkpoint(path), path / "config.json"
+        if checkpoint is None or not config.is_file():
             raise ControllerError(f"{path} is not the folder of a controller, or of a run with a checkpoint")
-        checkpoint = found[0]
-    elif not path.is_file():
+        return ControllerFile(checkpoint, config, _digest(checkpoint))
+    if not path.is_file():
         raise ControllerError(f"{path}: there is no such controller, run or checkpoint")
-    elif not config.is_file():
+    config = path.parent.parent / "config.json"
+    if not config.is_file():
         raise ControllerError(f"{path}: expected a run's config.json at {config}")
-    else:
-        checkpoint = path
-    return ControllerFile(checkpoint, config, _digest(checkpoint))
+    return ControllerFile(path, config, _digest(path))
+
+
+def best_checkpoint(run: Path) -> Path | None:
+    """The checkpoint that a run is judged and used by: its best, or its last if none was judged; None without any."""
+    checkpoints = (run / "checkpoints" / name for name in ("best.pt", "last.pt"))
+    return next((path for path in checkpoints if path.is_file()), None)
 
 
 def _digest(path: Path) -> str:
@@ -75,7 +77,7 @@ def _digest(path: Path) -> str:
 
 @lru_cache(maxsize=8)
 def open_controller(file: ControllerFile, suite: str) -> Controller:
-    """Read from data alone; kept in this process. A run's has the space that it was trained in."""
+    """Load a controller; kept in this process. A run's has the space that it was trained in."""
     try:
         if file.config.name == saved.CARD:
             return _open_saved(file.config.parent, make_world(suite, 1).space)
@@ -90,7 +92,7 @@ def open_controller(file: ControllerFile, suite: str) -> Controller:
 
 
 def _open_saved(folder: Path, space: GrowthSpace) -> Controller:
-    """With the settings that its card tells of."""
+    """With the settings on its card."""
     controller = saved.Controller.load(folder)
     config = TrainingConfig.of({**controller.card.training.settings, "workers": 0, "device": "cpu"})
     return Controller(config, space, partial(controller.actor, space))

@@ -1,4 +1,4 @@
-"""A world that keeps a log of every host: what was done, what was measured, what it cost. It changes nothing."""
+"""A world that logs the decisions, the measurements and the cost of every host. It changes nothing."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -23,23 +23,18 @@ from esper.tamiyo.rules import Clause, Schedule
 from esper.tolaria.engine.host import TrainedHost
 from esper.tolaria.engine.step import forward
 
-# What a training step costs, counted once for each topology.
-
-
-Topology = tuple[object, ...]
-
 
 class FlopLedger:
-    """Forward and backward of one training step, in floating point operations.
+    """Floating point operations of training, forward and backward, counted once for each topology.
 
     Matrix products and convolutions are counted, as is usual; norms, activations and the optimiser are not.
     """
 
     def __init__(self) -> None:
-        self._known: dict[Topology, int] = {}
+        self._known: dict[tuple[object, ...], int] = {}
 
     def epoch(self, host: TrainedHost) -> int:
-        """Of an epoch of this host as it stands."""
+        """The operations of one epoch of this host as it is now."""
         topology = _topology(host)
         if topology not in self._known:
             self._known[topology] = count_step(host)
@@ -47,7 +42,7 @@ class FlopLedger:
 
 
 def count_step(host: TrainedHost) -> int:
-    """On a copy of the model: nothing of the host moves, not even the statistics of a batch norm."""
+    """The operations of one training step, on a copy of the model: not even the statistics of a batch norm change."""
     twin = copy.copy(host)
     twin.model = copy.deepcopy(host.model)
     batch = torch.arange(host.task.batch, device=host.device) % len(host.data.inputs)
@@ -57,15 +52,15 @@ def count_step(host: TrainedHost) -> int:
     return int(counter.get_total_flops())
 
 
-def _topology(host: TrainedHost) -> Topology:
+def _topology(host: TrainedHost) -> tuple[object, ...]:
+    """Equal for hosts whose steps cost the same: `host.topology` with blueprints in place of birth numbers."""
+    roles: list[object] = []
+    for slot, role in zip(host.slots, host.topology, strict=True):
+        stage = role[1] if isinstance(role, tuple) else None
+        seed = None if slot.seed is None else (slot.snapshot().blueprint, str(slot.life.style), stage)
+        roles.append(seed)
     shapes = tuple(tuple(parameter.shape) for parameter in host.model.host.parameters())
-    # What `host.topology` tells apart by birth number is told apart by blueprint here.
-    roles = tuple(
-        None if slot.seed is None else (slot.snapshot().blueprint, str(slot.life.style), role)
-        for slot, role in zip(host.slots, host.topology, strict=True)
-        for role in ((role[1] if isinstance(role, tuple) else None),)
-    )
-    return (host.data.inputs.shape[1:], host.task.batch, shapes, roles)
+    return (host.data.inputs.shape[1:], host.task.batch, shapes, tuple(roles))
 
 
 @dataclass(slots=True)
@@ -73,34 +68,38 @@ class EpisodeLog:
     """One episode of one host so far."""
 
     clauses: list[Clause] = field(default_factory=list)
+    """Every operation and its epoch."""
     validation_accuracies: list[float | None] = field(default_factory=list)
     validation_losses: list[float] = field(default_factory=list)
     train_accuracies: list[float | None] = field(default_factory=list)
     flops: int | None = 0
-    """None where nothing is trained: the toy."""
+    """Training operations; None where nothing is trained: the toy."""
     before_settling: tuple[SlotSnapshot, ...] = ()
 
     @property
     def decisions(self) -> str:
+        """The operations as a schedule."""
         return str(Schedule(tuple(self.clauses)))
 
-    def seeds(self, product: HostProtocol) -> tuple[SeedRow, ...]:
-        """The blended seeds before settling, and which of them the product has."""
-        left = {slot.name for slot in product.snapshots() if _blended(slot)}
-        return tuple(
-            SeedRow(
-                slot=slot.name,
-                blueprint=str(slot.blueprint),
-                style=str(slot.style),
-                alpha_target=_known(slot.alpha_target),
-                parameters=slot.parameters,
-                fossilized=slot.stage is Stage.FOSSILIZED,
-                kept=slot.name in left,
-                contribution=slot.contribution,
+    def seeds(self, final: HostProtocol) -> tuple[SeedRow, ...]:
+        """The blended seeds before settling, and which of them the final model has."""
+        left = {slot.name for slot in final.snapshots() if _blended(slot)}
+        rows = []
+        for slot in filter(_blended, self.before_settling):
+            assert slot.alpha_target is not None  # a blended seed has one
+            rows.append(
+                SeedRow(
+                    slot=slot.name,
+                    blueprint=str(slot.blueprint),
+                    style=str(slot.style),
+                    alpha_target=slot.alpha_target,
+                    parameters=slot.parameters,
+                    fossilized=slot.stage is Stage.FOSSILIZED,
+                    kept=slot.name in left,
+                    contribution=slot.contribution,
+                )
             )
-            for slot in self.before_settling
-            if _blended(slot)
-        )
+        return tuple(rows)
 
 
 class MeteredWorld:
@@ -112,20 +111,22 @@ class MeteredWorld:
         self._ledger = ledger
 
     def begin_many(self, beginnings: Sequence[Beginning]) -> None:
+        """Begin a log with each episode."""
         self.world.begin_many(beginnings)
         for host_idx, _, _ in beginnings:
             self._logs[host_idx].append(EpisodeLog())
             self._note(host_idx)
 
     def host(self, host_idx: int) -> HostProtocol:
+        """The other world's host."""
         return self.world.host(host_idx)
 
     def first_log(self, host_idx: int) -> EpisodeLog:
-        """Of the first episode in a place; one that ended early is followed by others that only keep the place."""
+        """The log of the first episode in a place; one that ended early is followed by others that only fill it."""
         return self._logs[host_idx][0]
 
     def log_of(self, host: HostProtocol) -> EpisodeLog:
-        """Of the episode that this host is in."""
+        """The log of the episode that this host is in."""
         return next(logs[-1] for index, logs in enumerate(self._logs) if self.world.host(index) is host)
 
     def step_many(self, steps: Sequence[HostStep]) -> None:
@@ -174,8 +175,3 @@ class MeteredWorld:
 def _blended(slot: SlotSnapshot) -> bool:
     """Takes part in what the model computes, and is meant to stay."""
     return slot.stage in (Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED) and not slot.fading
-
-
-def _known(alpha_target: float | None) -> float:
-    assert alpha_target is not None  # a blended seed has one
-    return alpha_target

@@ -21,12 +21,12 @@ from esper.tolaria import final_report
 from esper.tolaria.engine.host import TrainedHost
 
 _FLOPS = FlopLedger()
-"""Of this process: a topology is counted once."""
+"""One for the process, so that each topology is counted once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Episodes that are played side by side: everything they need travels with them."""
+    """Episodes that are played side by side, with everything that they need."""
 
     suite: str
     instance: str
@@ -38,12 +38,13 @@ class Chunk:
 
     @property
     def group(self) -> Group:
+        """(arm, member, instance)"""
         return self.arm.name, self.member, self.instance
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """What an episode left behind."""
+    """The final model of an episode."""
 
     test_accuracy: float | None
     parameters: int
@@ -52,23 +53,25 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class KnownBaselines:
-    """The wait-only curves of hosts that waited before."""
+    """Baseline curves from the rows of `wait` (leyline's `Baselines`)."""
 
     rows: Mapping[tuple[str, int], BenchRow]
     epochs: int
 
     def curve(self, case: str, seed: int) -> BaselineCurve:
+        """Of one host; where the governor ended it, its last values are repeated."""
         row = self.rows[case, seed]
-        missing = self.epochs + 1 - len(row.validation_losses)  # of a host that the governor ended
+        missing = self.epochs + 1 - len(row.validation_losses)
         accuracies = (*row.validation_accuracies, *row.validation_accuracies[-1:] * missing)
         return BaselineCurve(accuracies, (*row.validation_losses, *row.validation_losses[-1:] * missing))
 
     def curves(self, wanted: Sequence[tuple[str, int]]) -> list[BaselineCurve]:
+        """One for each (case, rng seed of the host)."""
         return [self.curve(case, seed) for case, seed in wanted]
 
 
 def play_chunk(chunk: Chunk) -> list[BenchRow]:
-    """One row per seed, in their order."""
+    """Play a chunk; returns one row per seed, in their order. What would repeat another arm's episode is copied."""
     hosts = _hosts(chunk, chunk.seeds)
     copied = chunk.arm.copied(hosts)
     rows = {seed: replace(row, arm=chunk.arm.name, member=chunk.member) for seed, row in copied.items()}
@@ -103,7 +106,7 @@ def _play(chunk: Chunk, hosts: Hosts) -> list[BenchRow]:
 
 
 def _episodes(world: MeteredWorld, setting: Setting, staging: Staging, hosts: Hosts) -> Episodes:
-    """Horizon and rent are the task's own for every arm; what a controller sees is as in its training."""
+    """Horizon and rent are the task's own for every arm; a controller observes what it did in its training."""
     settle: Settle = "worth"
     decisions = DecisionSettings()
     reward = RewardConfig(rent=setting.rent, control_variate=False)

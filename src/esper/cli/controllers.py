@@ -61,10 +61,10 @@ def _export(arguments: list[str]) -> int:
     path = find_run(chosen.run, chosen.directory)
     from pydantic import ValidationError
 
-    from esper.runs.ship import best_checkpoint, controller_of_run, with_evidence
+    from esper.runs.ship import controller_of_run, require_checkpoint, with_evidence
     from esper.simic.held_out import evaluate_controller
 
-    checkpoint = best_checkpoint(path)
+    checkpoint = require_checkpoint(path)
     try:
         names = {"name": chosen.name or chosen.to.name, "summary": chosen.summary, "licence": chosen.licence}
         controller = controller_of_run(path, checkpoint, **names)

@@ -61,11 +61,11 @@ def _judge_controller(chosen: "Namespace") -> "tuple[str, Sequence[HeldOutScore]
 
 def _judge_run(chosen: "Namespace") -> "tuple[str, Sequence[HeldOutScore]]":
     path = find_run(chosen.run, chosen.directory)
-    from esper.runs.ship import best_checkpoint
+    from esper.runs.ship import require_checkpoint
     from esper.simic.config.training_config import TrainingConfig
     from esper.simic.held_out import evaluate_checkpoint
 
-    checkpoint = best_checkpoint(path)
+    checkpoint = require_checkpoint(path)
     config = TrainingConfig.load(path / "config.json")
     episodes = chosen.episodes or config.eval_episodes
     scores = evaluate_checkpoint(

@@ -1,9 +1,10 @@
-"""From a run to a controller that can be given away: its best checkpoint as weights, with a card that tells all."""
+"""From a run to a controller that can be given away: its checkpoint as weights, and a card with its record."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from esper.benchmark.controllers import best_checkpoint
 from esper.leyline import RunFinished
 from esper.nissa import RunError, read_events, read_provenance
 from esper.simic.agent.checkpoint import read_checkpoint
@@ -23,12 +24,12 @@ from esper.tamiyo.controller import (
 from esper.tamiyo.growth_policy import GrowthPolicy
 
 
-def best_checkpoint(run: Path) -> Path:
-    """The checkpoint that a run is judged and used by: its best, or its last if none was judged."""
-    for name in ("best.pt", "last.pt"):
-        if (run / "checkpoints" / name).exists():
-            return run / "checkpoints" / name
-    raise RunError(f"run {run} has no checkpoint; train it first")
+def require_checkpoint(run: Path) -> Path:
+    """A run's best checkpoint, or its last; raises RunError if it has none."""
+    checkpoint = best_checkpoint(run)
+    if checkpoint is None:
+        raise RunError(f"run {run} has no checkpoint; train it first")
+    return checkpoint
 
 
 def controller_of_run(
@@ -41,7 +42,8 @@ def controller_of_run(
             "normalize_observations is on: its statistics belong to one suite's slots and blueprints, so this "
             "controller cannot serve other hosts. Train without it (observations are bounded)"
         )
-    training = build(config_on_cpu(config))
+    here = TrainingConfig.of({**config.to_dict(), "device": "cpu", "workers": 0, "run_name": None})
+    training = build(here)
     training.agent.load(checkpoint)
     policy = training.agent.actor().policy
     assert isinstance(policy, GrowthPolicy)
@@ -67,15 +69,10 @@ def controller_of_run(
 
 
 def with_evidence(controller: Controller, suite: str, scores: Sequence[HeldOutScore]) -> Controller:
-    """The same controller, these scores on its card."""
+    """The same controller with these scores on its card."""
     rows = tuple(EvidenceRow(suite=suite, **asdict(score)) for score in scores)
     card = controller.card.model_copy(update={"evidence": (*controller.card.evidence, *rows)})
     return Controller(card, controller.weights)
-
-
-def config_on_cpu(config: TrainingConfig) -> TrainingConfig:
-    """The same run as one process of this machine can look at it."""
-    return TrainingConfig.of({**config.to_dict(), "device": "cpu", "workers": 0, "run_name": None})
 
 
 def _training_record(
@@ -104,7 +101,7 @@ def _training_record(
 
 
 def _seconds(run: Path) -> float | None:
-    """Wall time of all its parts, as far as they told their end."""
+    """Wall time of all its parts that came to an end; None if none did."""
     try:
         ends = [record.event for record in read_events(run, kinds=[RunFinished.kind])]
     except RunError:  # a run without telemetry
