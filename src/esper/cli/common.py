@@ -14,10 +14,9 @@ RUNS = Path("runs")
 
 
 class BadInput(Exception):
-    """An option or argument that cannot be used: the message names it, its value and what was expected.
+    """An option or argument that cannot be used: the message names it, its value and what was expected."""
 
-    Not an `EsperError`, whose package takes longer to import than `esper --help` may take.
-    """
+    # Not an `EsperError`: importing leyline takes longer than `esper --help` may.
 
 
 def did_you_mean(given: str, known: Iterable[str], otherwise: str) -> str:
@@ -72,13 +71,9 @@ class VerbParser(argparse.ArgumentParser):
         """An option that takes a whole number of at least `least`."""
 
         def whole(text: str) -> int:
-            try:
-                number = int(text)
-            except ValueError:
-                number = least - 1
-            if number < least:
+            if not text.removeprefix("-").isdecimal() or int(text) < least:
                 raise BadInput(f"{flag} is {text}; expected a whole number >= {least}")
-            return number
+            return int(text)
 
         self.add_argument(flag, type=whole, default=default, metavar="N", help=help)
 
@@ -115,17 +110,13 @@ def as_json(value: object) -> str:
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Aligned columns, numbers to the right; None is a dash."""
     cells = [[_cell(value) for value in row] for row in rows]
-    numeric = [all(_is_number(row[place]) for row in cells) for place in range(len(columns))]
-    widths = [max([len(name), *(len(row[place]) for row in cells)]) for place, name in enumerate(columns)]
-
-    def line(row: Sequence[str]) -> str:
-        aligned = (
-            text.rjust(width) if right else text.ljust(width)
-            for text, width, right in zip(row, widths, numeric, strict=True)
-        )
-        return "  ".join(aligned).rstrip()
-
-    return "\n".join([line(list(columns)), *(line(row) for row in cells)])
+    aligned = []
+    for place, name in enumerate(columns):
+        column = [row[place] for row in cells]
+        width = max(map(len, [name, *column]))
+        side = str.rjust if all(map(_is_number, column)) else str.ljust
+        aligned.append([side(text, width) for text in (name, *column)])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*aligned, strict=True))
 
 
 def _cell(value: object) -> str:

@@ -39,10 +39,10 @@ def run(arguments: list[str]) -> int:
 
 def _is_controller(chosen: "Namespace") -> bool:
     """Whether it names a controller; a run of the same name, which was trained here, goes first."""
-    if any((place / "config.json").is_file() for place in (chosen.directory / chosen.run, Path(chosen.run))):
-        return False
     from esper.tamiyo.controller import CARD, shipped_controllers
 
+    if any((place / "config.json").is_file() for place in (chosen.directory / chosen.run, Path(chosen.run))):
+        return False
     return chosen.run in shipped_controllers() or (Path(chosen.run) / CARD).is_file()
 
 
