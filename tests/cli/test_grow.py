@@ -87,7 +87,7 @@ def test_a_decider_is_paid_as_in_the_environment(monkeypatch: pytest.MonkeyPatch
         return decide(observer, host, reward=reward)
 
     monkeypatch.setattr(who, "decide", listening)
-    grown = grow_case("tiny", who, epochs=6, tell=seen.append)
+    grown = grow_case("tiny", who, epochs=6, progress=seen.append)
     gamma, rent = RewardConfig().gamma, task("tiny").rent
     worths = [
         epoch.report.validation_accuracy

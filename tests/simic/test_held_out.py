@@ -66,7 +66,7 @@ def test_every_policy_meets_the_same_hosts_and_waiting_gains_nothing(tmp_path: P
     config = small()
     path = trained(config, tmp_path)
     told: list[str] = []
-    scores = evaluate_checkpoint(config, path, episodes=11, tell=told.append)
+    scores = evaluate_checkpoint(config, path, episodes=11, progress=told.append)
     assert told == [score.policy for score in scores] == ["wait", "learned", "random", "probe_and_keep"]
     by_name = {score.policy: score for score in scores}
     waiting = by_name["wait"]

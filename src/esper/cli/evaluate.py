@@ -53,7 +53,7 @@ def _judge_controller(chosen: "Namespace") -> "tuple[str, Sequence[HeldOutScore]
     controller = Controller.load(chosen.run)
     episodes = chosen.episodes or EPISODES
     scores = evaluate_controller(
-        controller, name=chosen.task, episodes=episodes, seed=chosen.seed, tell=_progress(episodes)
+        controller, name=chosen.task, episodes=episodes, seed=chosen.seed, progress=_progress(episodes)
     )
     suite = chosen.task or controller.card.training.suite
     return f"controller {controller.card.name} on {suite}, held out", scores
@@ -69,7 +69,12 @@ def _judge_run(chosen: "Namespace") -> "tuple[str, Sequence[HeldOutScore]]":
     config = TrainingConfig.load(path / "config.json")
     episodes = chosen.episodes or config.eval_episodes
     scores = evaluate_checkpoint(
-        config, checkpoint, name=chosen.task, episodes=episodes, seed=chosen.seed, tell=_progress(episodes)
+        config,
+        checkpoint,
+        name=chosen.task,
+        episodes=episodes,
+        seed=chosen.seed,
+        progress=_progress(episodes),
     )
     return f"{checkpoint.stem} checkpoint of {path.name} on {chosen.task or config.suite}, held out", scores
 

@@ -71,7 +71,7 @@ def _grow(chosen: "Namespace") -> int:
         epochs=chosen.epochs,
         device=chosen.device,
         parameter_budget=chosen.budget,
-        tell=(lambda _: None) if silent else _show_epoch,
+        progress=(lambda _: None) if silent else _show_epoch,
     )
     result = _result(who.name, grown)
     if chosen.json:

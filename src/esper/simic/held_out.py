@@ -31,7 +31,8 @@ from esper.tolaria.worlds.baselines import BaselineCurves
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
 LEARNED = "learned"
-CONTROLS = ("wait", "random", "probe_and_keep")
+COMPARED = ("wait", "random", "probe_and_keep")
+"""Rules that a controller is compared with."""
 _HOST_SEEDS = 2_000_000
 """Host seeds from here on are neither trained nor selected on."""
 ARENA = 8
@@ -39,7 +40,7 @@ ARENA = 8
 
 
 class UnfitCaseError(EsperError, ValueError):
-    """A controller cannot be judged on cases whose hosts it has no eyes or hands for."""
+    """A controller cannot be judged on hosts whose slots or blueprints it does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +48,17 @@ class HeldOutScore:
     """One policy over the held-out episodes; intervals are 95 %, drawing episodes anew."""
 
     policy: str
+    """Name of the rule or controller."""
     episodes: int
+    """Episodes played."""
     utility: float
     """Validation accuracy minus rent of the settled models; of a condemned host 0."""
     gain: float
     """Mean utility over that of waiting, paired."""
     gain_low: float
+    """Lower end of the gain's interval."""
     gain_high: float
+    """Upper end of the gain's interval."""
     test_accuracy: float | None
     """None where there is no test split (the toy), or a host was condemned."""
     added_parameters: float | None
@@ -78,10 +83,13 @@ def evaluate_checkpoint(
     name: str | None = None,
     episodes: int = 24,
     seed: int = 0,
-    policies: Sequence[str] = CONTROLS,
-    tell: Callable[[str], None] = lambda _: None,
+    policies: Sequence[str] = COMPARED,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> list[HeldOutScore]:
-    """The controller of a checkpoint, and rules that need no learning, on what was held out of `name`."""
+    """The controller of a checkpoint, and rules, on what was held out of suite `name` (its own by default).
+
+    progress  called with the name of each policy before it plays
+    """
     training = build(replace(config, workers=0))
     training.agent.load(checkpoint)
     if name is not None:
@@ -91,7 +99,7 @@ def evaluate_checkpoint(
     if isinstance(arena.baselines, BaselineCurves):
         arena.baselines.prepare(wanted, workers=max(config.workers, 1))
     learned = {LEARNED: LearnedPlayer(training.agent.actor)}
-    return _compare(learned, arena, wanted, rules=policies, seed=seed, tell=tell)
+    return _compare(learned, arena, wanted, rules=policies, seed=seed, progress=progress)
 
 
 def evaluate_controller(
@@ -101,8 +109,8 @@ def evaluate_controller(
     episodes: int = 24,
     seed: int = 0,
     device: str = "cpu",
-    policies: Sequence[str] = CONTROLS,
-    tell: Callable[[str], None] = lambda _: None,
+    policies: Sequence[str] = COMPARED,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> list[HeldOutScore]:
     """The same for a controller that was saved: its weights serve any suite, whatever its hosts are offered."""
     card = controller.card
@@ -114,7 +122,7 @@ def evaluate_controller(
         decisions=card.decisions,
     )
     learned = {card.name: LearnedPlayer(partial(controller.actor, setting.space))}
-    return _compare(learned, arena, wanted, rules=policies, seed=seed, tell=tell)
+    return _compare(learned, arena, wanted, rules=policies, seed=seed, progress=progress)
 
 
 def _compare(
@@ -124,16 +132,16 @@ def _compare(
     *,
     rules: Sequence[str],
     seed: int,
-    tell: Callable[[str], None],
+    progress: Callable[[str], None],
 ) -> list[HeldOutScore]:
-    """Everybody on the same (case, host seed), waiting first: gains are over it."""
+    """Every policy on the same (case, host seed), waiting first: gains are over it."""
     players: dict[str, Player] = {"wait": RulePlayer(lambda _: rule_policy("wait")), **learned}
     rng = np.random.default_rng(seed)  # one for all episodes of the rule random, so that none repeats another
     for rule in rules:
         players.setdefault(rule, RulePlayer(lambda _, rule=rule: rule_policy(rule, rng=rng)))  # type: ignore[misc]
     judged = {}
     for policy, player in players.items():
-        tell(policy)
+        progress(policy)
         judged[policy] = judge_cases(player, arena, wanted, look=accuracy_on_test)
     return [_score(policy, rows, judged["wait"]) for policy, rows in judged.items()]
 
@@ -171,7 +179,7 @@ def _score(policy: str, rows: list[Judged[float | None]], waited: list[Judged[fl
     )
 
 
-# One of our tasks grown once, from the first epoch to the settled model, under any decider.
+# One task grown once, from the first epoch to the settled model, under any decider.
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +196,7 @@ class GrownEpoch:
 
 @dataclass(frozen=True, slots=True)
 class GrownTask:
-    """The end of it. What a condemned host would have scored is None."""
+    """A finished episode and its final model. What a condemned host would have scored is None."""
 
     summary: EpisodeFinished
     host: TrainedHost
@@ -198,33 +206,36 @@ class GrownTask:
 
 def grow_case(
     case: str,
-    who: Decider,
+    decider: Decider,
     *,
     seed: int = 0,
     epochs: int | None = None,
     device: str = "cpu",
     parameter_budget: int | None = None,
-    tell: Callable[[GrownEpoch], None] = lambda _: None,
+    progress: Callable[[GrownEpoch], None] = lambda _: None,
 ) -> GrownTask:
-    """Grow the host of a task instance, as in the environment; the same host without growth is trained too, once."""
+    """Grow the host of a task instance, as in the environment; its baseline is trained too, once.
+
+    progress  called after every epoch
+    """
     setting = make_world(case, 1, device=device, horizon=epochs)
-    paid = who.controller.card.reward.model_dump() if isinstance(who, LearnedDecider) else {}
+    paid = decider.controller.card.reward.model_dump() if isinstance(decider, LearnedDecider) else {}
     episodes = setting.episodes(
         reward=RewardConfig(**{**paid, "rent": setting.rent, "control_variate": True})
     )
     episodes.seed(0, 0)
     episodes.begin(0, case=case, host_seed=seed)
-    observer = who.observer(episodes.host(0), horizon=setting.horizon, parameter_budget=parameter_budget)
+    observer = decider.observer(episodes.host(0), horizon=setting.horizon, parameter_budget=parameter_budget)
     reward = 0.0
     for _ in range(setting.horizon):
-        choice = who.decide(observer, episodes.host(0), reward=reward)
+        choice = decider.decide(observer, episodes.host(0), reward=reward)
         result = episodes.step(episodes.encode(0, choice.action)[None])
         host = episodes.host(0)
         observer.record(0, host, choice.action.op)
         reward = float(result.components.total[0])
         baseline = episodes.episode(0).baseline
         known = None if baseline is None else baseline.accuracies[episodes.episode(0).epoch]
-        tell(GrownEpoch(choice.action, choice.probability, host.report, known, host.added_parameters))
+        progress(GrownEpoch(choice.action, choice.probability, host.report, known, host.added_parameters))
         if result.terminated[0]:
             break
     assert isinstance(host, TrainedHost)

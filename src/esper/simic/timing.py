@@ -1,4 +1,4 @@
-"""Where the time goes: a tree of parts, by the CPU's clock."""
+"""Time spent in named parts, peak memory, and stopping on signals between steps."""
 
 import resource
 import signal
@@ -18,7 +18,7 @@ class Stopwatch:
     ...     with watch.part("hosts"): ...
     >>> watch.seconds["collect/hosts"]
 
-    What is left running on a device is not waited for: it counts where somebody waits for it.
+    Work left running on a device counts in the part that waits for it.
     """
 
     __slots__ = ("_path", "_seconds")
@@ -34,6 +34,7 @@ class Stopwatch:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
+        """Count the seconds spent inside."""
         outer = self._path
         path = self._path = f"{outer}/{name}" if outer else name
         began = time.perf_counter()
@@ -49,7 +50,7 @@ class Stopwatch:
         return {path: seconds for path, seconds in added.items() if seconds > 0.0}
 
     def tree(self) -> str:
-        """A line a part, with its share of what it is in; those inside are set in."""
+        """One line per part, indented under the part it is inside of, with its share of that."""
         lines = []
         for path in sorted(self._seconds):
             outer, _, name = path.rpartition("/")
@@ -65,11 +66,11 @@ def seconds_in(parts: Mapping[str, float], name: str) -> float:
 
 
 _UNIT = 1 if sys.platform == "darwin" else 1024
-"""Bytes in what the system counts in: kibibytes, except on macOS."""
+"""Bytes in the system's unit: kibibytes, except on macOS."""
 
 
 def peak_memory_bytes() -> int:
-    """The most this process has held in memory at once since it began."""
+    """Peak resident memory of this process since it began."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT
 
 
@@ -77,7 +78,7 @@ def peak_memory_bytes() -> int:
 
 
 class StopRequest:
-    """Whether somebody asked the run to stop, and how."""
+    """Whether a stop was requested; `reason` is the name of the signal."""
 
     __slots__ = ("reason",)
 

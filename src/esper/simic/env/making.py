@@ -1,6 +1,6 @@
 """Environments by the name of a suite or a task instance: the one place that knows which world runs what."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -26,7 +26,7 @@ from esper.tolaria.worlds.processes import PATIENCE_SECONDS, ProcessWorld
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
 from esper.tolaria.worlds.toy.world import ToyBaselines, ToyWorld
 
-TOY_HORIZON = 20
+TOY_HORIZON, TOY_RENT = 20, 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +74,8 @@ class SuiteCases:
     name: str
 
     def draw(self, rng: np.random.Generator) -> str:
+        """One instance, as text."""
         return str(suite(self.name).draw(rng))
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What of a world is not the suite's own."""
-
-    num_hosts: int
-    device: str
-    workers: int
-    horizon: int | None
-    governor: GovernorRules
-    events: HostSinks | None
-    worker_timeout: float | None
 
 
 def make_world(
@@ -108,14 +96,26 @@ def make_world(
     events    where the events of each host are emitted; the toy's hosts have none
     worker_timeout  seconds that a worker may take for an answer; None waits for ever
     """
-    asked = _Asked(num_hosts, device, workers, horizon, governor, events, worker_timeout)
-    if name in _SETTINGS:
-        return _SETTINGS[name](asked)
-    if name.partition(":")[0] in {row.name for row in all_tasks()}:
-        case = str(Instance.parse(name))
-        return _engine(CaseList((case,), name=case), (case,), asked)
-    rows = ", ".join(row.name for row in all_tasks())
-    raise ValueError(f"no suite is named {name!r}; there are {', '.join(_SETTINGS)}. Tasks are {rows}")
+    if name in TOY_SUITES:
+        return _toy(
+            name, num_hosts, device=device, workers=workers, horizon=horizon, worker_timeout=worker_timeout
+        )
+    source, examples = _engine_cases(name)
+    epochs, rent = _epochs_and_rent(source.name, examples)
+    horizon, space = epochs if horizon is None else horizon, _engine_space(examples)
+    if not workers:
+        world = EngineWorld(num_hosts, device, governor=governor, events=events)
+        baselines = BaselineCurves(horizon, device=device)
+        return Setting(world, num_hosts, baselines, source, space, horizon, rent)
+    spread = ProcessWorld(
+        partial(EngineWorld, device=device, governor=governor),
+        num_hosts=num_hosts,
+        workers=workers,
+        events=events,
+        timeout=worker_timeout,
+    )
+    shared = BaselineCurves(horizon, device=device, trainer=partial(train_by_workers, spread))
+    return Setting(spread, num_hosts, shared, source, space, horizon, rent, spread.close)
 
 
 def require_suite(name: str) -> None:
@@ -206,33 +206,16 @@ def make_registered_vector_env(num_envs: int, suite: str, **options: Any) -> Gro
 # The engine
 
 
-def _engine(source: CaseSource, examples: tuple[str, ...], asked: _Asked) -> Setting:
-    """`examples` has a case of every task that the source draws."""
-    rows = {row.name: row for row in (task(Instance.parse(case).task) for case in examples)}.values()
-    horizons, rents = {row.epochs for row in rows}, {row.rent for row in rows}
-    if len(horizons) > 1 or len(rents) > 1:
-        raise ValueError(
-            f"the tasks of {source.name} differ in epochs {sorted(horizons)} or rent {sorted(rents)}"
-        )
-    horizon = horizons.pop() if asked.horizon is None else asked.horizon
-    space = _engine_space(examples)
-    if asked.workers:
-        spread = ProcessWorld(
-            partial(EngineWorld, device=asked.device, governor=asked.governor),
-            num_hosts=asked.num_hosts,
-            workers=asked.workers,
-            events=asked.events,
-            timeout=asked.worker_timeout,
-        )
-        shared = BaselineCurves(horizon, device=asked.device, trainer=partial(train_by_workers, spread))
-        return Setting(spread, asked.num_hosts, shared, source, space, horizon, rents.pop(), spread.close)
-    world = EngineWorld(asked.num_hosts, asked.device, governor=asked.governor, events=asked.events)
-    baselines = BaselineCurves(horizon, device=asked.device)
-    return Setting(world, asked.num_hosts, baselines, source, space, horizon, rents.pop())
-
-
-def _engine_suite(name: str, asked: _Asked) -> Setting:
-    return _engine(SuiteCases(name), _examples(name), asked)
+def _engine_cases(name: str) -> tuple[CaseSource, tuple[str, ...]]:
+    """What a suite or a task instance draws from, and a case of every task in it."""
+    if name in suite_names():
+        return SuiteCases(name), _examples(name)
+    tasks = [row.name for row in all_tasks()]
+    if name.partition(":")[0] not in tasks:
+        suites = ", ".join([*TOY_SUITES, *suite_names()])
+        raise ValueError(f"no suite is named {name!r}; there are {suites}. Tasks are {', '.join(tasks)}")
+    case = str(Instance.parse(name))
+    return CaseList((case,), name=case), (case,)
 
 
 @cache
@@ -243,6 +226,16 @@ def _examples(name: str) -> tuple[str, ...]:
     return tuple(str(case) for case in {case.task: case for case in cases}.values())
 
 
+def _epochs_and_rent(name: str, examples: tuple[str, ...]) -> tuple[int, float]:
+    """Of the tasks of a suite, which must agree on them."""
+    rows = [task(Instance.parse(case).task) for case in examples]
+    terms = {(row.epochs, row.rent) for row in rows}
+    if len(terms) > 1:
+        epochs, rents = ({row.epochs for row in rows}, {row.rent for row in rows})
+        raise ValueError(f"the tasks of {name} differ in epochs {sorted(epochs)} or rent {sorted(rents)}")
+    return terms.pop()
+
+
 def _engine_space(cases: tuple[str, ...]) -> GrowthSpace:
     population = Population(len(cases))
     return GrowthSpace.covering([population.begin(index, case, 0) for index, case in enumerate(cases)])
@@ -251,27 +244,27 @@ def _engine_space(cases: tuple[str, ...]) -> GrowthSpace:
 # The toy
 
 
-def _toy(name: str, asked: _Asked) -> Setting:
-    if asked.device != "cpu":
-        raise ValueError(f"device is {asked.device!r}; the toy has nothing to compute there, expected 'cpu'")
+def _toy(
+    name: str,
+    num_hosts: int,
+    *,
+    device: str,
+    workers: int,
+    horizon: int | None,
+    worker_timeout: float | None,
+) -> Setting:
+    if device != "cpu":
+        raise ValueError(f"device is {device!r}; the toy has nothing to compute there, expected 'cpu'")
     source = TOY_SUITES[name]
-    horizon = TOY_HORIZON if asked.horizon is None else asked.horizon
+    horizon = TOY_HORIZON if horizon is None else horizon
     baselines, space = ToyBaselines(horizon), _toy_space(max(source.slots))
-    if asked.workers:
-        spread = ProcessWorld(
-            ToyWorld, num_hosts=asked.num_hosts, workers=asked.workers, timeout=asked.worker_timeout
-        )
-        return Setting(spread, asked.num_hosts, baselines, source, space, horizon, 0.01, spread.close)
-    return Setting(ToyWorld(asked.num_hosts), asked.num_hosts, baselines, source, space, horizon, 0.01)
+    if not workers:
+        return Setting(ToyWorld(num_hosts), num_hosts, baselines, source, space, horizon, TOY_RENT)
+    spread = ProcessWorld(ToyWorld, num_hosts=num_hosts, workers=workers, timeout=worker_timeout)
+    return Setting(spread, num_hosts, baselines, source, space, horizon, TOY_RENT, spread.close)
 
 
 def _toy_space(slots: int) -> GrowthSpace:
     world = ToyWorld(1)
     world.begin_many([Beginning(0, f"toy:draw=0,slots={slots}", 0)])
     return GrowthSpace.covering([world.host(0)])
-
-
-_SETTINGS: Mapping[str, Callable[[_Asked], Setting]] = {
-    **{name: partial(_toy, name) for name in TOY_SUITES},
-    **{name: partial(_engine_suite, name) for name in suite_names()},
-}
