@@ -29,6 +29,7 @@ from esper.leyline import (
     SlotReading,
     Stage,
 )
+from esper.leyline.lifecycle import LIVE_STAGES
 from esper.simic.agent import PPOAgent
 from esper.simic.env import GrowthVectorEnv
 from esper.simic.env.episodes import StepResult
@@ -38,9 +39,7 @@ DIGITS = 4
 """Digits of the probabilities and observations that are recorded with every decision: enough to see, and small."""
 _KNOWN = "_known"
 _STAGE_NAMES = tuple(stage.name for stage in Stage)
-_HOLDS_A_SEED = frozenset(
-    int(stage) for stage in (Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)
-)
+_HOLDS_A_SEED = frozenset(map(int, LIVE_STAGES | {Stage.FOSSILIZED}))
 _FIXED_CHOICES: Mapping[str, tuple[str, ...]] = {
     "op": tuple(op.name for op in LifecycleOp),
     "style": tuple(style.value for style in STYLES),

@@ -12,9 +12,13 @@ class CaseSource(Protocol):
     """Draws task instances, as the text that `World.begin` takes."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name for messages."""
+        ...
 
-    def draw(self, rng: np.random.Generator) -> str: ...
+    def draw(self, rng: np.random.Generator) -> str:
+        """One instance, as text."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,7 @@ class CaseList:
             raise ValueError(f"{self.name} has no instance: name at least one case")
 
     def draw(self, rng: np.random.Generator) -> str:
+        """One of the cases."""
         return self.cases[int(rng.integers(len(self.cases)))]
 
 
@@ -39,12 +44,21 @@ def as_source(cases: CaseSource | Sequence[str] | str) -> CaseSource:
     return CaseList(tuple(cases)) if isinstance(cases, Sequence) else cases
 
 
-# A pool of cases and host seeds to train on: finite, so that each control curve is computed once.
+_GENERATOR_TAG = 0xCA5E
+"""Names the stream that draws cases and host seeds: no other generator of the same seed shares it."""
+
+
+def case_generator(seed: int) -> np.random.Generator:
+    """Draws the cases and host seeds of one environment's episodes."""
+    return np.random.default_rng((_GENERATOR_TAG, seed))
 
 
 @dataclass(frozen=True, slots=True)
 class CasePool:
-    """Some cases of a source, each as likely as it was drawn often, with the first so many host seeds."""
+    """Cases of a source and host seeds to train on: finite, so that each baseline curve is computed once.
+
+    A case that was drawn twice is twice as likely.
+    """
 
     name: str
     cases: tuple[str, ...]
@@ -59,6 +73,7 @@ class CasePool:
         return CasePool(source.name, tuple(source.draw(rng) for _ in range(size)), host_seeds)
 
     def draw(self, rng: np.random.Generator) -> str:
+        """One of the cases."""
         return self.cases[int(rng.integers(len(self.cases)))]
 
     def pairs(self) -> Iterator[tuple[str, int]]:

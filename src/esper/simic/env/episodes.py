@@ -1,4 +1,4 @@
-"""Episodes of growth in a world: one step of all of them, told once from top to bottom.
+"""Episodes of growth in a world, and one step of all of them, from top to bottom.
 
     decode -> apply, tick, train, validate, govern, settle at the horizon (the world's step) -> reward -> observe
 
@@ -34,7 +34,7 @@ from esper.leyline import (
     Situation,
     World,
 )
-from esper.simic.env.cases import CaseSource, as_source
+from esper.simic.env.cases import CaseSource, as_source, case_generator
 from esper.simic.env.spaces import Actions, LegalChoices
 from esper.simic.reward import (
     RewardComponents,
@@ -49,8 +49,6 @@ from esper.simic.timing import Stopwatch
 from esper.tamiyo.actions import GrowthSpace, decode, encode, illegal_choice
 from esper.tamiyo.observation import Observer
 
-# What an environment refuses.
-
 
 class IllegalActionError(ValueError):
     """An action that the mask forbids, where illegal actions are errors."""
@@ -64,15 +62,6 @@ class IllegalActionError(ValueError):
 
     def __reduce__(self) -> tuple[type["IllegalActionError"], tuple[int, IllegalChoice]]:
         return type(self), (self.env_idx, self.choice)
-
-
-_GENERATOR_TAG = 0xCA5E
-"""Names the stream that draws cases and host seeds: no other generator of the same seed shares it."""
-
-
-def case_generator(seed: int) -> np.random.Generator:
-    """Draws the cases and host seeds of one environment's episodes."""
-    return np.random.default_rng((_GENERATOR_TAG, seed))
 
 
 @dataclass(slots=True)
@@ -201,7 +190,7 @@ class Episodes:
         self.baselines = baselines if reward.control_variate else None
         self._host_seeds = host_seeds
         self.decisions = decisions
-        self._observer = Observer(space, num_envs, decisions=decisions)
+        self.observer = Observer(space, num_envs, decisions=decisions)
         self._episodes: list[Episode | None] = [None] * num_envs
         self._generators: list[np.random.Generator | None] = [None] * num_envs
         self._begun = [0] * num_envs  # episodes, since the env was seeded
@@ -258,17 +247,18 @@ class Episodes:
 
     def observe(self) -> Observation:
         """Of all envs, in memory that the next call overwrites."""
-        return self._observer.observe()
+        return self.observer.observe()
 
     def masks(self) -> NDArray[np.bool_]:
         """(env, layout.width), in memory that the next call overwrites."""
         for env_idx in range(self.num_envs):
             self.episode(env_idx)
-        return self._observer.masks()
+        return self.observer.masks()
 
     def situation(self, env_idx: int) -> Situation:
+        """One env in words, for a rule."""
         self.episode(env_idx)
-        return self._observer.situation(env_idx)
+        return self.observer.situation(env_idx)
 
     def encode(self, env_idx: int, action: ActionSpec) -> Actions:
         """An action in words as one choice per head, (head,); style, tempo and the like as frozen, where they are."""
@@ -281,10 +271,12 @@ class Episodes:
         return chosen
 
     def host(self, env_idx: int) -> HostProtocol:
+        """The host of the running episode."""
         self.episode(env_idx)
         return self.world.host(env_idx)
 
     def episode(self, env_idx: int) -> Episode:
+        """The running episode; raises before the first reset."""
         episode = self._episodes[env_idx]
         if episode is None:
             raise RuntimeError(f"env {env_idx} has not begun: call reset() first")
@@ -300,10 +292,6 @@ class Episodes:
     def seeded(self) -> bool:
         """Whether every env knows what its next episodes will be."""
         return None not in self._generators
-
-    @property
-    def observer(self) -> Observer:
-        return self._observer
 
     # Stepping
 
@@ -332,7 +320,7 @@ class Episodes:
             rolled_back[env_idx] = host.report.rolled_back is not None
             terminated[env_idx] = rolled_back[env_idx] or episode.epoch == self.horizon
             self._stand(env_idx, host, after)
-            self._observer.record(env_idx, host, op)
+            self.observer.record(env_idx, host, op)
         components = compute_rewards(
             self.reward,
             RewardInputs(before, after, self._host_parameters, self._untrained_loss, terminated, rolled_back),
@@ -415,7 +403,7 @@ class Episodes:
             self._load_env(env_idx, saved)
 
     def _terms(self) -> dict[str, object]:
-        """What a saved state must agree on with whoever goes on from it."""
+        """What a saved state must agree on with the episodes that load it."""
         return {
             "version": STATE_VERSION,
             "slot_ids": list(self.space.slot_config.slot_ids),
@@ -432,7 +420,7 @@ class Episodes:
             "episode": asdict(self.episode(env_idx)),
             "untrained_loss": float(self._untrained_loss[env_idx]),
             "host": host,
-            "observer": self._observer.state_dict(env_idx),
+            "observer": self.observer.state_dict(env_idx),
         }
 
     def _load_env(self, env_idx: int, saved: Mapping[str, object]) -> None:
@@ -446,7 +434,7 @@ class Episodes:
             rng.bit_generator.state = dict(generator)
             self._generators[env_idx] = rng
         host = self.world.host(env_idx)
-        self._observer.load_state_dict(env_idx, host, observer)
+        self.observer.load_state_dict(env_idx, host, observer)
         restored = self._episodes[env_idx] = Episode.from_state(episode)
         self._begun[env_idx] = restored.number + 1
         self._host_parameters[env_idx] = host.host_parameters
@@ -459,7 +447,7 @@ class Episodes:
         with self.stopwatch.part(HOSTS), self.stopwatch.part("begin"):
             self.world.begin_many(beginnings)
         for env_idx, _, _ in beginnings:
-            self._observer.begin(env_idx, self.world.host(env_idx), horizon=self.horizon)
+            self.observer.begin(env_idx, self.world.host(env_idx), horizon=self.horizon)
 
     def _decode(self, actions: Actions) -> tuple[ActionOutcome, ...]:
         """What each env asks of its host, and what is to be executed there."""

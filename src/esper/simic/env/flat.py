@@ -1,4 +1,4 @@
-"""Growth as one vector, and as one Discrete choice: for learners that know nothing else."""
+"""Growth with flat observations, and with one Discrete action: for learners that take nothing else."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -63,11 +63,13 @@ class FlatGrowthEnv(gym.Env[Flat, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Flat, dict[str, Any]]:
+        """Begin an episode; options are those of `GrowthEnv.reset`."""
         super().reset(seed=seed)
         observation, info = self.env.reset(seed=seed, options=options)
         return _flatten(observation), self._info(info)
 
     def step(self, action: np.int64) -> tuple[Flat, float, bool, bool, dict[str, Any]]:
+        """Execute the structural action of this number."""
         if not 0 <= int(action) < len(self.actions):
             raise ValueError(f"action is {action}; expected 0..{len(self.actions) - 1}")
         observation, reward, terminated, truncated, info = self.env.step(self._encoded[int(action)])
@@ -79,9 +81,11 @@ class FlatGrowthEnv(gym.Env[Flat, np.int64]):
         return self.env.episodes.choices.allowed(self._encoded, mask)
 
     def render(self) -> Any:
+        """The frame of the `GrowthEnv`."""
         return self.env.render()
 
     def close(self) -> None:
+        """Close the `GrowthEnv`."""
         self.env.close()
 
     def _info(self, info: dict[str, Any]) -> dict[str, Any]:
@@ -103,10 +107,12 @@ class FlatVectorEnv(VectorEnv[Flat, Actions, NDArray[Any]]):
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Flat, dict[str, Any]]:
+        """Begin an episode in every env, as `GrowthVectorEnv.reset`."""
         _, info = self.envs.reset(seed=seed, options=options)
         return self._observation(), info
 
     def step(self, actions: Actions) -> tuple[Flat, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+        """One action (env, head) in every env; "final_obs" is flat too."""
         _, reward, terminated, truncated, info = self.envs.step(actions)
         for env_idx in np.flatnonzero(info.get("_final_obs", False)):
             info["final_obs"][env_idx] = _flatten(info["final_obs"][env_idx])
@@ -118,9 +124,11 @@ class FlatVectorEnv(VectorEnv[Flat, Actions, NDArray[Any]]):
         return self._observation(), info
 
     def render(self) -> Any:
+        """The frames of the `GrowthVectorEnv`."""
         return self.envs.render()
 
     def close_extras(self, **kwargs: Any) -> None:
+        """Close the `GrowthVectorEnv`."""
         self.envs.close(**kwargs)
 
     def _observation(self) -> Flat:

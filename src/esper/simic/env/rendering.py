@@ -14,12 +14,14 @@ _DPI = 100
 
 
 def require_render_mode(mode: str | None) -> str | None:
+    """The mode itself; raises for one that does not exist."""
     if mode is not None and mode not in RENDER_MODES:
         raise ValueError(f"render_mode is {mode!r}; expected one of {', '.join(RENDER_MODES)}, or None")
     return mode
 
 
 def render_host(host: HostProtocol, mode: str) -> Frame:
+    """Text for "ansi", a picture for "rgb_array"."""
     return host_text(host) if mode == "ansi" else host_picture(host)
 
 
@@ -34,6 +36,7 @@ def host_text(host: HostProtocol) -> str:
 
 
 def headline(host: HostProtocol) -> str:
+    """Epoch, validation and parameters in one line."""
     report = host.report
     accuracy = "unknown" if report.validation_accuracy is None else f"{report.validation_accuracy:.3f}"
     return (

@@ -27,7 +27,7 @@ class GrowthVectorEnv(OverEpisodes, VectorEnv[Observation, Actions, NDArray[Any]
 
     A step applies the operation, ticks, trains one epoch, validates, governs, rewards, observes. The horizon
     terminates, with the settled model; so does a rollback by the governor. An env that ended is begun anew in
-    the same step: `info["final_obs"]` and `info["final_info"]` tell of the end, whose "summary" is an
+    the same step: `info["final_obs"]` and `info["final_info"]` are of the end, whose "summary" is an
     `EpisodeFinished`. `info["action_mask"]` (env, width) is the flat mask to act under next.
     An episode whose worker died is truncated with `info["lost"]`: its steps are not to be learned from.
 
@@ -101,6 +101,7 @@ class GrowthVectorEnv(OverEpisodes, VectorEnv[Observation, Actions, NDArray[Any]
         return tuple(render_host(self.episodes.host(env_idx), mode) for env_idx in range(self.num_envs))
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002  Gymnasium's signature
+        """Stop what was started for these environments alone."""
         if self._on_close is not None:
             self._on_close()
 
