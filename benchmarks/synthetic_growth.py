@@ -9,17 +9,9 @@ from torch import Tensor
 
 from esper.leyline import BlueprintCard, BlueprintKind
 from esper.simic.agent import PPOAgent
-from esper.tamiyo import (
-    HOST_FEATURES,
-    SLOT_FEATURES,
-    ActionLayout,
-    GrowthPolicy,
-    GrowthSpace,
-    blueprint_features,
-    flatten_observation,
-)
+from esper.tamiyo import HOST_FEATURES, SLOT_FEATURES, ActionLayout, GrowthPolicy, GrowthSpace
 from esper.tamiyo.actions import numbered_slots
-from esper.tamiyo.features import PRESENT
+from esper.tamiyo.features import PRESENT, blueprint_features, flatten_observation
 
 HOST_PARAMETERS = 1000
 

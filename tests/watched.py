@@ -23,7 +23,8 @@ from esper.leyline import (
     SlotSnapshot,
     Stage,
 )
-from esper.tamiyo import GrowthSpace, Observer, encode, illegal_choice
+from esper.tamiyo import GrowthSpace, Observer, illegal_choice
+from esper.tamiyo.actions import encode
 from esper.tamiyo.rules import RulePolicy
 
 DORMANT = SlotReading(

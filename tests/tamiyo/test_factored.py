@@ -7,14 +7,9 @@ import torch
 from torch import Tensor
 
 from esper.leyline import CAUSAL_TABLE, HEAD_NAMES, LifecycleOp, SlotConfig
-from esper.tamiyo import (
-    ActionLayout,
-    FactoredDistribution,
-    LayoutTensors,
-    growth_actions,
-    growth_layout,
-    growth_log_probs,
-)
+from esper.tamiyo import ActionLayout
+from esper.tamiyo.distributions import FactoredDistribution, LayoutTensors
+from esper.tamiyo.layout import growth_actions, growth_layout, growth_log_probs
 from synthetic_growth import random_growth_masks
 
 SLOTS = SlotConfig(("stem", "body", "head"))

@@ -20,15 +20,9 @@ from esper.leyline import (
     DecisionSettings,
     LifecycleOp,
 )
-from esper.tamiyo import (
-    FactoredDistribution,
-    GrowthSpace,
-    LayoutTensors,
-    Observer,
-    decode,
-    encode,
-    illegal_choice,
-)
+from esper.tamiyo import GrowthSpace, Observer, decode, illegal_choice
+from esper.tamiyo.actions import encode
+from esper.tamiyo.distributions import FactoredDistribution, LayoutTensors
 from watched import KINDS, ModelHost, paper_host, small_model
 
 

@@ -3,15 +3,14 @@
 import numpy as np
 import torch
 
-from esper.tamiyo import (
-    HOST_FEATURES,
-    SLOT_FEATURES,
-    GrowthSpace,
-    Observer,
+from esper.tamiyo import HOST_FEATURES, SLOT_FEATURES, GrowthSpace, Observer
+from esper.tamiyo.features import (
+    BLUEPRINT_FEATURE_NAMES,
+    PRESENT,
     flatten_observation,
+    observation_parts,
     observation_size,
 )
-from esper.tamiyo.features import BLUEPRINT_FEATURE_NAMES, PRESENT, observation_parts
 from watched import paper_host
 
 HOST = """

@@ -8,9 +8,7 @@ from torch import Tensor, nn
 
 from esper.leyline import ActionSpec, BlueprintCard, BlueprintKind, LifecycleOp
 from esper.tamiyo import (
-    BLUEPRINT_FEATURES,
     HOST_FEATURES,
-    NO_ACTION,
     SLOT_FEATURES,
     ActionLayout,
     ActorCritic,
@@ -21,12 +19,13 @@ from esper.tamiyo import (
     Policy,
     PolicyInputs,
     RecurrentActorCritic,
-    blueprint_features,
     discrete_layout,
-    encode,
     multi_discrete_layout,
     unwrap,
 )
+from esper.tamiyo.actions import encode
+from esper.tamiyo.features import BLUEPRINT_FEATURES, blueprint_features
+from esper.tamiyo.policy import NO_ACTION
 from synthetic_growth import growth_policy, random_growth_masks, random_growth_observation
 from watched import HOLDING, PaperHost, paper_host
 

@@ -6,7 +6,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from esper.tamiyo import SequencePlan, advance, replay
+from esper.tamiyo import SequencePlan
+from esper.tamiyo.sequences import advance, replay
 
 
 def step_by_step(

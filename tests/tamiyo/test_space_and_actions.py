@@ -18,7 +18,8 @@ from esper.leyline import (
     SlotConfig,
     Style,
 )
-from esper.tamiyo import GrowthSpace, decode, encode, illegal_choice
+from esper.tamiyo import GrowthSpace, decode, illegal_choice
+from esper.tamiyo.actions import encode
 from watched import paper_host
 
 SMALL = paper_host("stem", blueprints=("norm",))

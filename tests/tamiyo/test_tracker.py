@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.leyline import LifecycleOp
-from esper.tamiyo import SignalTracker
-from esper.tamiyo.tracker import HISTORY, TRACKED, trend
+from esper.tamiyo.tracker import HISTORY, TRACKED, SignalTracker, trend
 from watched import DORMANT, paper_host, report
 
 NAN = math.nan

@@ -1,10 +1,10 @@
-"""Whoever decides for one host, once an epoch: a trained controller or a rule, behind one interface."""
+"""Deciders: a trained controller or a rule, behind one interface, for one host and once an epoch."""
 
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,68 +21,62 @@ from esper.tamiyo.rules import RULE_NAMES, RulePolicy, SavableRule, rule_policy
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was decided. How sure a rule is, nobody knows: None."""
+    """What was decided. A rule gives neither a probability nor a value: None."""
 
     action: ActionSpec
     probability: float | None = None
-    """Of this very action, all heads together."""
+    """Of this action, all heads together."""
     value: float | None = None
-    """The utility that is still to come, as the critic sees it."""
+    """The critic's estimate of the return from here on."""
 
 
-class Decider(Protocol):
+class Decider(ABC):
     """Decides for the one host of an `Observer`."""
 
-    @property
-    def name(self) -> str:
-        """Of the controller or the rule."""
-        ...
-
-    @property
-    def settings(self) -> DecisionSettings:
-        """What it may decide; its observers are made with these."""
-        ...
+    name: str
+    """The controller's name, or the rule's."""
+    settings: DecisionSettings
+    """What it may decide."""
 
     def observer(self, host: HostProtocol, *, horizon: int, parameter_budget: int | None) -> Observer:
-        """Eyes as this decider needs them, on a host whose report is that of epoch 0; its memory begins anew."""
-        ...
+        """Return an observer of a host whose report is that of epoch 0, and begin a new episode."""
+        observer = Observer(GrowthSpace.covering([host]), 1, decisions=self.settings)
+        observer.begin(0, host, horizon=horizon, parameter_budget=parameter_budget)
+        self._begin(observer.space)
+        return observer
 
+    @abstractmethod
+    def _begin(self, space: GrowthSpace) -> None:
+        """Forget what there was: an episode begins in a host of this space."""
+
+    @abstractmethod
     def decide(self, observer: Observer, host: HostProtocol, *, reward: float) -> Choice:
-        """What to do now; `reward` is that of the epoch that ended."""
-        ...
+        """Return what to do now; `reward` is that of the epoch that ended."""
 
+    @abstractmethod
     def state_dict(self) -> dict[str, object]:
-        """Its memory: plain data and tensors."""
-        ...
+        """Return its memory: plain data and tensors."""
 
+    @abstractmethod
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on with what `state_dict` returned."""
-        ...
+        """Go on from a `state_dict` of the same decider; that of another is refused."""
 
 
-class LearnedDecider:
+class LearnedDecider(Decider):
     """A trained controller: greedy, or sampling with a generator."""
 
     def __init__(self, controller: Controller, *, generator: torch.Generator | None = None) -> None:
         self.controller, self._generator = controller, generator
+        self.name, self.settings = controller.card.name, controller.card.decisions
         self._policy: GrowthPolicy | None = None
         self._state: ActorState | None = None
 
-    @property
-    def name(self) -> str:
-        return self.controller.card.name
-
-    @property
-    def settings(self) -> DecisionSettings:
-        return self.controller.card.decisions
-
-    def observer(self, host: HostProtocol, *, horizon: int, parameter_budget: int | None) -> Observer:
-        observer = _watching(host, horizon, parameter_budget, self.settings)
-        self._policy = self.controller.policy(observer.space)
+    def _begin(self, space: GrowthSpace) -> None:
+        self._policy = self.controller.policy(space)
         self._state = ActorState.initial(self._policy, 1, self._policy.device)
-        return observer
 
     def decide(self, observer: Observer, host: HostProtocol, *, reward: float) -> Choice:
+        """Return the network's choice, its probability and the critic's value."""
         policy, state = self._ready()
         state.previous_reward = torch.tensor([reward], dtype=torch.float32)
         observer.observe()
@@ -95,14 +89,16 @@ class LearnedDecider:
         return Choice(action, math.exp(float(evaluation.log_prob.sum())), float(value))
 
     def state_dict(self) -> dict[str, object]:
+        """Return the network's memory, and the generator's state if it samples."""
         state: dict[str, object] = {"memory": self._ready()[1].state_dict()}
         if self._generator is not None:
             state["generator"] = self._generator.get_state()
         return state
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on from a controller's `state_dict`."""
         memory, generator = state.get("memory"), state.get("generator")
-        if not isinstance(memory, dict):
+        if not isinstance(memory, dict) or "rule" in state:
             raise ValueError(f"memory is {memory!r}; expected that of a controller, from its state_dict")
         self._ready()[1].load_state_dict(memory)
         if self._generator is not None and isinstance(generator, Tensor):
@@ -114,30 +110,29 @@ class LearnedDecider:
         return self._policy, self._state
 
 
-class RuleDecider:
-    """A rule that needs no learning."""
+class RuleDecider(Decider):
+    """A rule, limited by nothing but the host and the parameter budget."""
 
     settings = DecisionSettings()
 
     def __init__(self, rule: RulePolicy, name: str) -> None:
-        self.rule, self._name = rule, name
+        self.rule, self.name = rule, name
 
-    @property
-    def name(self) -> str:
-        return self._name
-
-    def observer(self, host: HostProtocol, *, horizon: int, parameter_budget: int | None) -> Observer:
+    def _begin(self, space: GrowthSpace) -> None:
+        del space
         self.rule.reset()
-        return _watching(host, horizon, parameter_budget, self.settings)
 
     def decide(self, observer: Observer, host: HostProtocol, *, reward: float) -> Choice:
+        """Return what the rule says."""
         del host, reward
         return Choice(self.rule.act(observer.situation(0)))
 
     def state_dict(self) -> dict[str, object]:
+        """Return the rule's class and its memory."""
         return {"rule": type(self.rule).__name__, "memory": self._savable().state_dict()}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on from the `state_dict` of a decider with a rule of the same class."""
         rule, memory = state.get("rule"), state.get("memory")
         if rule != type(self.rule).__name__ or not isinstance(memory, Mapping):
             raise ValueError(f"the state is that of {rule}; expected that of a {type(self.rule).__name__}")
@@ -157,9 +152,9 @@ def decider(
     seed: int = 0,
     generator: torch.Generator | None = None,
 ) -> Decider:
-    """Whoever was asked for: a controller, its name or folder, a rule, or a rule's name.
+    """Return the decider for a controller, its name or folder, a rule, or a rule's name.
 
-    seed       of the rule `random`
+    seed       rng seed of the rule `random`
     generator  lets a controller sample instead of taking its first choice
     """
     if isinstance(asked, Controller):
@@ -185,11 +180,3 @@ def decider(
         raise ControllerError(
             f"controller is {str(asked)!r}; expected one of {', '.join(known)}, or the folder of a controller"
         ) from None
-
-
-def _watching(
-    host: HostProtocol, horizon: int, parameter_budget: int | None, settings: DecisionSettings
-) -> Observer:
-    observer = Observer(GrowthSpace.covering([host]), 1, decisions=settings)
-    observer.begin(0, host, horizon=horizon, parameter_budget=parameter_budget)
-    return observer

@@ -18,14 +18,8 @@ from esper.simic.agent import (
     TamiyoRolloutBuffer,
 )
 from esper.simic.probes import ActionIsObservation, DelayedMemory, iterate, run_probe
-from esper.tamiyo import (
-    ActorCritic,
-    Policy,
-    PolicyInputs,
-    RecurrentActorCritic,
-    discrete_layout,
-    growth_layout,
-)
+from esper.tamiyo import ActorCritic, Policy, PolicyInputs, RecurrentActorCritic, discrete_layout
+from esper.tamiyo.layout import growth_layout
 from synthetic_growth import SyntheticGrowth, growth_policy
 
 CONFIG = PPOConfig(target_kl=None, num_minibatches=2)

@@ -22,7 +22,7 @@ from esper.leyline import (
 from esper.simic.env import GrowthVectorEnv, IllegalActionError, make_env
 from esper.simic.env.episodes import Episodes
 from esper.simic.reward import RewardConfig
-from esper.tamiyo import growth_layout
+from esper.tamiyo.layout import growth_layout
 from esper.tamiyo.rules import rule_policy
 from esper.tolaria.worlds.toy.host import ToyHost
 from esper.tolaria.worlds.toy.instance import BLUEPRINTS, toy_case, toy_instance

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from esper.leyline import CAUSAL_TABLE, HEAD_NAMES
 from esper.simic.agent.losses import require_same_shape
-from esper.tamiyo import CausalTable, relevance_table
+from esper.tamiyo.layout import CausalTable, relevance_table
 
 
 def compute_gae(

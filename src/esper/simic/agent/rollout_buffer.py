@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper.simic.agent.advantages import compute_gae
-from esper.tamiyo import NO_ACTION, ActionLayout, ActorState, Policy, PolicyInputs, SequencePlan
+from esper.tamiyo import ActionLayout, ActorState, Policy, PolicyInputs, SequencePlan
+from esper.tamiyo.policy import NO_ACTION
 
 MAX_BYTES = 4 * 1024**3
 """The largest rollout that is allocated unless the caller allows more."""

@@ -20,7 +20,8 @@ from esper.simic.agent.rollout_buffer import Minibatch, Rollout, minibatches
 from esper.simic.agent.types import PPOUpdateMetrics
 from esper.simic.agent.update_metrics import GradientMeter, MinibatchReport, UpdateMeter
 from esper.simic.config.ppo import PPOConfig
-from esper.tamiyo import HeadEvaluation, Policy, unwrap
+from esper.tamiyo import Policy, unwrap
+from esper.tamiyo.distributions import HeadEvaluation
 
 KL_STOP_FACTOR = 1.5
 RATIO_TOLERANCE = 1e-5
