@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bench_rows import rows_of
-from esper.benchmark import BenchRow, BenchTable, RowsError, bench_table, gate, verdict
-from esper.benchmark.table import Comparison, score_table
+from esper.benchmark import BenchRow, BenchTable, RowsError, gate, verdict
+from esper.benchmark.table import Comparison, bench_table, score_table
 
 
 def flat(level: float, noise: float = 0.0) -> "object":

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bench_rows import GROWN, ROW
-from esper.benchmark import Outcomes, RowsError, TabularBench
-from esper.benchmark.outcomes import WAITING, Outcome, grown, shipped_outcomes
+from esper.benchmark import RowsError
+from esper.benchmark.outcomes import WAITING, Outcome, Outcomes, TabularBench, grown, shipped_outcomes
 from make_outcomes import outcome_of, portfolio, schedule_grid
 
 A, B = grown("mixer", 1, 0), grown("norm", 0, 5)

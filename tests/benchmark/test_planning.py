@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from esper.benchmark import BenchRequest, LearnedArm, MatchedArm, PlanError, plan_bench
+from esper.benchmark import BenchRequest, PlanError, plan_bench
 from esper.benchmark import planning as module
+from esper.benchmark.arms import LearnedArm, MatchedArm
 from esper.benchmark.controllers import ControllerFile
 from esper.benchmark.outcomes import WAITING, Outcome, Outcomes, grown
 from esper.benchmark.suites import bench_suite

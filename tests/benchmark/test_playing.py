@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from esper.benchmark import BlindArm, LearnedArm, MatchedArm, RuleArm, ScheduleArm, find_controller
-from esper.benchmark.arms import Arm, Group
-from esper.benchmark.controllers import ControllerError, open_controller, require_fit
+from esper.benchmark.arms import Arm, BlindArm, Group, LearnedArm, MatchedArm, RuleArm, ScheduleArm
+from esper.benchmark.controllers import ControllerError, find_controller, open_controller, require_fit
 from esper.benchmark.playing import Chunk, KnownBaselines, play_chunk
 from esper.benchmark.rows import BenchRow
 from esper.benchmark.suites import host_seed

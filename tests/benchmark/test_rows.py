@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench_rows import GROWN, ROW
-from esper.benchmark import RowsError, RowStore, require_rows
-from esper.benchmark.rows import read_rows, write_rows
+from esper.benchmark import RowsError, RowStore
+from esper.benchmark.rows import read_rows, require_rows, write_rows
 
 
 def test_rows_come_back_as_they_were(tmp_path: Path) -> None:

@@ -7,25 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from esper.benchmark import (
-    BenchMismatch,
-    BenchPlan,
-    BenchProgress,
-    BlindArm,
-    MatchedArm,
-    PlanError,
-    RowStore,
-    RuleArm,
-    ScheduleArm,
-    bench_suite,
-    read_record,
-    run_bench,
-)
+from esper.benchmark import BenchProgress, PlanError, RowStore, run_bench
+from esper.benchmark.arms import BlindArm, MatchedArm, RuleArm, ScheduleArm
+from esper.benchmark.planning import BenchPlan
 from esper.benchmark.playing import Chunk, play_chunk
-from esper.benchmark.record import merge_record, record_of
+from esper.benchmark.record import BenchMismatch, merge_record, read_record, record_of
 from esper.benchmark.rows import BenchRow, RowsError
 from esper.benchmark.runner import LOST_PROCESS, _Work
-from esper.benchmark.suites import BenchSuite
+from esper.benchmark.suites import BenchSuite, bench_suite
 
 ARMS = (
     RuleArm("wait"),

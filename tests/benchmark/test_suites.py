@@ -1,7 +1,6 @@
 import pytest
 
-from esper.benchmark import bench_suite, subsets
-from esper.benchmark.suites import host_seed
+from esper.benchmark.suites import bench_suite, host_seed, subsets
 from esper.tolaria.tasks import suite
 
 

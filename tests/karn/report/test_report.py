@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from bench_rows import GROWN, ROW, rows_of
-from esper.benchmark import BenchRecord, BenchResult, BenchRow, bench_table
-from esper.benchmark.table import score_table
+from esper.benchmark import BenchResult, BenchRow
+from esper.benchmark.record import BenchRecord
+from esper.benchmark.table import bench_table, score_table
 from esper.karn.report import report_html, write_report
 from esper.karn.report.figures import (
     Dependence,
