@@ -98,7 +98,7 @@ def test_nothing_is_played_before_what_it_needs(tmp_path: Path) -> None:
         work.add(play_chunk(chunk))
     last = work.take()
     assert last is not None
-    assert set(last.known) == {("wait", 0, case), ("probe_and_keep", 0, case)}
+    assert set(last.hosts.known) == {("wait", 0, case), ("probe_and_keep", 0, case)}
 
 
 def test_a_lost_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,14 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from esper.benchmark.controllers import ControllerFile, open_controller
 from esper.benchmark.matching import BlindPolicy, RandomMatchedPolicy, ScratchPlayer, from_birth, widened_case
 from esper.benchmark.rows import BenchRow
+from esper.benchmark.suites import host_seed
 from esper.simic.evaluation import LearnedPlayer, Player, RulePlayer
 from esper.tamiyo.rules import RULE_NAMES, RulePolicy, SchedulePolicy, rule_policy
 
@@ -35,9 +36,13 @@ class Hosts:
     suite: str
     instance: str
     seeds: tuple[int, ...]
-    host_seeds: tuple[int, ...]
-    known: Mapping[Group, Sequence[BenchRow]]
+    known: Mapping[Group, Sequence[BenchRow]] = field(default_factory=dict)
     """The groups that the arm needs, one row per seed."""
+
+    @property
+    def host_seeds(self) -> tuple[int, ...]:
+        """The hosts' rng seeds."""
+        return tuple(host_seed(self.instance, seed) for seed in self.seeds)
 
     def row(self, arm: str, member: int, seed: int) -> BenchRow:
         """A known episode on one of these hosts."""

@@ -9,7 +9,6 @@ from esper.benchmark.arms import WAIT, Arm, Group, Hosts, Staging
 from esper.benchmark.controllers import open_controller
 from esper.benchmark.metering import EpisodeLog, FlopLedger, MeteredWorld
 from esper.benchmark.rows import BenchRow, SeedRow
-from esper.benchmark.suites import host_seed
 from esper.leyline import BaselineCurve, DecisionSettings, HostProtocol, Settle
 from esper.leyline.utility import utility
 from esper.simic.env.cases import CaseList
@@ -28,18 +27,15 @@ _FLOPS = FlopLedger()
 class Chunk:
     """Episodes that are played side by side, with everything that they need."""
 
-    suite: str
-    instance: str
     arm: Arm
     member: int
-    seeds: tuple[int, ...]
-    known: Mapping[Group, Sequence[BenchRow]]
+    hosts: Hosts
     device: str = "cpu"
 
     @property
     def group(self) -> Group:
         """(arm, member, instance)"""
-        return self.arm.name, self.member, self.instance
+        return self.arm.name, self.member, self.hosts.instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,32 +68,27 @@ class KnownBaselines:
 
 def play_chunk(chunk: Chunk) -> list[BenchRow]:
     """Play a chunk; returns one row per seed, in their order. What would repeat another arm's episode is copied."""
-    hosts = _hosts(chunk, chunk.seeds)
+    hosts = chunk.hosts
     copied = chunk.arm.copied(hosts)
     rows = {seed: replace(row, arm=chunk.arm.name, member=chunk.member) for seed, row in copied.items()}
-    left = tuple(seed for seed in chunk.seeds if seed not in rows)
+    left = tuple(seed for seed in hosts.seeds if seed not in rows)
     if left:
-        rows |= {row.seed: row for row in _play(chunk, _hosts(chunk, left))}
-    return [rows[seed] for seed in chunk.seeds]
-
-
-def _hosts(chunk: Chunk, seeds: tuple[int, ...]) -> Hosts:
-    host_seeds = tuple(host_seed(chunk.instance, seed) for seed in seeds)
-    return Hosts(chunk.suite, chunk.instance, seeds, host_seeds, chunk.known)
+        rows |= {row.seed: row for row in _play(chunk, replace(hosts, seeds=left))}
+    return [rows[seed] for seed in hosts.seeds]
 
 
 def _play(chunk: Chunk, hosts: Hosts) -> list[BenchRow]:
     with ExitStack() as context:
         staging = chunk.arm.stage(hosts, chunk.member, context)
-        setting = make_world(chunk.suite, len(hosts.seeds), device=chunk.device)
+        setting = make_world(hosts.suite, len(hosts.seeds), device=chunk.device)
         world = MeteredWorld(setting.world, len(hosts.seeds), _FLOPS)
         episodes = _episodes(world, setting, staging, hosts)
-        cases = staging.cases or (chunk.instance,) * len(hosts.seeds)
+        cases = staging.cases or (hosts.instance,) * len(hosts.seeds)
         wanted = list(zip(cases, hosts.host_seeds, strict=True))
         began = time.perf_counter()
         judged = judge_cases(staging.player, episodes, wanted, look=lambda host: _product(world, host))
         seconds = (time.perf_counter() - began) / len(wanted)
-    waited = hosts.known.get((WAIT, 0, chunk.instance))
+    waited = hosts.known.get((WAIT, 0, hosts.instance))
     bare = waited[0].host_parameters if waited else world.host(0).host_parameters
     return [
         _row(chunk, seed, one, world.first_log(place), bare=bare, rent=setting.rent, seconds=seconds)
@@ -143,8 +134,8 @@ def _row(
     added = None if product is None else product.parameters - bare
     accuracy = summary.validation_accuracy
     return BenchRow(
-        suite=chunk.suite,
-        instance=chunk.instance,
+        suite=chunk.hosts.suite,
+        instance=chunk.hosts.instance,
         arm=chunk.arm.name,
         member=chunk.member,
         seed=seed,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from esper.benchmark.arms import Group
+from esper.benchmark.arms import Group, Hosts
 from esper.benchmark.planning import BenchPlan
 from esper.benchmark.playing import Chunk, play_chunk
 from esper.benchmark.rows import BenchRow, RowStore
@@ -58,7 +58,7 @@ def run_bench(
     After a first signal the chunks that are being played are finished and kept; a second one interrupts.
     """
     work, began = _Work(plan, store), time.monotonic()
-    left = sum(len(chunk.seeds) for chunk in work.queue)
+    left = sum(len(chunk.hosts.seeds) for chunk in work.queue)
     played, running = 0, dict[Future[list[BenchRow]], Group]()
 
     with stop_on_signals() as stop, _executor(workers) as executor:
@@ -102,7 +102,7 @@ class _Work:
             seeds = [seed for seed in plan.all_seeds if seed not in self._rows[group]]
             for start in range(0, len(seeds), SIDE_BY_SIDE):
                 chosen = tuple(seeds[start : start + SIDE_BY_SIDE])
-                self.queue.append(Chunk(plan.suite.name, instance, arm, member, chosen, {}, plan.device))
+                self.queue.append(Chunk(arm, member, Hosts(plan.suite.name, instance, chosen), plan.device))
 
     def add(self, rows: Iterable[BenchRow]) -> None:
         for row in rows:
@@ -111,11 +111,12 @@ class _Work:
     def take(self) -> Chunk | None:
         """Take the first chunk out of the queue whose needs are met, with the rows that it needs."""
         for place, chunk in enumerate(self.queue):
-            needs = chunk.arm.needs(chunk.instance, self._instances)
-            if all(self._rows[need].keys() >= set(chunk.seeds) for need in needs):
+            hosts = chunk.hosts
+            needs = chunk.arm.needs(hosts.instance, self._instances)
+            if all(self._rows[need].keys() >= set(hosts.seeds) for need in needs):
                 del self.queue[place]
-                known = {need: [self._rows[need][seed] for seed in chunk.seeds] for need in needs}
-                return replace(chunk, known=known)
+                known = {need: [self._rows[need][seed] for seed in hosts.seeds] for need in needs}
+                return replace(chunk, hosts=replace(hosts, known=known))
         return None
 
 
