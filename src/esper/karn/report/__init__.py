@@ -1,4 +1,4 @@
-"""A benchmark as one page that anybody can open: the verdict, the table, and the pictures behind them."""
+"""A benchmark as one HTML page: the verdict, the table, and the figures behind them."""
 
 from esper.karn.report.page import report_html, write_report
 

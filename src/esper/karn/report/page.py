@@ -17,47 +17,11 @@ from esper.karn.report.figures import about_arm, big, short_instance, slots_seen
 from esper.leyline.colours import BLUE, GREY
 from esper.statistics import Estimate
 
-CSS = f"""
-:root {{ --ink: {LIGHT.text}; --soft: {LIGHT.faint}; --line: {LIGHT.grid}; --paper: {LIGHT.card};
-  --wash: {LIGHT.page}; --accent: {BLUE}; --good: {GOOD}; --bad: {BAD}; }}
-"""
-CSS += """
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--wash); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
-main { max-width: 1080px; margin: 0 auto; padding: 32px 20px 80px; }
-h1 { font-size: 2rem; line-height: 1.2; margin: 4px 0 12px; }
-h2 { font-size: 1.25rem; margin: 0 0 6px; }
-.kicker { text-transform: uppercase; letter-spacing: .08em; font-size: .75rem; color: var(--accent); margin: 0; }
-.lead { max-width: 75ch; color: var(--soft); }
-section { background: var(--paper); border: 1px solid var(--line); border-radius: 12px; }
-section { padding: 20px 22px; margin: 18px 0; }
-.verdict p { margin: 6px 0; }
-.verdict .gate { font-weight: 600; border-left: 4px solid var(--soft); padding-left: 12px; margin-bottom: 12px; }
-.verdict .gate.open { border-color: var(--good); }
-.text { color: var(--soft); max-width: 85ch; margin: 0 0 12px; font-size: .95rem; }
-.small { color: var(--soft); font-size: .85rem; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-size: .9rem; }
-th { text-align: right; font-weight: 600; color: var(--soft); }
-th { padding: 6px 10px; border-bottom: 2px solid var(--line); }
-th:first-child { text-align: left; }
-td { padding: 6px 10px; border-bottom: 1px solid var(--line); white-space: nowrap; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
-td:not(.number):not(:first-child) { text-align: right; }
-tr.treated td { background: #fff4ea; }
-.interval { color: var(--soft); font-size: .82rem; }
-td.better { color: var(--good); font-weight: 600; }
-td.worse { color: var(--bad); font-weight: 600; }
-td.no { color: var(--soft); }
-details { margin-top: 12px; } summary { cursor: pointer; color: var(--accent); }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 16px; font-size: .9rem; }
-dt { font-weight: 600; } dd { margin: 0; color: var(--soft); overflow-wrap: anywhere; }
-pre { background: var(--wash); padding: 12px; border-radius: 8px; overflow-x: auto; font-size: .8rem; }
-code { font-size: .85em; } svg { max-width: 100%; height: auto; }
-@media print { body { background: #fff; } section { break-inside: avoid; } }
-"""
-
-
+CSS = (
+    f":root {{ --ink: {LIGHT.text}; --soft: {LIGHT.faint}; --line: {LIGHT.grid}; --paper: {LIGHT.card}; "
+    f"--wash: {LIGHT.page}; --accent: {BLUE}; --good: {GOOD}; --bad: {BAD}; }}\n"
+    + Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+)
 # A grown network as a drawing
 
 
@@ -167,9 +131,7 @@ _FOREST_TEXT = """Mean paired difference to waiting on the very same hosts: same
 minibatches. Treatments are orange."""
 _AGAINST_TEXT = """Green is better and red worse after Holm's adjustment for all comparisons of the table; grey is no
 difference that these hosts could show."""
-_PROVENANCE_TEXT = (
-    """Everything on this page is computed from the rows in this folder, one for each episode."""
-)
+_PROVENANCE_TEXT = "Everything on this page is computed from the rows in this folder, one for each episode."
 
 
 def _head(table: BenchTable) -> str:
@@ -198,8 +160,8 @@ def _verdict(table: BenchTable) -> str:
 
 
 def _section(title: str, body: str, text: str = "") -> str:
-    told = f'<p class="text">{text}</p>' if text else ""
-    return f"<section><h2>{escape(title)}</h2>{told}{body}</section>"
+    intro = f'<p class="text">{text}</p>' if text else ""
+    return f"<section><h2>{escape(title)}</h2>{intro}{body}</section>"
 
 
 def _figure(figure: go.Figure) -> str:
@@ -223,7 +185,7 @@ def _tables(result: BenchResult) -> str:
 
 
 def _arm_table(table: BenchTable) -> str:
-    columns = (
+    columns = [
         "arm",
         "utility",
         "over waiting, points",
@@ -232,7 +194,7 @@ def _arm_table(table: BenchTable) -> str:
         "FLOPs",
         "seconds",
         "decisions",
-    )
+    ]
     treated = {note.treatment for note in table.notes}
     rows = []
     for arm in table.arms:
@@ -258,33 +220,21 @@ def _arm_table(table: BenchTable) -> str:
 
 
 def _comparisons(table: BenchTable, treatment: str) -> str:
-    columns = (
-        "control",
-        "difference, points",
-        "on new instances too",
-        "better on",
-        "p (Holm)",
-        "finding",
-        "could find",
-    )
     rows = [
-        "<tr>"
-        + "".join(
-            [
-                f"<td><b>{escape(each.control)}</b></td>",
-                _cell(f"{100 * each.difference.value:+.2f}", _range(each.difference)),
-                _cell("", _range(each.on_new_instances)),
-                _cell(f"{100 * each.improvement.value:.0f} %"),
-                _cell(f"{each.p_holm:.3f}"),
-                f'<td class="{each.finding.split()[0]}">{each.finding}</td>',
-                _cell("-" if each.detectable is None else f"{100 * each.detectable:.2f}"),
-            ]
-        )
-        + "</tr>"
+        [
+            f"<td><b>{escape(each.control)}</b></td>",
+            _cell(f"{100 * each.difference.value:+.2f}", _range(each.difference)),
+            _cell("", _range(each.on_new_instances)),
+            _cell(f"{100 * each.improvement.value:.0f} %"),
+            _cell(f"{each.p_holm:.3f}"),
+            f'<td class="{each.finding.split()[0]}">{each.finding}</td>',
+            _cell("-" if each.detectable is None else f"{100 * each.detectable:.2f}"),
+        ]
         for each in table.comparisons
         if each.treatment == treatment
     ]
-    return _html_table(columns, rows)
+    columns = ("control", "difference, points", "on new instances too", "better on", "p (Holm)", "finding")
+    return _html_table((*columns, "could find"), [f"<tr>{''.join(cells)}</tr>" for cells in rows])
 
 
 def _html_table(columns: Sequence[str], rows: Iterable[str]) -> str:
@@ -293,8 +243,8 @@ def _html_table(columns: Sequence[str], rows: Iterable[str]) -> str:
 
 
 def _cell(value: str, interval: str = "") -> str:
-    told = f' <span class="interval">{escape(interval)}</span>' if interval else ""
-    return f'<td class="number">{escape(value)}{told}</td>'
+    brackets = f' <span class="interval">{escape(interval)}</span>' if interval else ""
+    return f'<td class="number">{escape(value)}{brackets}</td>'
 
 
 def _range(estimate: Estimate) -> str:
@@ -365,10 +315,10 @@ def _behaviour(table: BenchTable, scores: ScoreTable) -> Iterable[str]:
         row = typical_episode(scores, name)
         if row is not None:
             slots = slots_seen([each for rows in scores.rows.values() for each in rows])
-            told = f"{short_instance(row.instance)}, host {row.seed}: {row.decisions}"
+            about = f"{short_instance(row.instance)}, host {row.seed}: {row.decisions}"
             yield _section(
                 f"A network that {name} grew",
-                f'<div class="scroll">{draw_network(row, slots)}</div><p class="small">{escape(told)}</p>',
+                f'<div class="scroll">{draw_network(row, slots)}</div><p class="small">{escape(about)}</p>',
                 "Of the episodes that kept something, the one with the median gain. Blue seeds are fossils, part of "
                 "the host for good; points are leave-one-out.",
             )

@@ -25,15 +25,6 @@ from esper.karn.watch.sheet import (
 )
 from esper.leyline.errors import EsperError
 
-STATIC_CSS = """
-h1 { font-size: 18px; margin: 4px 0; }
-h1 .about { font-weight: 400; color: var(--faint); font-size: 14px; margin-left: 8px; }
-table.panel { border-collapse: collapse; font-size: 13px; width: 100%; }
-th, td { padding: 4px 12px; text-align: right; border-top: 1px solid var(--line); }
-th { color: var(--faint); font-weight: 500; border-top: 0; }
-th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; }
-"""
-
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 WIDTH, HEIGHT = 1280, 2280
 _PATIENCE = 60.0
@@ -85,7 +76,7 @@ def render(folder: RunsFolder, run: str, theme: Theme) -> str:
     dark = "body--dark" if theme.name == "dark" else ""
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
-        f"<title>{html(run)} - Esper</title><style>{CSS}{STATIC_CSS}</style>"
+        f"<title>{html(run)} - Esper</title><style>{CSS}</style>"
         f"<script>{get_plotlyjs()}</script></head><body class='{dark}'><main class='sheet'>{''.join(parts)}</main>"
         f"<script>const figures = {data}; for (const [name, each] of Object.entries(figures)) "
         "Plotly.newPlot(name, each.data, each.layout, each.config);</script></body></html>"

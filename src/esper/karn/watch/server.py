@@ -1,4 +1,4 @@
-"""Serving the page to this machine, or to whoever has the token."""
+"""Serving the page: to this machine, or to visitors with the token."""
 
 import hmac
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -7,9 +7,6 @@ from urllib.parse import parse_qs
 
 from esper.karn.watch.runs import Hub, RunsFolder
 
-# Who may look: asked of every request and every socket, before anything else sees it.
-
-
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -17,6 +14,10 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 COOKIE = "esper_token"
+MESSAGES_KEPT = 30
+"""Messages kept for a browser whose connection broke; figures are large, and it can load the page again."""
+RECONNECT_SECONDS = 15.0
+"""Time a browser may be disconnected before the page is loaded again."""
 HEADERS = [
     (
         b"content-security-policy",
@@ -27,15 +28,15 @@ HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
 ]
-"""The browser, too, is told to load nothing from elsewhere; the page's own library makes code at run time."""
+"""The browser may load nothing from elsewhere. `unsafe-eval` is for NiceGUI, which makes code at run time."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})
 
 
 class Guard:
-    """An ASGI application in front of another.
+    """An ASGI application in front of another, that checks every request and every socket before it is passed on.
 
-    token  what a visitor must bring, once in the address and then as a cookie; None serves this machine only, and
-           then only by its own names: a foreign page that gives its host our address is turned away
+    token  what a visitor must send, once in the address and then as a cookie; None serves this machine only, and only
+           under its own names, so that a foreign page whose host name leads here is refused
     """
 
     def __init__(self, app: App, token: str | None) -> None:
@@ -65,7 +66,7 @@ class Guard:
         return self.token is not None or _host_name(host) in LOOPBACK
 
     def _has_cookie(self, headers: dict[str, str]) -> bool:
-        # By hand: the cookies of other pages of this machine come along, and need not be well-formed.
+        # Parsed by hand: cookies of other pages of this machine are sent too, and need not be well-formed.
         given = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
         return any(name == COOKIE and self._is_token(value) for name, _, value in given)
 
@@ -91,7 +92,7 @@ def _host_name(host: str) -> str:
 
 
 async def _admit(send: Send, token: str) -> None:
-    """Keep the token in a cookie, and out of the address."""
+    """Move the token from the address to a cookie."""
     cookie = f"{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/"
     headers = [
         (b"location", b"/"),
@@ -112,19 +113,11 @@ async def _refuse(scope: Scope, send: Send, why: str) -> None:
     await send({"type": "http.response.body", "body": f"{why}\n".encode()})
 
 
-MESSAGES_KEPT = 30
-"""For a browser whose connection broke; figures are large, and it can always load the page again."""
-
-
-RECONNECT_SECONDS = 15.0
-"""That a browser may be away, or this machine too busy to answer, before the page is loaded anew."""
-
-
 def serve(folder: RunsFolder, *, run: str | None, host: str, port: int, token: str | None) -> None:
-    """Until somebody stops it.
+    """Serve the page until the process is stopped.
 
     run    the run to show first; None is the one written last
-    token  None only where `host` is this machine itself
+    token  None only if `host` is this machine itself
     """
     from nicegui import app, ui
     from starlette.requests import Request

@@ -7,6 +7,7 @@ texts are escaped here.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
 from esper.karn import texts
 from esper.karn.palette import DARK, LIGHT, Theme
@@ -44,95 +45,54 @@ class Section:
     """In the address, and in the menu of sections."""
     about: str
     """What the panels show, in a few words."""
-    rows: tuple[tuple[str, tuple[Panel, ...]], ...]
+    rows: tuple[tuple[str, tuple[Panel, ...]], ...] = ()
     """(CSS class of the columns, panels)."""
 
 
-def _text(name: str, label: str, classes: str = "padded") -> Panel:
-    return Panel(name, label, classes, is_figure=False)
-
-
+_LEARNING = (
+    Panel("gain", "gain over waiting by round", "tall"),
+    Panel("utility", "utility by round, with the baseline", "tall"),
+    Panel("accuracy", "accuracy by round, with the baseline", "tall"),
+)
+_HEALTH = (
+    Panel("explained", "explained variance by round", "low"),
+    Panel("kl", "KL divergence by round", "low"),
+    Panel("entropy", "entropy of each head by round", "low"),
+    Panel("gradients", "gradient norm by round", "low"),
+)
+_WARNINGS = (Panel("warnings", "anomalies", "", is_figure=False),)
+_DOING = (
+    Panel("operations", "share of each operation by round", "course"),
+    Panel("course", "accuracy, operations and stages of the episode by epoch", "course"),
+)
+_NETWORK = (Panel("network", "network", "padded scroll", is_figure=False),)
+_WHY = (
+    Panel("decision", "decision", "padded", is_figure=False),
+    Panel("probabilities", "probability of every choice", ""),
+    Panel("observation", "observation", "padded scroll", is_figure=False),
+)
+_COST = (
+    Panel("costs", "costs", "padded", is_figure=False),
+    Panel("time-tree", "parts of the time of a round", "padded", is_figure=False),
+    Panel("speed", "env-epochs per second by round", "low"),
+    Panel("seconds", "seconds per round", "low"),
+    Panel("memory", "peak memory by round", "low"),
+)
+_AGAINST = "against the same hosts left alone; bands are 95 % intervals"
+_STEPS = "operations over the run, and one episode epoch by epoch"
+_WEIGHED = "the decision at the chosen epoch: what was seen, allowed and weighed"
 SECTIONS = (
-    Section(
-        "Is it learning?",
-        "learning",
-        "against the same hosts left alone; bands are 95 % intervals",
-        (
-            (
-                "three",
-                (
-                    Panel("gain", "gain over waiting by round", "tall"),
-                    Panel("utility", "utility by round, with the baseline", "tall"),
-                    Panel("accuracy", "accuracy by round, with the baseline", "tall"),
-                ),
-            ),
-        ),
-    ),
+    Section("Is it learning?", "learning", _AGAINST, (("three", _LEARNING),)),
     Section(
         "Is it healthy?",
         "health",
         "the learner's own measurements, by round",
-        (
-            (
-                "four",
-                (
-                    Panel("explained", "explained variance by round", "low"),
-                    Panel("kl", "KL divergence by round", "low"),
-                    Panel("entropy", "entropy of each head by round", "low"),
-                    Panel("gradients", "gradient norm by round", "low"),
-                ),
-            ),
-            ("", (_text("warnings", "anomalies", ""),)),
-        ),
+        (("four", _HEALTH), ("", _WARNINGS)),
     ),
-    Section(
-        "What is it doing?",
-        "doing",
-        "operations over the run, and one episode epoch by epoch",
-        (
-            (
-                "wide",
-                (
-                    Panel("operations", "share of each operation by round", "course"),
-                    Panel("course", "accuracy, operations and stages of the episode by epoch", "course"),
-                ),
-            ),
-            ("", (_text("network", "network", "padded scroll"),)),
-        ),
-    ),
-    Section(
-        "Why?",
-        "why",
-        "the decision at the chosen epoch: what was seen, allowed and weighed",
-        (
-            (
-                "thirds",
-                (
-                    _text("decision", "decision"),
-                    Panel("probabilities", "probability of every choice", ""),
-                    _text("observation", "observation", "padded scroll"),
-                ),
-            ),
-        ),
-    ),
-    Section(
-        "What did it cost?",
-        "cost",
-        "time, speed and memory",
-        (
-            (
-                "five",
-                (
-                    _text("costs", "costs"),
-                    _text("time-tree", "parts of the time of a round"),
-                    Panel("speed", "env-epochs per second by round", "low"),
-                    Panel("seconds", "seconds per round", "low"),
-                    Panel("memory", "peak memory by round", "low"),
-                ),
-            ),
-        ),
-    ),
-    Section("Which seeds earned their keep?", "seeds", "by blueprint and slot, over the whole run", ()),
+    Section("What is it doing?", "doing", _STEPS, (("wide", _DOING), ("", _NETWORK))),
+    Section("Why?", "why", _WEIGHED, (("thirds", _WHY),)),
+    Section("What did it cost?", "cost", "time, speed and memory", (("five", _COST),)),
+    Section("Which seeds earned their keep?", "seeds", "by blueprint and slot, over the whole run"),
 )
 """In the order of the page. The last one is a table, of SEED_COLUMNS."""
 SEED_COLUMNS: dict[str, Callable[[SeedCount], str | int]] = {
@@ -220,9 +180,6 @@ def _facts(rows: Sequence[Fact], title: str = "") -> str:
     return f"{f'<b>{title}</b>' if title else ''}<div class='facts'>{''.join(pairs)}</div>"
 
 
-# The look of the page; colours come from the palette.
-
-
 def _colours(theme: Theme) -> str:
     return (
         f"--page: {theme.page}; --card: {theme.card}; --text: {theme.text}; --faint: {theme.faint}; "
@@ -230,61 +187,7 @@ def _colours(theme: Theme) -> str:
     )
 
 
-CSS = f"""
-body {{ {_colours(LIGHT)} }}
-body.body--dark {{ {_colours(DARK)} }}
-body, .q-page, .nicegui-content {{ background: var(--page); color: var(--text); }}
-body {{ font-family: system-ui, sans-serif; font-size: 14px; line-height: 1.35; margin: 0; }}
-.nicegui-content {{ padding: 0; gap: 0; align-items: stretch; }}
-.top {{ display: flex; align-items: center; gap: 14px; padding: 6px 16px; background: var(--card);
-  border-bottom: 1px solid var(--line); color: var(--text); min-height: 50px; box-shadow: none; }}
-.top .brand {{ font-weight: 700; font-size: 16px; white-space: nowrap; }}
-.top .grow {{ flex: 1; }}
-.top a {{ color: var(--faint); text-decoration: none; white-space: nowrap; font-size: 13px; }}
-.top a:hover, .top a:focus {{ color: var(--text); text-decoration: underline; }}
-.sheet {{ max-width: 1600px; width: 100%; margin: 0 auto; padding: 8px 16px 40px; box-sizing: border-box;
-  display: flex; flex-direction: column; gap: 8px; }}
-.notice {{ border-left: 4px solid var(--mark); background: var(--card); padding: 6px 12px; }}
-.tiles {{ display: grid; grid-template-columns: repeat(5, minmax(0, 1fr)); gap: 8px; width: 100%; }}
-.tile, .panel {{ background: var(--card); border: 1px solid var(--line); border-radius: 8px; min-width: 0; }}
-.tile {{ padding: 6px 12px; }}
-.tile .name {{ color: var(--faint); font-size: 12px; }}
-.tile .value {{ font-size: 16px; line-height: 24px; font-weight: 650; white-space: nowrap; overflow: hidden;
-  text-overflow: ellipsis; }}
-.tile .detail {{ color: var(--faint); font-size: 12px; overflow-wrap: anywhere; }}
-.panel {{ overflow: hidden; }}
-.panel.tiles {{ background: none; border: 0; }}
-.padded {{ padding: 10px 12px; }}
-.section {{ font-size: 15px; font-weight: 650; margin: 4px 0 0; line-height: 22px; letter-spacing: 0;
-  scroll-margin-top: 8px; }}
-.section .about {{ font-weight: 400; color: var(--faint); font-size: 13px; }}
-.grid {{ display: grid; gap: 8px; width: 100%; }}
-.three {{ grid-template-columns: repeat(3, minmax(0, 1fr)); }}
-.four {{ grid-template-columns: repeat(4, minmax(0, 1fr)); }}
-.five {{ grid-template-columns: repeat(5, minmax(0, 1fr)); }}
-.wide {{ grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); }}
-.thirds {{ grid-template-columns: minmax(0, 3fr) minmax(0, 5fr) minmax(0, 4fr); }}
-.tall {{ height: 228px; width: 100%; }}
-.low {{ height: 186px; width: 100%; }}
-.course {{ height: 300px; width: 100%; }}
-.scroll {{ overflow: auto; max-height: 420px; width: 100%; box-sizing: border-box; }}
-.picker {{ display: flex; align-items: center; gap: 10px; width: 100%; flex-wrap: wrap; }}
-.scrubber {{ flex: 1; accent-color: var(--mark); height: 22px; }}
-.facts {{ display: grid; grid-template-columns: auto 1fr; gap: 2px 14px; width: 100%; font-size: 13px; }}
-.facts .k {{ color: var(--faint); white-space: nowrap; }}
-.facts .v {{ overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }}
-.warning {{ display: grid; grid-template-columns: 220px 130px 1fr; gap: 12px; width: 100%; font-size: 13px;
-  padding: 5px 12px; border-top: 1px solid var(--line); }}
-.warning:first-child {{ border-top: 0; }}
-.warning .n {{ font-weight: 600; overflow-wrap: anywhere; }}
-.faint {{ color: var(--faint); font-size: 13px; }}
-.sheet .q-table__container {{ background: var(--card); color: var(--text); width: 100%; box-shadow: none;
-  border: 1px solid var(--line); border-radius: 8px; }}
-.q-field__native, .q-field__label, .q-field__append, .q-field__input {{ color: var(--text) !important; }}
-:focus-visible {{ outline: 2px solid var(--mark); outline-offset: 2px; }}
-@media (max-width: 900px) {{
-  .three, .four, .five, .wide, .thirds {{ grid-template-columns: minmax(0, 1fr); }}
-  .tiles {{ grid-template-columns: repeat(2, minmax(0, 1fr)); }}
-  .top {{ flex-wrap: wrap; }}
-}}
-"""
+CSS = f"body {{ {_colours(LIGHT)} }}\nbody.body--dark {{ {_colours(DARK)} }}\n" + Path(__file__).with_name(
+    "sheet.css"
+).read_text(encoding="utf-8")
+"""The look of the page; colours come from the palette."""
