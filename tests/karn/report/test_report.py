@@ -129,13 +129,13 @@ def test_the_true_gain_is_paired_and_before_settling() -> None:
     assert correlation(points[:2]) is None
     assert correlation([Dependence("a", "b", "c", 0.1, 0.2)] * 5) is None
     band = gain_band(table, "learned")
-    assert band.middle == pytest.approx([0.0, 0.0, 0.03])
-    assert band.low[2] < 0.03 < band.high[2]
+    assert [each.value for each in band] == pytest.approx([0.0, 0.0, 0.03])
+    assert band[2].low < 0.03 < band[2].high
 
 
 def test_decisions_are_read_from_schedules() -> None:
     marks = decisions([GROWN, ROW])
-    assert [(mark.epoch, mark.op) for mark in marks] == [
+    assert [(clause.epoch, clause.action.op) for _, clause in marks] == [
         (0, LifecycleOp.GERMINATE),
         (1, LifecycleOp.ADVANCE),
         (5, LifecycleOp.FOSSILIZE),

@@ -44,7 +44,7 @@ def test_known_answers() -> None:
     assert tally(line("WAIT", slot=None)) == []
     assert tally(
         line("GERMINATE"), line("ADVANCE", contribution=0.5), line("FOSSILIZE", contribution=0.25)
-    ) == [SeedCount("mixer", "a", germinated=1, fossilized=1, pruned=0, contribution=0.25)]
+    ) == [SeedCount("mixer", "a", germinated=1, fossilized=1, known=1, total=0.25)]
     counted = tally(
         line("GERMINATE"),
         line("PRUNE", contribution=-0.5),
@@ -53,10 +53,11 @@ def test_known_answers() -> None:
         line("GERMINATE", env=1),
     )
     assert counted == [
-        SeedCount("mixer", "a", germinated=3, fossilized=0, pruned=1, contribution=-0.5),
-        SeedCount("mixer", "b", germinated=1, fossilized=0, pruned=0, contribution=None),
+        SeedCount("mixer", "a", germinated=3, pruned=1, known=1, total=-0.5),
+        SeedCount("mixer", "b", germinated=1),
     ]
     assert [row.undecided for row in counted] == [2, 1]
+    assert [row.contribution for row in counted] == [-0.5, None]
 
 
 def test_a_later_episode_does_not_end_the_lives_of_an_earlier_one() -> None:

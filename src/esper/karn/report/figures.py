@@ -11,10 +11,9 @@ from esper.benchmark import BenchRow, BenchTable
 from esper.benchmark.arms import WAIT
 from esper.benchmark.table import ScoreTable
 from esper.karn.palette import BAD, GOOD, LIGHT, MARKERS, OPERATIONS, SERIES, see_through
-from esper.leyline import LifecycleOp
 from esper.leyline.colours import GREY
 from esper.statistics import Estimate, Floats, Resamples, paired_difference, performance_profile
-from esper.tamiyo.rules import Schedule
+from esper.tamiyo.rules import Clause, Schedule
 from esper.tolaria.tasks import Instance
 
 LAYOUT = {
@@ -34,15 +33,6 @@ _DOTTED = {"color": GREY, "dash": "dot"}
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
-    """A curve with its 95 % interval, each (epoch,)."""
-
-    middle: Floats
-    low: Floats
-    high: Floats
-
-
-@dataclass(frozen=True, slots=True)
 class Dependence:
     """One seed: how much the host depends on it at the end, and what the episode gained, both in accuracy 0..1."""
 
@@ -51,17 +41,6 @@ class Dependence:
     label: str
     leave_one_out: float
     true_gain: float
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """One decision of one episode."""
-
-    instance: str
-    seed: int
-    epoch: int
-    op: LifecycleOp
-    label: str
 
 
 def accuracy_curve(table: ScoreTable, arm: str) -> Floats:
@@ -75,16 +54,14 @@ def accuracy_curve(table: ScoreTable, arm: str) -> Floats:
     return np.stack(curves, axis=-1)
 
 
-def gain_band(table: ScoreTable, arm: str, *, draws: int = 400) -> Band:
-    """Validation accuracy over waiting on the same hosts."""
+def gain_band(table: ScoreTable, arm: str, *, draws: int = 400) -> list[Estimate]:
+    """Validation accuracy over waiting on the same hosts, epoch by epoch."""
     ours, waited = accuracy_curve(table, arm), accuracy_curve(table, WAIT)
     resamples = Resamples(len(table.instances), len(table.seeds), draws=draws)
-    estimates = [
+    return [
         resamples.estimate_of_means(paired_difference, ours[..., epoch], waited[..., epoch])
         for epoch in range(min(ours.shape[-1], waited.shape[-1]))
     ]
-    values, lows, highs = zip(*((each.value, each.low, each.high) for each in estimates), strict=True)
-    return Band(np.array(values), np.array(lows), np.array(highs))
 
 
 def dependence(table: ScoreTable) -> list[Dependence]:
@@ -109,13 +86,9 @@ def correlation(points: Sequence[Dependence]) -> float | None:
     return None if not x.std() or not y.std() else float(np.corrcoef(x, y)[0, 1])
 
 
-def decisions(rows: Sequence[BenchRow]) -> list[Mark]:
-    """Every decision but to wait."""
-    return [
-        Mark(row.instance, row.seed, clause.epoch, clause.action.op, str(clause))
-        for row in rows
-        for clause in Schedule.parse(row.decisions).clauses
-    ]
+def decisions(rows: Sequence[BenchRow]) -> list[tuple[BenchRow, Clause]]:
+    """Every decision but to wait, with its episode."""
+    return [(row, clause) for row in rows for clause in Schedule.parse(row.decisions).clauses]
 
 
 def typical_episode(table: ScoreTable, arm: str) -> BenchRow | None:
@@ -139,7 +112,7 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 def slots_seen(rows: Sequence[BenchRow]) -> list[str]:
     """Slots that any row used."""
     named = {seed.slot for row in rows for seed in row.seeds}
-    named |= {str(clause.action.slot) for row in rows for clause in Schedule.parse(row.decisions).clauses}
+    named |= {str(clause.action.slot) for _, clause in decisions(rows)}
     return sorted(named)
 
 
@@ -266,8 +239,8 @@ def curves(scores: ScoreTable, arms: Sequence[str]) -> go.Figure:
         band = gain_band(scores, arm)
         right = {"legendgroup": arm, "showlegend": False, "row": 1, "col": 2}
         figure.add_scatter(
-            x=[*epochs[: len(band.middle)], *epochs[: len(band.middle)][::-1]],
-            y=[*(100 * band.high), *(100 * band.low[::-1])],
+            x=[*epochs[: len(band)], *epochs[: len(band)][::-1]],
+            y=[*(100 * each.high for each in band), *(100 * each.low for each in band[::-1])],
             fill="toself",
             fillcolor=see_through(colours[arm], 0.15),
             line={"width": 0},
@@ -275,7 +248,7 @@ def curves(scores: ScoreTable, arms: Sequence[str]) -> go.Figure:
             hoverinfo="skip",
             **right,
         )
-        figure.add_scatter(x=epochs, y=100 * band.middle, name=arm, line=line, **right)
+        figure.add_scatter(x=epochs, y=[100 * each.value for each in band], name=arm, line=line, **right)
     figure.add_hline(y=0, line=_THIN, row=1, col=2)
     figure.update_xaxes(title="epoch")
     below = {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0}  # above are the titles
@@ -409,19 +382,19 @@ def timeline(scores: ScoreTable, arm: str) -> go.Figure | None:
     names, seeds = _instance_names(scores), len(scores.seeds)
     place = {instance: index for index, instance in enumerate(scores.instances)}
     figure = go.Figure()
-    for op in sorted({mark.op for mark in marks}):
-        own = [mark for mark in marks if mark.op is op]
+    for op in sorted({clause.action.op for _, clause in marks}):
+        own = [(row, clause) for row, clause in marks if clause.action.op is op]
         figure.add_scatter(
-            x=[mark.epoch for mark in own],
+            x=[clause.epoch for _, clause in own],
             # Hosts of one instance lie beside each other.
             y=[
-                place[mark.instance] + 0.7 * (scores.seeds.index(mark.seed) + 0.5) / seeds - 0.35
-                for mark in own
+                place[row.instance] + 0.7 * (scores.seeds.index(row.seed) + 0.5) / seeds - 0.35
+                for row, _ in own
             ],
             mode="markers",
             name=op.name.lower(),
             marker={"color": OPERATIONS[op.name], "symbol": MARKERS[op.name], "size": 7, "opacity": 0.75},
-            text=[f"{mark.label}<br>{names[place[mark.instance]]}, host {mark.seed}" for mark in own],
+            text=[f"{clause}<br>{names[place[row.instance]]}, host {row.seed}" for row, clause in own],
             hovertemplate="%{text}<extra></extra>",
         )
     ticks = {"tickvals": list(range(len(names))), "ticktext": names}

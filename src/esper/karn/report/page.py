@@ -132,6 +132,17 @@ minibatches. Treatments are orange."""
 _AGAINST_TEXT = """Green is better and red worse after Holm's adjustment for all comparisons of the table; grey is no
 difference that these hosts could show."""
 _PROVENANCE_TEXT = "Everything on this page is computed from the rows in this folder, one for each episode."
+_INSTANCES_TEXT = """Points over waiting. Blue gains, red loses. What helps one task harms another: that is there to
+decide."""
+_CURVES_TEXT = """Means over all hosts; bands are 95 % intervals of the paired difference. A dip is what an operation
+costs."""
+_PROFILES_TEXT = """The share of hosts on which an arm is at least so many points over waiting: further up and right
+is better."""
+_PARETO_TEXT = "Nothing below the dotted line is worth its price: something as cheap is better."
+_DEPENDENCE_TEXT = """Each dot is an episode that ended with one seed. Across: how much accuracy falls when that seed
+is switched off at the end, the usual measure of what a part contributes. Up: what the episode gained over the same
+host on which nothing was grown. Were they the same, dots would lie on the line; below it are hosts that came to
+depend on more than they gained."""
 
 
 def _head(table: BenchTable) -> str:
@@ -255,40 +266,17 @@ def _range(estimate: Estimate) -> str:
 
 
 def _pictures(table: BenchTable, scores: ScoreTable) -> Iterable[str]:
-    arms = [arm.arm for arm in table.arms]
-    shown = _worth_a_curve(table)
-    yield _section(
-        "Instance by instance",
-        _figure(figures.by_instance(scores, arms)),
-        "Points over waiting. Blue gains, red loses. What helps one task harms another: that is there to decide.",
+    arms, shown = [arm.arm for arm in table.arms], _worth_a_curve(table)
+    drawn = (
+        ("Instance by instance", figures.by_instance(scores, arms), _INSTANCES_TEXT),
+        ("While they train", figures.curves(scores, shown), _CURVES_TEXT),
+        ("How often, and by how much", figures.profiles(scores, shown), _PROFILES_TEXT),
+        ("What accuracy costs", figures.pareto(table), _PARETO_TEXT),
+        ("What a host depends on, and what it gained", figures.leave_one_out(scores), _DEPENDENCE_TEXT),
     )
-    yield _section(
-        "While they train",
-        _figure(figures.curves(scores, shown)),
-        "Means over all hosts; bands are 95 % intervals of the paired difference. A dip is what an operation costs.",
-    )
-    yield _section(
-        "How often, and by how much",
-        _figure(figures.profiles(scores, shown)),
-        "The share of hosts on which an arm is at least so many points over waiting: further up and right is better.",
-    )
-    front = figures.pareto(table)
-    if front is not None:
-        yield _section(
-            "What accuracy costs",
-            _figure(front),
-            "Nothing below the dotted line is worth its price: something as cheap is better.",
-        )
-    loo = figures.leave_one_out(scores)
-    if loo is not None:
-        yield _section(
-            "What a host depends on, and what it gained",
-            _figure(loo),
-            "Each dot is an episode that ended with one seed. Across: how much accuracy falls when that seed is "
-            "switched off at the end, the usual measure of what a part contributes. Up: what the episode gained over "
-            "the same host on which nothing was grown. Were they the same, dots would lie on the line; below it are "
-            "hosts that came to depend on more than they gained.",
-        )
+    for title, figure, text in drawn:
+        if figure is not None:
+            yield _section(title, _figure(figure), text)
 
 
 def _worth_a_curve(table: BenchTable) -> list[str]:

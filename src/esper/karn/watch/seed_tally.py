@@ -1,7 +1,7 @@
 """Which seeds were kept: counted from the lines of decisions, without parsing more of them than is needed."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from esper.karn.seeds import SeedLife
 from esper.karn.texts import clipped
@@ -21,17 +21,33 @@ _OP_WITHIN = 240
 """Bytes of a decision in which its operation is written, by our writer."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SeedCount:
-    """The seeds of one blueprint at one slot."""
+    """The seeds of one blueprint at one slot, kept up to date so that they need not all be counted again."""
 
     blueprint: str
     slot: str
-    germinated: int
-    fossilized: int
-    pruned: int
-    contribution: float | None
-    """Mean of the last contributions known at a decision about a seed; None if none was."""
+    germinated: int = 0
+    fossilized: int = 0
+    pruned: int = 0
+    known: int = 0
+    """Seeds whose contribution was known at a decision about them."""
+    total: float = 0.0
+    """Sum of the last contributions of those seeds."""
+
+    def add(self, life: SeedLife, sign: int = 1) -> None:
+        """Count a seed, or with sign -1 take it out."""
+        self.germinated += sign
+        self.fossilized += sign * (life.fate == "fossilized")
+        self.pruned += sign * (life.fate == "pruned")
+        if life.contribution is not None:
+            self.known += sign
+            self.total += sign * life.contribution
+
+    @property
+    def contribution(self) -> float | None:
+        """Mean of the last contributions; None if none was known."""
+        return self.total / self.known if self.known else None
 
     @property
     def undecided(self) -> int:
@@ -39,32 +55,14 @@ class SeedCount:
         return self.germinated - self.fossilized - self.pruned
 
 
-class _Sums:
-    """Sums over the lives of one kind, kept up to date so that they need not all be counted again."""
-
-    __slots__ = ("contribution", "fossilized", "germinated", "known", "pruned")
-
-    def __init__(self) -> None:
-        self.germinated = self.fossilized = self.pruned = self.known = 0
-        self.contribution = 0.0
-
-    def add(self, life: SeedLife, sign: int = 1) -> None:
-        self.germinated += sign
-        self.fossilized += sign * (life.fate == "fossilized")
-        self.pruned += sign * (life.fate == "pruned")
-        if life.contribution is not None:
-            self.known += sign
-            self.contribution += sign * life.contribution
-
-
 class SeedTally:
     """Counts the seeds of a run from its decisions, given in the order in which they were recorded."""
 
-    __slots__ = ("_growing", "_sums")
+    __slots__ = ("_counts", "_growing")
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[str, str], _Sums] = {}
-        """(blueprint, slot) -> its lives."""
+        self._counts: dict[tuple[str, str], SeedCount] = {}
+        """(blueprint, slot) -> its seeds."""
         self._growing: dict[int, tuple[int, dict[str, SeedLife]]] = {}
         """env -> the episode it is in, and the last life at each slot."""
 
@@ -101,28 +99,19 @@ class SeedTally:
             place = self._growing[env] = (episode, {})
         if op is LifecycleOp.GERMINATE:
             life = place[1][slot] = SeedLife(None, env, episode, slot, blueprint)
-            self._sums_of(life).add(life)
+            self._count(life).add(life)
         elif slot in place[1]:
             life = place[1][slot]
-            sums = self._sums_of(life)
-            sums.add(life, -1)
+            count = self._count(life)
+            count.add(life, -1)
             life.decide(op, None, contribution)
-            sums.add(life)
+            count.add(life)
 
-    def _sums_of(self, life: SeedLife) -> _Sums:
-        return self._sums.setdefault((life.blueprint or "", life.slot), _Sums())
+    def _count(self, life: SeedLife) -> SeedCount:
+        kind = life.blueprint or "", life.slot
+        return self._counts.setdefault(kind, SeedCount(clipped(kind[0], 60), clipped(kind[1], 60)))
 
     def counts(self) -> list[SeedCount]:
         """By blueprint and slot; the most germinated first."""
-        counted = [
-            SeedCount(
-                clipped(blueprint, 60),
-                clipped(slot, 60),
-                sums.germinated,
-                sums.fossilized,
-                sums.pruned,
-                sums.contribution / sums.known if sums.known else None,
-            )
-            for (blueprint, slot), sums in list(self._sums.items())  # another thread may add some
-        ]
+        counted = [replace(count) for count in list(self._counts.values())]  # another thread may add to them
         return sorted(counted, key=lambda row: (-row.germinated, row.blueprint, row.slot))
