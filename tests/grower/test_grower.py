@@ -226,7 +226,7 @@ def test_without_validation_what_holds_is_kept_and_that_is_told_once() -> None:
             grower.step(train_loss=loop.train(grower.model, optimizer), validation_accuracy=0.5)
         grower.finish()
     assert [str(each.message) for each in told if each.category is GrowthWarning] == [
-        "seeds grow, and without validate= nobody can tell what each contributes: the controller does not know, and "
+        "seeds grow, and without validate= it is unknown what each contributes: the controller does not know, and "
         "finish() keeps what is HOLDING or FOSSILIZED"
     ]
     assert grower.model.slots["0"].stage is Stage.HOLDING

@@ -1,4 +1,4 @@
-"""The grower: growth in anybody's training loop, once an epoch."""
+"""The grower: growth in any training loop, one decision an epoch."""
 
 from esper.grower.grower import Grower
 from esper.grower.history import Decision, GrowthWarning

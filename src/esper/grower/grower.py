@@ -1,4 +1,4 @@
-"""`esper.Grower`: a model that grows in a training loop that knows nothing of growing."""
+"""`esper.Grower`: growth in a training loop of your own, one decision an epoch."""
 
 import math
 import os
@@ -13,7 +13,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from esper.grower import history as telling
+from esper.grower import history as reporting
 from esper.grower.checks import (
     affordable,
     nothing_on_the_menu,
@@ -96,7 +96,7 @@ class Grower:
     scaler            the GradScaler, if there is one
     parameter_budget  parameters that may be added in all; None is no limit
     rent              what utility pays for doubling the host's parameters, when the run is settled
-    training_samples  how many there are, which controllers like to know
+    training_samples  how many training samples there are; controllers look at it
     accumulate        batches whose gradients you add up before a step
     governor          when to go back to the last good epoch; None never does, and keeps no second copy in memory
     generator         lets a controller sample instead of taking its first choice
@@ -277,7 +277,7 @@ class Grower:
         first_growth = self._decider.settings.first_growth
         if self.epoch < first_growth and not self.model.live_slots:
             return choice, f"controller {self.controller} germinates nothing before epoch {first_growth}"
-        facts = telling.reason_for(action, situation, self.rent, choice.probability)
+        facts = reporting.reason_for(action, situation, self.rent, choice.probability)
         return replace(choice, action=action), facts
 
     def _conclude(self, decision: Decision) -> Decision:
@@ -312,7 +312,7 @@ class Grower:
         if self._validate is None:
             if self.model.live_slots:
                 self._notes.warn(
-                    "seeds grow, and without validate= nobody can tell what each contributes: the controller does "
+                    "seeds grow, and without validate= it is unknown what each contributes: the controller does "
                     "not know, and finish() keeps what is HOLDING or FOSSILIZED",
                     once="validate",
                 )
@@ -391,11 +391,11 @@ class Grower:
 
     def explain(self) -> str:
         """What was done and why, and where that has led."""
-        return telling.explain(self.model, self.history, self.controller, self._removed)
+        return reporting.explain(self.model, self.history, self.controller, self._removed)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
         """The score against its forecast, and the life of every seed; with a path, also as a file (.png, .svg)."""
-        figure = telling.plot(self.history, f"controller {self.controller}, {self.epoch} epochs")
+        figure = reporting.plot(self.history, f"controller {self.controller}, {self.epoch} epochs")
         if path is not None:
             figure.savefig(path, dpi=150)
         return figure

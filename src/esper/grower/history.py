@@ -37,7 +37,7 @@ class Decision:
     forecast: float | None
     """The score that was to be expected without growth: measured while no seed takes part, else extrapolated."""
     gain_forecast: float | None
-    """Score minus rent, over that forecast. A forecast, not a measurement: nobody trained the other model."""
+    """Score minus rent, over that forecast. A forecast, not a measurement: the other model was never trained."""
     added_parameters: int
     slots: dict[str, SlotSnapshot]
     """Every slot at the end of the epoch, before the decision."""
@@ -95,6 +95,7 @@ class Notes:
     _pending: list[str] = field(default_factory=list)
 
     def add(self, note: str) -> None:
+        """Note something for the next decision."""
         self._pending.append(note)
 
     def warn(self, message: str, *, once: str | None = None) -> None:
@@ -107,6 +108,7 @@ class Notes:
         warnings.warn(message, GrowthWarning, stacklevel=_levels_to_user() + 1)
 
     def take(self) -> tuple[str, ...]:
+        """The notes since the last call."""
         taken, self._pending = tuple(self._pending), []
         return taken
 
@@ -132,7 +134,7 @@ def described(action: ActionSpec) -> str:
 
 
 def reason_for(action: ActionSpec, situation: Situation, rent: float, probability: float | None) -> str:
-    """The facts that speak to a decision. What went on inside a controller nobody can tell."""
+    """The facts that speak to a decision. What went on inside a controller is unknown."""
     signals = situation.signals
     facts: list[str] = []
     seed = next((slot for slot in situation.slots if slot.name == action.slot), None)
@@ -169,16 +171,16 @@ def explain(
 ) -> str:
     """What was done and why, and where that has led; `removed` are the blueprints that the end took out, by slot."""
     lines = [f"controller {controller}, {len(history)} epochs", "", draw_text(model), ""]
-    told = [
+    shown = [
         decision
         for decision in history
         if decision.action.op is not LifecycleOp.WAIT or decision.rolled_back or decision.notes
     ]
-    for decision in told:
+    for decision in shown:
         if decision.action.op is not LifecycleOp.WAIT or decision.rolled_back:
             lines.append(str(decision))
         lines += [f"epoch {decision.epoch}: {note}" for note in decision.notes]
-    if not told:
+    if not shown:
         lines.append("nothing was grown")
     if removed:
         gone = ", ".join(f"{blueprint} at {slot}" for slot, blueprint in removed.items())

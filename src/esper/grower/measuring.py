@@ -39,6 +39,7 @@ class EpochMetrics:
 
     @property
     def validated(self) -> bool:
+        """Whether a validation metric is known."""
         return self.validation_loss is not None or self.validation_accuracy is not None
 
 
@@ -95,6 +96,7 @@ class Scale:
     by_accuracy: bool | None = None
 
     def score(self, metrics: EpochMetrics) -> float | None:
+        """The score of an epoch, or None where it is unknown."""
         loss = metrics.validation_loss
         if loss is not None and not math.isfinite(loss):
             loss = None
@@ -227,7 +229,7 @@ def _hits(logits: Tensor | None, targets: object, *, shifted: bool) -> Tensor | 
 
 
 # What growing has brought, as far as a single run can know. In the environments gain is measured against a baseline,
-# the same host trained without growth; nobody trains that in a user's loop, so here it is a forecast.
+# the same host trained without growth; in a user's loop that is never trained, so here it is a forecast.
 
 
 DAMPING = 0.7
@@ -266,6 +268,7 @@ class Forecast:
 
     @property
     def now(self) -> float | None:
+        """The score without growth at this epoch; None where nothing can be foreseen."""
         if not self.epochs_since:
             return self.scores[-1][1] if self.scores else None
         if len(self.scores) < LEAST:
@@ -314,9 +317,11 @@ class Paymaster:
         return utility(score, self.rent, added, host) - self.forecast.now
 
     def state_dict(self) -> dict[str, object]:
+        """The forecast and the last potential."""
         return {"forecast": asdict(self.forecast), "potential": self._potential}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on where `state_dict` was taken."""
         forecast, potential = state["forecast"], state["potential"]
         if not isinstance(forecast, dict) or not (potential is None or isinstance(potential, float)):
             raise TypeError(f"forecast is {forecast!r}, potential {potential!r}; expected state_dict's")

@@ -55,6 +55,7 @@ class GrowthCallback(HasGrower, Callback):
         """Whether validation ran since the last epoch's end; the trainer goes on showing older metrics."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Make the Grower."""
         if trainer.world_size > 1:
             raise WrapError(
                 f"the Trainer runs {trainer.world_size} processes: growing several replicas together is not "
@@ -81,10 +82,12 @@ class GrowthCallback(HasGrower, Callback):
             self._pending = None
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note that the metrics are this epoch's."""
         del pl_module
         self._validated = not trainer.sanity_checking
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Decide, where there is something to decide on."""
         del pl_module
         validated, self._validated = self._validated, False
         if not validated and self._waits_for_validation(trainer):
@@ -104,7 +107,9 @@ class GrowthCallback(HasGrower, Callback):
         return max(trainer.max_epochs // every, 1)
 
     def state_dict(self) -> dict[str, object]:
+        """The Grower's, for the trainer's checkpoint."""
         return {} if self._grower is None else self._grower.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
+        """Keep it until fitting begins, when the Grower is made."""
         self._pending = state_dict or None

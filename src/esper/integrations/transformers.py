@@ -53,6 +53,7 @@ class GrowthCallback(HasGrower, TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
+        """Make the Grower."""
         del control
         model, optimizer, scheduler = (kwargs.get(name) for name in ("model", "optimizer", "lr_scheduler"))
         if state.global_step:
@@ -90,6 +91,7 @@ class GrowthCallback(HasGrower, TrainerCallback):
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
+        """Decide, from what was just evaluated."""
         del args, control
         if not self._training:
             return
@@ -113,6 +115,7 @@ class GrowthCallback(HasGrower, TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
+        """Later evaluations decide nothing."""
         del args, state, control, kwargs
         self._training = False
 

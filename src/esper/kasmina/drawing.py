@@ -23,7 +23,7 @@ class Station:
     name: str
     kind: str
     parameters: int | None
-    """None where nobody has counted them."""
+    """None where they were not counted."""
     slot: SlotSnapshot | None
 
 
@@ -68,6 +68,7 @@ def _count(parameters: int | None) -> str:
 
 
 def describe_slot(slot: SlotSnapshot) -> str:
+    """One slot in words: stage, blueprint, alpha, parameters, contribution."""
     if slot.blueprint is None:
         return slot.stage.name
     words = [f"{slot.stage.name}{' (fading)' if slot.fading else ''} {slot.blueprint}"]

@@ -152,7 +152,7 @@ def _install(host: nn.Module, module: nn.Module, slot: Slot, seed: Seed) -> nn.M
         return _replace(host, module, _grown_graph(root, slot, seed, place="around"))
     grown = _grown_graph(root, slot, seed, place="hook")
     module.add_module(name, grown)
-    # Pickled with the module, the handle keeps its id from being given to somebody else's hook.
+    # Pickled with the module, the handle keeps its id from being given to another hook.
     grown.__dict__["handle"] = module.register_forward_hook(grown, with_kwargs=True)
     return host
 
@@ -232,7 +232,7 @@ def _replace(host: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
     return new if host is old else host
 
 
-# A grown model as a file, in the form that its ending says.
+# A grown model as a file, whose ending says in which form
 
 
 ENDINGS = {

@@ -101,6 +101,7 @@ class Governor:
 
     @property
     def gives_up(self) -> bool:
+        """Whether as many rollbacks in a row as the rules allow have not helped."""
         return self.consecutive >= self.rules.max_consecutive
 
     def _verdict(self, vitals: Vitals) -> Verdict | None:

@@ -68,6 +68,7 @@ def materialize_grad_stats(readings: Sequence[Tensor | None]) -> list[SeedGradie
 
 
 def stats_from(norm: float, vanished: float, exploded: float) -> SeedGradientStats:
+    """The stats of one seed, from what `collect_async` measured."""
     return SeedGradientStats(
         gradient_norm=norm,
         gradient_health=max(1.0 - vanished - exploded, 0.0),

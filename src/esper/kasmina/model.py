@@ -72,10 +72,11 @@ class GrowingModel(nn.Module):
         self._care: OptimiserCare | None = None
 
     def forward(self, *args: object, **kwargs: object) -> object:
+        """Call the host."""
         return self.host(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, object]:
-        # A copy grows on its own: it has no optimiser yet and reports to nobody.
+        # A copy grows on its own: it has no optimiser yet and emits no events.
         return {**self.__dict__, "_care": None, "_events": None}
 
     # What can be seen
@@ -200,7 +201,7 @@ class GrowingModel(nn.Module):
 
     def _take_out(self, place: Slot, speed: int, curve: Curve) -> None:
         before = place.stage
-        self._tell_if_broken(place)
+        self._emit_if_broken(place)
         place.life.prune(speed, curve)
         assert place.seed is not None
         parameters = list(place.seed.parameters())
@@ -227,7 +228,7 @@ class GrowingModel(nn.Module):
         """Begin an epoch: alphas move, arrivals happen, cooldowns run out. Call it once, before training."""
         for slot in self._slots.values():
             before = slot.stage
-            self._tell_if_broken(slot)
+            self._emit_if_broken(slot)
             slot.forget_epoch()
             slot.life.tick()
             if not (slot.stage.is_live or slot.stage is Stage.FOSSILIZED):
@@ -245,7 +246,7 @@ class GrowingModel(nn.Module):
         gradient_norm: float | None = None,
         gradient_health: float | None = None,
     ) -> None:
-        """Tell the model what was measured of a seed in the epoch that just ended; None leaves it unsaid.
+        """Record what was measured of a seed in the epoch that just ended; None leaves a value as it is.
 
         All but the contribution is forgotten at the next tick. Without `gradients_finite`, `.grad` is looked at.
         """
@@ -276,6 +277,7 @@ class GrowingModel(nn.Module):
 
     @property
     def isolation_penalty(self) -> float:
+        """Weight of the penalty that keeps a seed in TRAINING from running away."""
         return self._penalty.weight
 
     @isolation_penalty.setter
@@ -388,6 +390,7 @@ class GrowingModel(nn.Module):
 
     @property
     def rules(self) -> GrowthRules:
+        """The waiting times and limits that hold for every slot."""
         return next(iter(self._slots.values())).life.rules
 
     def _free_places(self) -> int:
@@ -401,8 +404,8 @@ class GrowingModel(nn.Module):
             raise IllegalOperation(name, slot.stage, operation, reason, legal)
         return slot
 
-    def _tell_if_broken(self, slot: Slot) -> None:
-        """At the end of an epoch, or of a seed's life: say if it was not finite, and begin a new record."""
+    def _emit_if_broken(self, slot: Slot) -> None:
+        """At the end of an epoch, or of a seed's life: emit an event if it was not finite, and begin a new record."""
         if slot.stage.is_live and slot.take_epoch_flag():
             self._emit(NonFiniteSeedOutput(slot.name, slot.stage))
 

@@ -78,6 +78,7 @@ class OptimiserCare:
         self._watched = tuple(slots)
 
     def detach(self) -> None:
+        """Take the hook off the optimiser."""
         self._handle.remove()
 
     def adopt(self, slot: Slot) -> None:

@@ -34,11 +34,15 @@ class _Record(BaseModel):
 
 
 class GroupRecord(_Record):
+    """One parameter group of the optimiser."""
+
     parameters: list[str]
     options: dict[str, Option]
 
 
 class OptimizerRecord(_Record):
+    """The state of the attached optimiser, but for its tensors."""
+
     kind: str
     groups: list[GroupRecord]
     scalars: dict[str, dict[str, float | int | None]]

@@ -1,4 +1,5 @@
-"""One forward of the example through the bare host, to see what passes through each slot."""
+"""One forward of the example through the bare host, to see what passes through each slot; and the main tensor of an
+output, whatever form it has."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -12,9 +13,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from esper.kasmina.errors import WrapError
 from esper.leyline import Layout
-
-# The tensor that matters in whatever a submodule returns.
-
 
 Kind = Literal["tensor", "tuple", "list", "named tuple", "mapping"]
 
@@ -102,7 +100,7 @@ class Sighting:
     positional: int = 0
     keywords: tuple[str, ...] = ()
     telling: nn.Module | None = None
-    """The last submodule inside whose type tells what the axes of this very output mean."""
+    """The last submodule inside whose type shows what the axes of this very output mean."""
     batch_first: bool = True
     """The rows are the samples', in order."""
     last: Tensor | None = None
@@ -120,6 +118,7 @@ def call_with(model: nn.Module, example: ExampleInput) -> object:
 
 
 def batch_size(example: ExampleInput) -> int:
+    """Samples in the example: the first axis of its first tensor."""
     tensor = next((leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor) and leaf.ndim > 0), None)
     if tensor is None:
         raise WrapError(f"example_input holds no tensor with a batch axis: {type(example).__name__}")
@@ -263,7 +262,7 @@ class _Watch:
 def _telling(
     slot: nn.Module, shape: torch.Size, inside: list[tuple[nn.Module, torch.Size]]
 ) -> nn.Module | None:
-    """The last part whose type tells what the axes of an output of this shape mean."""
+    """The last part whose type shows what the axes of an output of this shape mean."""
     kinds = _SERIES_MODULES + _TOKEN_MODULES
     square = len(shape) == 3 and shape[1] == shape[2]
     opaque = not isinstance(slot, (*kinds, nn.Sequential))

@@ -1,4 +1,4 @@
-"""A seed: a blueprint's body behind a zero-initialised scale, and how it is born."""
+"""A seed: a blueprint's body behind a zero-initialised scale, how it joins the host and how it is born."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -15,8 +15,6 @@ from esper.kasmina.blueprints.catalogue import pointwise
 from esper.kasmina.errors import BlueprintError
 from esper.kasmina.probing import main_tensor
 from esper.leyline import Composition, Layout
-
-# How a seed joins the host: y = h + alpha delta(h), and the isolation of a seed in TRAINING.
 
 
 def compose_delta(composition: Composition, h: Tensor, d: Tensor, gate: Tensor | None) -> Tensor:
@@ -172,7 +170,7 @@ class Seed(nn.Module):
 
 @contextmanager
 def birth_randomness(growth_seed: int, slot: str, birth: int) -> Iterator[None]:
-    """Randomness that belongs to one birth; nobody else's is moved.
+    """Randomness that belongs to one birth; torch's own generator is left as it was.
 
     Layers draw their weights from torch's CPU generator, so seeds are built on the CPU and it is put back.
     """

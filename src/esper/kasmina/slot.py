@@ -41,6 +41,7 @@ class IsolationPenalty:
     scaler: GradScaler | None = None
 
     def in_loss_units(self, device: torch.device) -> Tensor | float:
+        """The weight, scaled as the loss is scaled."""
         if self.scaler is None or not self.scaler.is_enabled():
             return self.weight
         return self.scaler.scale(torch.full((), self.weight, device=device))
@@ -90,6 +91,7 @@ class Slot(nn.Module):
         self._handle = self._module.register_forward_hook(self._grow, with_kwargs=True)
 
     def forward(self) -> None:
+        """Not called: the slot works by its hook."""
         raise RuntimeError("a slot is not called: it hooks the host's submodule")
 
     # What can be seen
@@ -111,18 +113,22 @@ class Slot(nn.Module):
 
     @property
     def layout(self) -> Layout:
+        """What the axes of the activation mean."""
         return self.site.layout
 
     @property
     def stage(self) -> Stage:
+        """The stage of the slot's life."""
         return self.life.stage
 
     @property
     def alpha(self) -> float:
+        """How strongly the seed is mixed in now, 0..1."""
         return self.life.alpha
 
     @property
     def parameter_count(self) -> int:
+        """Parameters of the seed and its gate; 0 without a seed."""
         return 0 if self.seed is None else self.seed.parameter_count
 
     @cached_property
@@ -139,6 +145,7 @@ class Slot(nn.Module):
         )
 
     def snapshot(self) -> SlotSnapshot:
+        """The slot as other parts read it."""
         life = self.life
         return SlotSnapshot(
             name=self.name,
@@ -225,6 +232,7 @@ class Slot(nn.Module):
         return own.device, own.dtype
 
     def plant(self, seed: Seed) -> None:
+        """Put a seed in the slot; nothing is known of it yet."""
         self.seed = seed
         self.non_finite = self.non_finite.to(seed.scale.device)
         self._guard_gradients()
@@ -233,6 +241,7 @@ class Slot(nn.Module):
         self.non_finite.zero_()
 
     def clear(self) -> None:
+        """Take the seed out, and forget what was known of it."""
         self.seed = self.contribution = None
         self.forget_epoch()
 
@@ -300,9 +309,11 @@ class Slot(nn.Module):
 
     @property
     def hook_id(self) -> int:
+        """The id of the forward hook."""
         return self._handle.id
 
     def remove_hook(self) -> None:
+        """Take the forward hook off the host."""
         self._handle.remove()
 
     # The forward
@@ -359,7 +370,7 @@ class Slot(nn.Module):
         return torch.where(finite, delta, 0.0)
 
     def _note(self, finite: Tensor) -> None:
-        """Remember what was not finite: for the next optimiser step if it will be learned from, else to tell."""
+        """Note an output that was not finite: for the next step if it is learned from, else for the report."""
         self.non_finite[0 if torch.is_grad_enabled() else 1].logical_or_(~finite.all())
 
     def _by_row(self, alphas: Tensor, h: Tensor) -> Tensor:

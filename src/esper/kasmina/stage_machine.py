@@ -79,10 +79,12 @@ class Ramp:
 
     @property
     def arrived(self) -> bool:
+        """Whether alpha is at its target."""
         return self.elapsed >= max(self.epochs, 1)
 
     @property
     def epochs_left(self) -> int:
+        """Ticks until it is."""
         return max(max(self.epochs, 1) - self.elapsed, 0)
 
     def tick(self) -> float:
@@ -215,22 +217,26 @@ class Life:
         )
 
     def germinate(self, style: Style, tempo: int, alpha_target: float) -> None:
+        """DORMANT -> TRAINING."""
         self._enter(Stage.TRAINING)
         self.births += 1
         self.style, self.tempo, self.alpha_target = style, tempo, alpha_target
 
     def advance(self) -> None:
+        """TRAINING -> BLENDING, on the first ramp."""
         assert self.style is not None
         assert self.alpha_target is not None
         self._enter(Stage.BLENDING)
         self.ramp = Ramp(self.alpha, self.alpha_target, self.tempo, self.style.first_curve)
 
     def set_alpha_target(self, alpha_target: float, style: Style, speed: int, curve: Curve) -> None:
+        """HOLDING -> BLENDING, on another ramp."""
         self._enter(Stage.BLENDING)
         self.style, self.alpha_target = style, alpha_target
         self.ramp = Ramp(self.alpha, alpha_target, speed, curve)
 
     def fossilize(self) -> None:
+        """HOLDING -> FOSSILIZED."""
         self._enter(Stage.FOSSILIZED)
 
     def prune(self, speed: int, curve: Curve) -> None:

@@ -1,4 +1,4 @@
-"""`esper.wrap`: any nn.Module becomes a growing one."""
+"""`esper.wrap`: from any nn.Module, and names or patterns of its submodules, to a growing model."""
 
 import difflib
 import sys
@@ -18,8 +18,6 @@ from esper.kasmina.probing import ExampleInput, Sighting, batch_size, probe, rea
 from esper.kasmina.slot import IsolationPenalty, Slot
 from esper.kasmina.stage_machine import GrowthRules
 from esper.leyline import EventSink, Layout
-
-# From names and glob patterns to the host's submodules.
 
 
 def resolve_slots(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:
@@ -115,13 +113,13 @@ def wrap(
     slots              submodule names or patterns; `*` stays within one part of a dotted name, `**` crosses dots
     example_input      a tensor, a tuple of arguments or a dict of keyword arguments, batch first; it is run
                        once, in eval mode, to see what passes through each slot
-    layout             what the axes mean where the submodule's type does not tell: one for all, or by slot name
+    layout             what the axes mean where the submodule's type does not show it: one for all, or by slot name
     causal             offer only seeds that cannot see later positions (language models)
     blueprints         names or patterns of the blueprints to offer; all that serve the slot by default
     rules              waiting times and limits of a seed's life
     isolation_penalty  weight of the penalty that keeps a seed in TRAINING from running away
-    seed               of the randomness that new seeds' weights are drawn from; nobody else's is touched
-    events             where to send what happens
+    seed               of the randomness that new seeds' weights are drawn from; torch's global one is untouched
+    events             where events are emitted
     """
     if not isinstance(model, nn.Module):
         raise WrapError(f"model must be an nn.Module, not {type(model).__name__}")

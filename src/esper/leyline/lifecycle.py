@@ -7,6 +7,9 @@ from typing import Literal
 class Stage(IntEnum):
     """Where a slot stands. The numbers index observation and mask tensors."""
 
+    is_live: bool
+    """Whether a seed in this stage takes one of the `max_live_seeds` places."""
+
     DORMANT = 0
     """Empty. A seed may be germinated."""
     TRAINING = 1
@@ -20,13 +23,10 @@ class Stage(IntEnum):
     EMBARGOED = 5
     """A seed was pruned here lately; the slot cools down."""
 
-    @property
-    def is_live(self) -> bool:
-        """Whether a seed in this stage takes one of the `max_live_seeds` places."""
-        return self in LIVE_STAGES
-
 
 LIVE_STAGES = frozenset({Stage.TRAINING, Stage.BLENDING, Stage.HOLDING})
+for _stage in Stage:
+    _stage.is_live = _stage in LIVE_STAGES
 
 
 class LifecycleOp(IntEnum):

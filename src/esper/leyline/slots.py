@@ -51,6 +51,7 @@ class SlotConfig:
         return len(self.slot_ids)
 
     def index(self, slot_id: str) -> int:
+        """The place of a slot; an unknown one is an error that lists the slots."""
         if slot_id not in self.slot_ids:
             raise ValueError(f"unknown slot {slot_id!r}; the slots are {', '.join(self.slot_ids)}")
         return self.slot_ids.index(slot_id)
@@ -127,9 +128,6 @@ class SlotSnapshot:
     """Norm of the seed's gradients in the last epoch."""
     gradient_health: float | None = None
     """Share of its gradient tensors that are finite and neither vanish nor explode, 0..1."""
-
-
-# The growing model as the parts that decide and run may know it.
 
 
 class SeedSlotProtocol(Protocol):

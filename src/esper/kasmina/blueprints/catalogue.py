@@ -1,4 +1,4 @@
-"""The blueprint that makes the slot's own submodule wider: a fresh parallel copy of it."""
+"""The built-in blueprints, and the layers they share, written once for all layouts."""
 
 import copy
 
@@ -10,9 +10,6 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from esper.kasmina.blueprints.registry import Site, blueprint
 from esper.leyline import BlueprintKind, Layout
-
-# Layers that blueprints share, written once for all layouts.
-
 
 KERNEL = 3
 
@@ -139,6 +136,7 @@ def _more_than_one_position(site: Site) -> bool:
     fits=_more_than_one_position,
 )
 def attention(site: Site) -> nn.Module:
+    """Self-attention over tokens; elsewhere squeeze and excitation of the channels."""
     if site.layout is Layout.TOKENS:
         return SelfAttention(site.channels, causal=site.causal)
     return SqueezeExcite(site.channels, axes=(2, 3) if site.layout is Layout.IMAGE else (2,))
@@ -157,6 +155,7 @@ _GRIDS = (Layout.IMAGE, Layout.SERIES)
     causal=(Layout.SERIES, Layout.TOKENS),
 )
 def depthwise(site: Site) -> nn.Module:
+    """A convolution of each channel by itself, then a pointwise map."""
     width = site.channels
     return nn.Sequential(
         convolution(site, width, width, groups=width), nn.GELU(), pointwise(site, width, width)
@@ -165,6 +164,7 @@ def depthwise(site: Site) -> nn.Module:
 
 @blueprint("bottleneck", layouts=_GRIDS, kind=BlueprintKind.CONV, causal=(Layout.SERIES,))
 def bottleneck(site: Site) -> nn.Module:
+    """A convolution at a quarter of the width, between two pointwise maps."""
     width, narrow = site.channels, fraction(site.channels, 4)
     return nn.Sequential(
         pointwise(site, width, narrow),
@@ -177,17 +177,20 @@ def bottleneck(site: Site) -> nn.Module:
 
 @blueprint("conv_small", layouts=_GRIDS, kind=BlueprintKind.CONV, causal=(Layout.SERIES,))
 def conv_small(site: Site) -> nn.Module:
+    """A convolution to half the width, then a pointwise map back."""
     width, narrow = site.channels, fraction(site.channels, 2)
     return nn.Sequential(convolution(site, width, narrow), nn.GELU(), pointwise(site, narrow, width))
 
 
 @blueprint("conv_light", layouts=_GRIDS, kind=BlueprintKind.CONV, causal=(Layout.SERIES,))
 def conv_light(site: Site) -> nn.Module:
+    """One convolution at full width."""
     return nn.Sequential(convolution(site, site.channels, site.channels), nn.GELU())
 
 
 @blueprint("conv_heavy", layouts=_GRIDS, kind=BlueprintKind.CONV, causal=(Layout.SERIES,))
 def conv_heavy(site: Site) -> nn.Module:
+    """Two convolutions at full width."""
     width = site.channels
     return nn.Sequential(convolution(site, width, width), nn.GELU(), convolution(site, width, width))
 
@@ -223,6 +226,7 @@ class Mixer(nn.Module):
     fits=lambda site: site.positions is not None,
 )
 def mixer(site: Site) -> nn.Module:
+    """A learned map over the positions."""
     assert site.positions is not None
     return Mixer(site.positions)
 
@@ -237,26 +241,31 @@ _RANK, _LARGE_RANK = 4, 16
 
 @blueprint("norm", layouts=_ALL, kind=BlueprintKind.NORM, causal=True)
 def norm(site: Site) -> nn.Module:
+    """The activation normalised over its channels."""
     return ChannelNorm(site.channel_axis)
 
 
 @blueprint("lora", layouts=_ALL, kind=BlueprintKind.POINTWISE, causal=True)
 def lora(site: Site) -> nn.Module:
+    """A pointwise map of rank 4."""
     return _low_rank(site, _RANK)
 
 
 @blueprint("lora_large", layouts=_ALL, kind=BlueprintKind.POINTWISE, causal=True)
 def lora_large(site: Site) -> nn.Module:
+    """A pointwise map of rank 16."""
     return _low_rank(site, _LARGE_RANK)
 
 
 @blueprint("mlp_small", layouts=_VECTORS, kind=BlueprintKind.POINTWISE, causal=True)
 def mlp_small(site: Site) -> nn.Module:
+    """Two pointwise layers, half as wide inside."""
     return _mlp(site, fraction(site.channels, 2))
 
 
 @blueprint("mlp", layouts=_VECTORS, kind=BlueprintKind.POINTWISE, causal=True)
 def mlp(site: Site) -> nn.Module:
+    """Two pointwise layers, twice as wide inside."""
     return _mlp(site, 2 * site.channels)
 
 
@@ -282,7 +291,7 @@ def bare_copy(module: nn.Module, device: torch.device) -> nn.Module:
         for hooks in (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks):
             memo[id(hooks)] = type(hooks)()
         for kept in part.__dict__.values():
-            if isinstance(kept, Tensor) and not kept.is_leaf:  # an activation somebody keeps
+            if isinstance(kept, Tensor) and not kept.is_leaf:  # an activation that the module keeps
                 memo[id(kept)] = kept.detach()
     for parameter in module.parameters():
         memo[id(parameter)] = nn.Parameter(parameter.detach().to(device, copy=True))

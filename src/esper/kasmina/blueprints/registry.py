@@ -1,4 +1,4 @@
-"""The one place where blueprints are registered."""
+"""Blueprints and where they are registered, and the site that a blueprint builds for."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -9,8 +9,6 @@ from torch import nn
 from esper.kasmina.errors import BlueprintError
 from esper.kasmina.probing import PLAIN, OutputForm
 from esper.leyline import BlueprintKind, Layout
-
-# Where a seed will stand: everything a blueprint may know when it builds.
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +34,7 @@ class Site:
 
     @property
     def channel_axis(self) -> int:
+        """The axis of the channels."""
         return channel_axis(self.layout)
 
     @property
@@ -47,6 +46,7 @@ class Site:
 
 
 def channel_axis(layout: Layout) -> int:
+    """The axis of the channels in an activation of this layout."""
     return -1 if layout is Layout.TOKENS else 1
 
 
@@ -73,6 +73,7 @@ class Blueprint:
         return find_blueprint, (self.name,)  # pickled by name: code is never stored
 
     def serves(self, site: Site) -> bool:
+        """Whether a seed of this kind can grow at `site`."""
         layouts = self.causal_layouts if site.causal else self.layouts
         return site.layout in layouts and self.fits(site)
 
@@ -82,6 +83,7 @@ class Blueprint:
             return sum(parameter.numel() for parameter in self.construct(site).parameters())
 
     def construct(self, site: Site) -> nn.Module:
+        """A body for `site`."""
         body = self.build(site)
         if not isinstance(body, nn.Module):
             raise BlueprintError(
@@ -137,6 +139,7 @@ def forget(name: str) -> None:
 
 
 def find_blueprint(name: str) -> Blueprint:
+    """The blueprint of this name; an unknown one is an error that lists the names."""
     if name not in _REGISTRY:
         raise BlueprintError(f"no blueprint is named {name!r}; registered: {', '.join(_REGISTRY)}")
     return _REGISTRY[name]
