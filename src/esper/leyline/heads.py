@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 HEAD_NAMES = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
-"""The action heads in the order they are sampled. Nobody else lists them."""
+"""The action heads in the order they are sampled; the only list of them."""
 
 
 class Composition(StrEnum):

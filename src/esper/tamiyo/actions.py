@@ -1,4 +1,4 @@
-"""Decisions between words and numbers: `ActionSpec` <-> one choice index per head."""
+"""The slots and blueprints that a batch of hosts shares, and decisions as `ActionSpec` or one index per head."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +19,6 @@ from esper.leyline import (
     SlotConfig,
 )
 from esper.tamiyo.layout import ActionLayout, growth_layout
-
-# The slots and blueprints that observation, masks, actions and policy of one batch of hosts share.
 
 
 @dataclass(frozen=True)
@@ -57,14 +55,17 @@ class GrowthSpace:
 
     @property
     def slot_count(self) -> int:
+        """Places for slots."""
         return len(self.slot_config)
 
     @cached_property
     def action_layout(self) -> ActionLayout:
+        """The layout of a decision over these slots and blueprints."""
         return growth_layout(self.slot_config, len(self.blueprints))
 
     @cached_property
     def blueprint_index(self) -> Mapping[str, int]:
+        """blueprint -> its position."""
         return {name: index for index, name in enumerate(self.blueprints)}
 
     def misfit(self, slots: SlotConfig, blueprints: Iterable[str]) -> str | None:
@@ -103,7 +104,7 @@ def encode(action: ActionSpec, space: GrowthSpace, host_slots: SlotConfig) -> ND
         value = getattr(action, head)
         if value is None:
             raise ValueError(f"{head} is None; {action.op.name} needs one")
-        choices = host_slots.slot_ids if head == "slot" else _choices(head, space)
+        choices = _choices(head, space, host_slots)
         if value not in choices:
             raise ValueError(f"{head} is {value!r}; expected one of {', '.join(map(str, choices))}")
         indices[HEAD_NAMES.index(head)] = choices.index(value)
@@ -119,10 +120,10 @@ def decode(
     """The decision that these choices (head,) stand for; what the operation does not use keeps its default."""
     chosen = _by_head(indices)
     operation = LifecycleOp(_value("op", chosen["op"], CHOICES["op"]))  # type: ignore[arg-type]
-    fields: dict[str, object] = {}
-    for head in CAUSAL_TABLE[operation]:
-        choices = host_slots.slot_ids if head == "slot" else _choices(head, space)
-        fields[head] = _value(head, chosen[head], choices)
+    fields = {
+        head: _value(head, chosen[head], _choices(head, space, host_slots))
+        for head in CAUSAL_TABLE[operation]
+    }
     action = ActionSpec(**fields)  # type: ignore[arg-type] # the table's heads are the fields' names
     if action.blueprint is not None and action.slot is not None:
         offered = [card.name for card in cards[action.slot]]
@@ -149,7 +150,7 @@ def illegal_choice(
         parent = layout.parents.get(head)
         start = offset + (0 if parent is None else chosen[parent] * size)
         legal = mask_row[start : start + size]
-        value, words = chosen[head], [_word(choice) for choice in _choices(head, space)]
+        value, words = chosen[head], [_word(choice) for choice in _choices(head, space, space.slot_config)]
         if not 0 <= value < size or not legal[value]:
             said = words[value] if 0 <= value < size else str(value)
             allowed = (word for word, allows in zip(words, legal, strict=True) if allows)
@@ -159,9 +160,9 @@ def illegal_choice(
     return None
 
 
-def _choices(head: str, space: GrowthSpace) -> tuple[object, ...]:
+def _choices(head: str, space: GrowthSpace, slots: SlotConfig) -> tuple[object, ...]:
     if head == "slot":
-        return space.slot_config.slot_ids
+        return slots.slot_ids
     return space.blueprints if head == "blueprint" else CHOICES[head]
 
 

@@ -42,10 +42,12 @@ class Actor:
 
     @property
     def policy(self) -> Policy:
+        """The network that acts."""
         return self._policy
 
     @property
     def num_envs(self) -> int:
+        """Environments it acts in at once."""
         return len(self._state.previous_reward)
 
     @torch.inference_mode()
@@ -84,9 +86,11 @@ class Actor:
         self._fresh = self._fresh | begins
 
     def state_dict(self) -> dict[str, Tensor]:
+        """Return its memory."""
         return self._state.state_dict()
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on from a `state_dict` of as many environments."""
         self._state.load_state_dict(state)
         self._fresh = torch.zeros_like(self._fresh)
 

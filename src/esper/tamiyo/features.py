@@ -82,7 +82,7 @@ BLUEPRINT_FEATURES = len(BLUEPRINT_FEATURE_NAMES)
 """Kind one-hot, log relative parameter cost, and whether the blueprint is offered at the slot."""
 
 PRESENT = SLOT_FEATURES.index("present")
-"""The bit that tells a slot from padding."""
+"""The feature that is 1 for a slot and 0 for padding."""
 
 
 def observation_parts(space: GrowthSpace) -> dict[str, tuple[int, ...]]:

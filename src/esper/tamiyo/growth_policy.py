@@ -49,6 +49,7 @@ class BlueprintPointer(nn.Module):
         self.scale = key_size**-0.5
 
     def forward(self, slots: Tensor, features: Tensor) -> Tensor:
+        """(step, slot, width), (step, slot, blueprint, feature) -> (step, slot, blueprint)."""
         query = self.query(slots)  # (step, slot, key)
         scores: Tensor = torch.einsum("nsk,nsbk->nsb", query, self.keys(features)) * self.scale
         return scores
@@ -67,6 +68,7 @@ class SlotPointer(nn.Module):
         self.scale = key_size**-0.5
 
     def forward(self, context: Tensor, slots: Tensor) -> Tensor:
+        """(step, context), (step, slot, width) -> (step, op, slot)."""
         query = self.query(context).unflatten(-1, (self.ops, -1))  # (step, op, key)
         scores: Tensor = torch.einsum("nok,nsk->nos", query, self.keys(slots)) * self.scale
         bias: Tensor = self.bias(slots)
