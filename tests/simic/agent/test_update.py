@@ -332,10 +332,10 @@ def test_a_rollout_without_valid_steps_is_refused() -> None:
 
 def test_weight_decay_reaches_the_critic_only() -> None:
     policy = growth_policy(2, 3, torch.Generator().manual_seed(0), hidden_size=16)
-    plain = build_optimizer(policy, lr=1e-3, eps=1e-5, weight_decay=0.0)
+    plain = build_optimizer(policy, PPOConfig(weight_decay=0.0))
     assert type(plain) is torch.optim.Adam
     assert plain.defaults["foreach"]
-    decayed = build_optimizer(policy, lr=1e-3, eps=1e-5, weight_decay=0.1)
+    decayed = build_optimizer(policy, PPOConfig(weight_decay=0.1))
     assert type(decayed) is torch.optim.AdamW
     assert {group["name"]: group["weight_decay"] for group in decayed.param_groups} == {
         "actor": 0.0,

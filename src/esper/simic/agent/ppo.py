@@ -1,4 +1,4 @@
-"""PPOAgent: what a training loop talks to, and its checkpoints."""
+"""`PPOAgent`: acting, observing and updating, and its checkpoints."""
 
 import warnings
 from collections.abc import Mapping
@@ -34,6 +34,7 @@ from esper.tamiyo import Actor, ActorState, Policy, PolicyInputs, unwrap
 MAX_RECURRENT_EPOCHS = 4
 LOW_ADVANTAGE_STD = 0.1
 NON_FINITE_LIMIT = 3
+"""Updates in a row that may not be finite before the run is stopped."""
 CHECKED_PARTS = (
     *("policy", "reward_normalizer", "observation_stats", "actor", "begins", "shuffle_generator"),
     "counters",
@@ -101,9 +102,7 @@ class PPOAgent:
         self.device = plain.device
         self.detector = AnomalyDetector() if detector is None else detector
         self.failure_checkpoint = failure_checkpoint
-        self.optimizer = build_optimizer(
-            plain, lr=config.lr, eps=config.adam_eps, weight_decay=config.weight_decay
-        )
+        self.optimizer = build_optimizer(plain, config)
         self.buffer = TamiyoRolloutBuffer.allocate(
             plain.layout,
             num_envs=num_envs,
@@ -431,14 +430,14 @@ def recurrent_epochs(config: PPOConfig) -> int:
     return epochs
 
 
-def build_optimizer(policy: Policy, *, lr: float, eps: float, weight_decay: float) -> torch.optim.Adam:
+def build_optimizer(policy: Policy, config: PPOConfig) -> torch.optim.Adam:
     """Adam without decay; with it AdamW over groups named actor, shared and critic. Fused on CUDA."""
-    on_cuda = policy.device.type == "cuda"
-    fused, foreach = (True, None) if on_cuda else (None, True)
-    if weight_decay == 0.0:
+    lr, eps, decay = config.lr, config.adam_eps, config.weight_decay
+    fused, foreach = (True, None) if policy.device.type == "cuda" else (None, True)
+    if decay == 0.0:
         return torch.optim.Adam(policy.parameters(), lr=lr, eps=eps, fused=fused, foreach=foreach)
     groups = [
-        {"params": parameters, "name": name, "weight_decay": weight_decay if name == "critic" else 0.0}
+        {"params": parameters, "name": name, "weight_decay": decay if name == "critic" else 0.0}
         for name, parameters in policy.named_groups().items()
     ]
     return torch.optim.AdamW(groups, lr=lr, eps=eps, fused=fused, foreach=foreach)

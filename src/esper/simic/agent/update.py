@@ -24,7 +24,9 @@ from esper.tamiyo import Policy, unwrap
 from esper.tamiyo.distributions import HeadEvaluation
 
 KL_STOP_FACTOR = 1.5
+"""An update stops once its KL exceeds target_kl times this."""
 RATIO_TOLERANCE = 1e-5
+"""How far ratios may be from 1 before the first optimiser step, in fp32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,7 @@ def run_update(
             )
             if device.type != "cuda" and gate.stopped:
                 break
-        # The one question per epoch: is there a reason not to begin another?
+        # The one sync per epoch: another begins only while the KL is in bounds.
         if epoch + 1 < n_epochs and bool(gate.stopped):
             break
     optimizer.zero_grad(set_to_none=True)
