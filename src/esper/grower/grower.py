@@ -125,10 +125,13 @@ class Grower:
         seed_lr_multiplier: float = 3.0,
         **wrapping: Unpack[WrapOptions],
     ) -> None:
-        require_count("epochs", epochs)
-        require_count("training_samples", training_samples)
-        require_count("parameter_budget", parameter_budget)
-        require_count("accumulate", accumulate)
+        counts = {
+            "epochs": epochs,
+            "training_samples": training_samples,
+            "parameter_budget": parameter_budget,
+        }
+        for name, count in {**counts, "accumulate": accumulate}.items():
+            require_count(name, count)
         if not 0.0 <= rent < math.inf:
             raise ValueError(f"rent is {rent!r}; expected a finite number >= 0")
         refuse_parallel(model)
