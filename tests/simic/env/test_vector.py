@@ -373,7 +373,7 @@ def test_a_host_that_does_not_fit_is_refused_by_name() -> None:
     envs = GrowthVectorEnv(
         Episodes(ToyWorld(1), space, "toy:draw=1", num_envs=1, horizon=3, baselines=ToyBaselines(3))
     )
-    with pytest.raises(ValueError, match="the host has 3 slots"):
+    with pytest.raises(ValueError, match="hosts have 3 slots"):
         envs.reset(seed=1)
 
 
