@@ -1,7 +1,9 @@
 """What `esper` exports resolves, says what it is, and is on an API page; pages name only what exists."""
 
+import ast
 import inspect
 import re
+import textwrap
 from importlib import import_module
 from pathlib import Path
 
@@ -63,6 +65,23 @@ def own_docstring(found: object) -> str | None:
 def test_what_is_public_on_an_api_page_has_a_docstring(path: str) -> None:
     found = resolve(path)
     assert own_docstring(found), f"{path} has no docstring"
+    if inspect.isclass(found):
+        missing = _members(found)
+        assert not missing, f"{path}: no docstring for {', '.join(missing)}"
+
+
+def _members(cls: type) -> list[str]:
+    """Public methods, properties and annotated attributes of a class's own body that are not explained."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(tree, ast.ClassDef)
+    missing = []
+    for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if isinstance(node, ast.FunctionDef):  # an override may leave it to its base
+            missing += [] if inspect.getdoc(getattr(cls, node.name)) else [node.name]
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            explained = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            missing += [] if explained else [node.target.id]
+    return [name for name in missing if not name.startswith("_")]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

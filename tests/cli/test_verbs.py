@@ -212,10 +212,10 @@ def test_evaluate(
         name: str | None,
         episodes: int,
         seed: int,
-        tell: Callable[[str], None],
+        progress: Callable[[str], None],
     ) -> list[HeldOutScore]:
         asked_for.append((config.run_name, checkpoint, name, episodes, seed))
-        tell("learned")
+        progress("learned")
         return [SCORE]
 
     monkeypatch.setattr("esper.simic.held_out.evaluate_checkpoint", evaluate_checkpoint)

@@ -29,9 +29,13 @@ class Decision:
     epoch: int
     """Epochs trained so far."""
     action: ActionSpec
+    """What was done."""
     controller: str
+    """Name of the controller or rule that decided."""
     reason: str
+    """Why, in words."""
     metrics: EpochMetrics
+    """Of the epoch that ended."""
     score: float | None
     """Validation accuracy; without one, minus the validation loss over the first."""
     forecast: float | None
@@ -39,9 +43,11 @@ class Decision:
     gain_forecast: float | None
     """Score minus rent, over that forecast. A forecast, not a measurement: the other model was never trained."""
     added_parameters: int
+    """Parameters of all seeds after it."""
     slots: dict[str, SlotSnapshot]
     """Every slot at the end of the epoch, before the decision."""
     probability: float | None = None
+    """That the controller gave its choice; None for a rule."""
     rolled_back: str | None = None
     """Why the governor went back to the last good epoch."""
     notes: tuple[str, ...] = field(default=())
