@@ -125,13 +125,10 @@ class Grower:
         seed_lr_multiplier: float = 3.0,
         **wrapping: Unpack[WrapOptions],
     ) -> None:
-        counts = {
-            "epochs": epochs,
-            "training_samples": training_samples,
-            "parameter_budget": parameter_budget,
-        }
-        for name, count in {**counts, "accumulate": accumulate}.items():
-            require_count(name, count)
+        require_count("epochs", epochs)
+        require_count("training_samples", training_samples)
+        require_count("parameter_budget", parameter_budget)
+        require_count("accumulate", accumulate)
         if not 0.0 <= rent < math.inf:
             raise ValueError(f"rent is {rent!r}; expected a finite number >= 0")
         refuse_parallel(model)
@@ -307,9 +304,8 @@ class Grower:
         if given.validated or self._validate is None:
             return given, ()
         found, lost = measure(self.model, self._validate)
-        return replace(
-            given, validation_loss=found.validation_loss, validation_accuracy=found.validation_accuracy
-        ), lost
+        loss, accuracy = found.validation_loss, found.validation_accuracy
+        return replace(given, validation_loss=loss, validation_accuracy=accuracy), lost
 
     def _worths(self, metrics: EpochMetrics, *, measured_here: bool) -> dict[str, SeedWorth]:
         if self._validate is None:
