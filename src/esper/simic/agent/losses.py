@@ -45,11 +45,21 @@ def mean_over(x: Tensor, where: Tensor) -> Tensor:
     return torch.where(where, x, 0.0).sum() / where.sum().clamp_min(1)
 
 
-def k3(log_ratio: Tensor) -> Tensor:
-    """KL(old || new) from actions drawn under old: (rho - 1) - log rho, with log_ratio = log new - log old.
+# Estimators of KL(old || new) from actions drawn under old (Schulman, 2020); log_ratio = log rho = log new - log old.
 
-    Unbiased, never negative, 0 at rho = 1. (Schulman, 2020.)
-    """
+
+def k1(log_ratio: Tensor) -> Tensor:
+    """-log rho: unbiased, of either sign."""
+    return -log_ratio
+
+
+def k2(log_ratio: Tensor) -> Tensor:
+    """(log rho)^2 / 2: biased, never negative."""
+    return 0.5 * log_ratio.square()
+
+
+def k3(log_ratio: Tensor) -> Tensor:
+    """(rho - 1) - log rho: unbiased, never negative, 0 at rho = 1. The learner uses this one."""
     return log_ratio.expm1() - log_ratio
 
 
