@@ -153,9 +153,11 @@ class MeteredWorld:
             raise lost
 
     def snapshot(self, host_idxs: Sequence[int]) -> dict[int, HostState]:
+        """The other world's; logs are not part of it."""
         return self.world.snapshot(host_idxs)
 
     def restore(self, states: Mapping[int, HostState]) -> None:
+        """Restore the other world's hosts."""
         self.world.restore(states)
 
     def _note(self, host_idx: int) -> None:

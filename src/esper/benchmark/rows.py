@@ -156,6 +156,7 @@ class RowStore:
         self.folder = folder
 
     def append(self, rows: Sequence[BenchRow]) -> None:
+        """Keep the rows of one chunk."""
         name = zlib.crc32(repr([row.key for row in rows]).encode())
         write_rows(self.folder / _PARTS / f"{name:08x}.parquet", rows)
 
@@ -177,6 +178,7 @@ class RowStore:
 
 
 def require_rows(folder: Path) -> list[BenchRow]:
+    """The rows in a folder; raises RowsError if there are none."""
     rows = RowStore(folder).read() if folder.is_dir() else []
     if not rows:
         raise RowsError(f"{folder} has no rows of a benchmark: `esper bench --out {folder}` makes some")

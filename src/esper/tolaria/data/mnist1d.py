@@ -72,6 +72,7 @@ def templates() -> Floats:
 
 
 def draw(rng: np.random.Generator, samples: int) -> Draws:
+    """All random numbers of so many samples."""
     return Draws(
         pad=rng.integers(_LEAST_PAD, _MOST_PAD + 1, samples),
         scale=rng.random(samples),

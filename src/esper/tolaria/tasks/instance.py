@@ -42,6 +42,7 @@ class Instance:
 
     @classmethod
     def of(cls, task: str, parameters: Mapping[str, Parameter] | None = None) -> "Instance":
+        """An instance from a mapping of parameters."""
         return cls(task, tuple((parameters or {}).items()))
 
     @classmethod

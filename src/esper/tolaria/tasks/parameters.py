@@ -64,6 +64,7 @@ class ParameterSpec:
         return value + 0.0 if isinstance(value, float) else value  # -0.0 becomes 0.0: one value, one text
 
     def parse(self, name: str, text: str) -> Parameter:
+        """The value of a text, checked."""
         try:
             return self.check(name, _KINDS[self.kind](text))
         except ParameterError:
@@ -89,6 +90,7 @@ def complete(
 
 
 def require_known(owner: str, specs: Mapping[str, ParameterSpec], names: Mapping[str, object]) -> None:
+    """Raise ParameterError for a name that the task `owner` has no parameter of."""
     unknown = [name for name in names if name not in specs]
     if unknown:
         has = "has " + ", ".join(specs) if specs else "has none"
