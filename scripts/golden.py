@@ -11,13 +11,15 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 
 ROOT = Path(__file__).parents[1]
-CLOCKS = ("seconds", "time", "memory", "run", "version", "device", "path")
+CLOCKS = ("second", "time", "memory", "run", "version", "device", "path")
 """Fields with these words in their names say how fast, where or by which version: they may differ."""
 
 
@@ -44,10 +46,8 @@ def content(value: object) -> object:
     return [content(part) for part in value] if isinstance(value, list) else value
 
 
-def weights(path: Path) -> str:
-    """Of a checkpoint: every tensor of its network, by name."""
-    network = torch.load(path, weights_only=True)["policy"]
-    parts = (f"{name} {tensor.numpy().tobytes().hex()}" for name, tensor in sorted(network.items()))
+def weights(tensors: Mapping[str, torch.Tensor]) -> str:
+    parts = (f"{name} {tensor.numpy().tobytes().hex()}" for name, tensor in sorted(tensors.items()))
     return digest("\n".join(parts).encode())
 
 
@@ -55,8 +55,9 @@ def trained(folder: Path, *options: str) -> dict[str, object]:
     esper("train", "--run-directory", str(folder), "--run-name", "golden", "--quiet", *options)
     events = (folder / "golden" / "events.jsonl").read_text().splitlines()
     plain = json.dumps([content(json.loads(line)) for line in events])
+    last = folder / "golden" / "checkpoints" / "last.pt"
     return {
-        "weights": weights(folder / "golden" / "checkpoints" / "last.pt"),
+        "weights": weights(torch.load(last, weights_only=True)["policy"]),
         "events": len(events),
         "content": digest(plain.encode()),
     }
@@ -65,7 +66,7 @@ def trained(folder: Path, *options: str) -> dict[str, object]:
 def grown(folder: Path, case: str, controller: str) -> dict[str, object]:
     file = folder / f"{controller}.safetensors"
     said = json.loads(esper("grow", case, "--controller", controller, "--export", str(file), "--json"))
-    return {"said": content(said), "export": digest(file.read_bytes())}
+    return {"said": content(said), "export": weights(load_file(file))}
 
 
 def stepped(workers: int) -> dict[str, object]:
