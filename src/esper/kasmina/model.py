@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from esper.kasmina.errors import BlueprintError, IllegalOperation
+from esper.kasmina.errors import BlueprintError
 from esper.kasmina.optimisers import OptimiserCare, Scheduler
 from esper.kasmina.seed import bear_seed, birth_randomness
 from esper.kasmina.slot import IsolationPenalty, Slot
-from esper.kasmina.stage_machine import GrowthRules, refusal
+from esper.kasmina.stage_machine import GrowthRules
 from esper.leyline import (
     ALPHA_CURVES,
     ALPHA_SPEEDS,
@@ -397,11 +397,8 @@ class GrowingModel(nn.Module):
         return self.rules.max_live_seeds - len(self.live_slots)
 
     def _require(self, name: str, operation: LifecycleOp) -> Slot:
-        slot, free = self._slot(name), self._free_places()
-        reason = refusal(operation, slot.facts(free_places=free))
-        if reason is not None:
-            legal = slot.legal(free_places=free).operations
-            raise IllegalOperation(name, slot.stage, operation, reason, legal)
+        slot = self._slot(name)
+        slot.require_legal(operation, free_places=self._free_places())
         return slot
 
     def _emit_if_broken(self, slot: Slot) -> None:

@@ -1,9 +1,8 @@
 """A slot: the permanent hook on one submodule of the host, and the seed behind it."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TypeVar
 
 import torch
@@ -14,23 +13,14 @@ from torch.utils._pytree import tree_map_only
 from esper.kasmina.blueprints import Blueprint, Site
 from esper.kasmina.probing import main_tensor, output_form, with_main_tensor
 from esper.kasmina.seed import Seed, drop_non_finite_gradient, isolate, per_sample
-from esper.kasmina.stage_machine import Facts, GrowthRules, Life, SlotRecord, legal_bits
-from esper.leyline import (
-    BlueprintCard,
-    Layout,
-    LegalOperations,
-    SlotReading,
-    SlotSnapshot,
-    Stage,
-)
-from esper.leyline.heads import STYLES
+from esper.kasmina.stage_machine import Facts, GrowthRules, Life, LivingSlot, SlotRecord
+from esper.leyline import BlueprintCard, Stage
 
 _Tree = TypeVar("_Tree")
 _MEASURED = (
     *("contribution", "probe", "gradient_norm", "gradient_health"),
     *("reported_gradients_finite", "remembered_gradients_finite"),
 )
-_STYLE_INDEX = {style: index for index, style in enumerate(STYLES)}
 
 
 @dataclass
@@ -50,7 +40,7 @@ class IsolationPenalty:
         return {"weight": self.weight, "scaler": None}  # a copied model is not in the middle of a loss
 
 
-class Slot(nn.Module):
+class Slot(LivingSlot, nn.Module):
     """One place where the host can grow."""
 
     anchor: Tensor
@@ -68,14 +58,10 @@ class Slot(nn.Module):
         dtype: torch.dtype,
     ) -> None:
         super().__init__()
-        self.name = name
+        self.name, self.layout, self.channels = name, site.layout, site.channels
         self.blueprints = {blueprint.name: blueprint for blueprint in blueprints}
         self.life = Life(rules)
         self.seed: Seed | None = None
-        self.contribution: float | None = None
-        self.probe: float | None = None
-        self.gradient_norm: float | None = None
-        self.gradient_health: float | None = None
         self.reported_gradients_finite: bool | None = None
         self.remembered_gradients_finite: bool | None = None
         """What `.grad` showed when the model was saved; gradients themselves are not."""
@@ -112,16 +98,6 @@ class Slot(nn.Module):
         return f"grown.{self.key}.seed"
 
     @property
-    def layout(self) -> Layout:
-        """What the axes of the activation mean."""
-        return self.site.layout
-
-    @property
-    def stage(self) -> Stage:
-        """The stage of the slot's life."""
-        return self.life.stage
-
-    @property
     def alpha(self) -> float:
         """How strongly the seed is mixed in now, 0..1."""
         return self.life.alpha
@@ -131,81 +107,33 @@ class Slot(nn.Module):
         """Parameters of the seed and its gate; 0 without a seed."""
         return 0 if self.seed is None else self.seed.parameter_count
 
+    @property
+    def card_index(self) -> int:
+        """The place of the seed's blueprint in `cards`; -1 without a seed."""
+        return -1 if self.seed is None else self._places[self.seed.blueprint_name]
+
     @cached_property
-    def _card_index(self) -> dict[str, int]:
+    def _places(self) -> dict[str, int]:
         return {name: index for index, name in enumerate(self.blueprints)}
 
     @cached_property
     def cards(self) -> tuple[BlueprintCard, ...]:
         """The blueprints offered here with what each would cost."""
-        scale = self.site.channels
         return tuple(
-            BlueprintCard(name, blueprint.kind, blueprint.body_parameters(self.site) + scale)
+            BlueprintCard(name, blueprint.kind, blueprint.body_parameters(self.site) + self.channels)
             for name, blueprint in self.blueprints.items()
-        )
-
-    def snapshot(self) -> SlotSnapshot:
-        """The slot as other parts read it."""
-        life = self.life
-        return SlotSnapshot(
-            name=self.name,
-            layout=self.layout,
-            channels=self.site.channels,
-            stage=life.stage,
-            fading=life.fading,
-            alpha=life.alpha,
-            alpha_target=life.alpha_target,
-            epochs_to_target=0 if life.ramp is None else life.ramp.epochs_left,
-            age=life.age,
-            epochs_in_stage=life.epochs_in_stage,
-            blueprint=None if self.seed is None else self.seed.blueprint_name,
-            style=life.style,
-            parameters=self.parameter_count,
-            contribution=self.contribution,
-            gradients_finite=self.gradients_finite() if life.stage.is_live else None,
-            probe=self.probe,
-            gradient_norm=self.gradient_norm,
-            gradient_health=self.gradient_health,
-        )
-
-    def reading(self, *, free_places: int) -> SlotReading:
-        """The slot in numbers, for tensors."""
-        life, seed = self.life, self.seed
-        if seed is None:
-            return _empty(int(life.stage), life.epochs_in_stage, free_places > 0)
-        return SlotReading(
-            int(life.stage),
-            life.fading,
-            life.alpha,
-            _number(life.alpha_target),
-            0 if life.ramp is None else life.ramp.epochs_left,
-            life.age,
-            life.epochs_in_stage,
-            self._card_index[seed.blueprint_name],
-            -1 if life.style is None else _STYLE_INDEX[life.style],
-            seed.parameter_count,
-            legal_bits(self.facts(free_places=free_places)),
-            # of a fossil it is not measured any more: what the slot remembers is the last word on the seed
-            math.nan if life.stage is Stage.FOSSILIZED else _number(self.contribution),
-            _number(self.probe),
-            _number(self.gradient_norm),
-            _number(self.gradient_health),
         )
 
     # What may be done
 
     def facts(self, *, free_places: int) -> Facts:
         """What legality depends on. Flags on the device are read only where an operation depends on them."""
-        facts = self.life.facts(free_places=free_places)
+        facts = super().facts(free_places=free_places)
         if facts.stage is Stage.HOLDING:
             return facts._replace(finite=not self.broken())
         if facts.stage is Stage.TRAINING and facts.trained:
             return facts._replace(gradients_finite=self.gradients_finite())
         return facts
-
-    def legal(self, *, free_places: int) -> LegalOperations:
-        """What may be executed here now."""
-        return self.life.legal(self.facts(free_places=free_places), tuple(self.blueprints))
 
     def gradients_finite(self) -> bool | None:
         """As reported for this epoch; else what `.grad` shows; None if neither says anything."""
@@ -383,18 +311,6 @@ class Slot(nn.Module):
         if rows != samples:  # several rows a sample, as with windows of an image
             alphas = alphas.repeat_interleave(rows // samples)
         return per_sample(alphas.to(h.dtype), h.ndim)
-
-
-@lru_cache(maxsize=64)
-def _empty(stage: int, epochs_in_stage: int, free: bool) -> SlotReading:
-    """A slot without a seed: most slots are, most of the time."""
-    legal = legal_bits(Life(GrowthRules(), Stage(stage)).facts(free_places=int(free)))
-    nan = math.nan
-    return SlotReading(stage, False, 0.0, nan, 0, 0, epochs_in_stage, -1, -1, 0, legal, nan, nan, nan, nan)
-
-
-def _number(measured: float | None) -> float:
-    return math.nan if measured is None else measured
 
 
 def _map_tensors(change: Callable[[Tensor], Tensor], tree: _Tree) -> _Tree:

@@ -9,12 +9,25 @@ counter says how many epochs have been trained in that state.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from esper.leyline import ALPHA_TARGETS, STYLES, Curve, LegalOperations, LifecycleOp, Stage, Style
+from esper.kasmina.errors import IllegalOperation
+from esper.leyline import (
+    ALPHA_TARGETS,
+    STYLES,
+    BlueprintCard,
+    Curve,
+    Layout,
+    LegalOperations,
+    LifecycleOp,
+    SlotReading,
+    SlotSnapshot,
+    Stage,
+    Style,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +203,11 @@ class Life:
     tempo: int = 0
     ramp: Ramp | None = None
 
+    @property
+    def epochs_to_target(self) -> int:
+        """Epochs left of the ramp; 0 without one."""
+        return 0 if self.ramp is None else self.ramp.epochs_left
+
     def facts(self, *, free_places: int) -> Facts:
         """What legality depends on; a slot adds what is known of its seed's outputs and gradients."""
         rules = self.rules
@@ -282,6 +300,123 @@ class Life:
     def _thaw(self) -> None:
         if self.stage is Stage.EMBARGOED and self.epochs_in_stage >= self.rules.embargo_epochs:
             self._enter(Stage.DORMANT)
+
+
+class LivingSlot:
+    """What can be seen of a slot and whether it may be acted on, whatever grows there."""
+
+    name: str
+    layout: Layout
+    """What the axes of the activation mean."""
+    channels: int
+    """Width of the activation."""
+    life: Life
+    contribution: float | None = None
+    probe: float | None = None
+    gradient_norm: float | None = None
+    gradient_health: float | None = None
+
+    @property
+    def cards(self) -> tuple[BlueprintCard, ...]:
+        """The blueprints offered here with what each would cost."""
+        raise NotImplementedError
+
+    @property
+    def card_index(self) -> int:
+        """The place of the seed's blueprint in `cards`; -1 without a seed."""
+        raise NotImplementedError
+
+    @property
+    def parameter_count(self) -> int:
+        """Parameters of the seed and its gate; 0 without a seed."""
+        raise NotImplementedError
+
+    def gradients_finite(self) -> bool | None:
+        """Whether the seed's gradients were finite in this epoch; None if that is unknown."""
+        raise NotImplementedError
+
+    @property
+    def stage(self) -> Stage:
+        """The stage of the slot's life."""
+        return self.life.stage
+
+    def facts(self, *, free_places: int) -> Facts:
+        """What legality depends on."""
+        return self.life.facts(free_places=free_places)
+
+    def legal(self, *, free_places: int) -> LegalOperations:
+        """What may be executed here now."""
+        return self.life.legal(self.facts(free_places=free_places), tuple(card.name for card in self.cards))
+
+    def require_legal(self, operation: LifecycleOp, *, free_places: int) -> None:
+        """Raise `IllegalOperation`, which says why, unless the operation may be executed here now."""
+        reason = refusal(operation, self.facts(free_places=free_places))
+        if reason is not None:
+            legal = self.legal(free_places=free_places).operations
+            raise IllegalOperation(self.name, self.stage, operation, reason, legal)
+
+    def snapshot(self) -> SlotSnapshot:
+        """The slot as other parts read it."""
+        life, card = self.life, self.card_index
+        return SlotSnapshot(
+            name=self.name,
+            layout=self.layout,
+            channels=self.channels,
+            stage=life.stage,
+            fading=life.fading,
+            alpha=life.alpha,
+            alpha_target=life.alpha_target,
+            epochs_to_target=life.epochs_to_target,
+            age=life.age,
+            epochs_in_stage=life.epochs_in_stage,
+            blueprint=None if card < 0 else self.cards[card].name,
+            style=life.style,
+            parameters=self.parameter_count,
+            contribution=self.contribution,
+            gradients_finite=self.gradients_finite() if life.stage.is_live else None,
+            probe=self.probe,
+            gradient_norm=self.gradient_norm,
+            gradient_health=self.gradient_health,
+        )
+
+    def reading(self, *, free_places: int) -> SlotReading:
+        """The slot in numbers, for tensors."""
+        life, card = self.life, self.card_index
+        if card < 0:
+            return _empty(int(life.stage), life.epochs_in_stage, free_places > 0)
+        return SlotReading(
+            int(life.stage),
+            life.fading,
+            life.alpha,
+            _number(life.alpha_target),
+            life.epochs_to_target,
+            life.age,
+            life.epochs_in_stage,
+            card,
+            -1 if life.style is None else _STYLE_INDEX[life.style],
+            self.parameter_count,
+            legal_bits(self.facts(free_places=free_places)),
+            # of a fossil it is not measured any more: what the slot remembers is the last word on the seed
+            math.nan if life.stage is Stage.FOSSILIZED else _number(self.contribution),
+            _number(self.probe),
+            _number(self.gradient_norm),
+            _number(self.gradient_health),
+        )
+
+
+_STYLE_INDEX = {style: index for index, style in enumerate(STYLES)}
+
+
+@lru_cache(maxsize=64)
+def _empty(stage: int, epochs_in_stage: int, free: bool) -> SlotReading:
+    """A slot without a seed: most slots are, most of the time."""
+    legal = legal_bits(Life(GrowthRules(), Stage(stage)).facts(free_places=int(free)))
+    nan = math.nan
+    return SlotReading(stage, False, 0.0, nan, 0, 0, epochs_in_stage, -1, -1, 0, legal, nan, nan, nan, nan)
+
+
+def _number(measured: float | None) -> float:
+    return math.nan if measured is None else measured
 
 
 class SlotRecord(BaseModel):

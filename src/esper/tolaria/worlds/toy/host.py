@@ -10,24 +10,22 @@ accuracy  host + effects - scars
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
-from esper.kasmina.errors import IllegalOperation
-from esper.kasmina.stage_machine import GrowthRules, Life, Ramp, legal_bits, refusal
+from esper.kasmina.stage_machine import GrowthRules, Life, LivingSlot
 from esper.leyline import (
     ALPHA_CURVES,
     ALPHA_SPEEDS,
     CAUSAL_TABLE,
-    STYLES,
     TEMPOS,
     ActionSpec,
     BlueprintCard,
     Composition,
-    Curve,
     EpochReport,
     Layout,
     LegalOperations,
@@ -37,7 +35,6 @@ from esper.leyline import (
     SlotReading,
     SlotSnapshot,
     Stage,
-    Style,
 )
 from esper.leyline.utility import rent_due
 from esper.tolaria.worlds.toy.instance import CHANCE, HOST_PARAMETERS, WIDTHS, ToyInstance, toy_cards
@@ -100,25 +97,46 @@ def noise_block(draw: int, seed: int, block: int, slots: int) -> tuple[tuple[flo
 
 CONDEMNED = -0.32
 """A seed that takes this much accuracy in every phase of the instance makes the governor roll back."""
-_STYLE_INDEX = {style: index for index, style in enumerate(STYLES)}
 
 
-@dataclass(slots=True)
-class ToySlot:
-    """A slot's life, what grows there, and what was measured of it. Unknown is NaN."""
+class ToySlot(LivingSlot):
+    """A slot's life, what grows there, and what was measured of it."""
 
-    life: Life
-    blueprint: int = -1
-    clock: float = 0.0
-    parameters: int = 0
-    contribution: float = math.nan
-    probe: float = math.nan
-    gradient_norm: float = math.nan
+    layout = Layout.SERIES
+
+    def __init__(self, index: int, name: str, rules: GrowthRules) -> None:
+        self.index, self.name, self.channels = index, name, WIDTHS[index]
+        self.life = Life(rules)
+        self._cards = toy_cards()[index]
+        self.clear()
 
     def clear(self) -> None:
         """Empty the slot."""
-        self.blueprint, self.clock, self.parameters = -1, 0.0, 0
-        self.contribution = self.probe = self.gradient_norm = math.nan
+        self.blueprint, self.clock = -1, 0.0
+        self.contribution = self.probe = self.gradient_norm = self.gradient_health = None
+
+    @property
+    def cards(self) -> tuple[BlueprintCard, ...]:
+        """The blueprints offered here with what each would cost."""
+        return self._cards
+
+    @property
+    def card_index(self) -> int:
+        """The place of the seed's blueprint in `cards`; -1 without a seed."""
+        return self.blueprint
+
+    @property
+    def parameter_count(self) -> int:
+        """Parameters of the seed and its gate; 0 without a seed."""
+        style = self.life.style
+        if self.blueprint < 0 or style is None:
+            return 0
+        gate = self.channels + 1 if style.composition is Composition.GATE else 0
+        return self._cards[self.blueprint].parameters + gate
+
+    def gradients_finite(self) -> bool:
+        """Closed forms are."""
+        return True
 
     def tick(self) -> None:
         """Begin an epoch: the life moves on, and the seed has learned for one epoch more."""
@@ -131,12 +149,32 @@ class ToySlot:
         elif not life.fading:
             self.clock += 1.0
 
+    def remove(self) -> None:
+        """Take the seed out without an embargo."""
+        self.life = Life(self.life.rules, births=self.life.births)
+        self.clear()
+
+    def state_dict(self) -> dict[str, object]:
+        """Plain data that `load_state_dict` goes on from."""
+        measured = {name: getattr(self, name) for name in _SLOT_FIELDS}
+        return {"life": _LIFE.dump_python(self.life, mode="json"), **measured}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from the state of the same slot."""
+        self.life = _LIFE.validate_python(state["life"])
+        for name in _SLOT_FIELDS:
+            setattr(self, name, state[name])
+
+
+_LIFE = TypeAdapter(Life)
+_SLOT_FIELDS = ("blueprint", "clock", "contribution", "probe", "gradient_norm", "gradient_health")
+
 
 class ToyHost:
     """One instance with one rng seed of its noise (a `HostProtocol`)."""
 
     __slots__ = (
-        *("_bare", "_phase", "_scars", "_touched", "cards", "instance"),
+        *("_bare", "_phase", "_scars", "_touched", "instance"),
         *("report", "rules", "seed", "slot_config", "slots"),
     )
 
@@ -145,10 +183,7 @@ class ToyHost:
     def __init__(self, instance: ToyInstance, seed: int, rules: GrowthRules) -> None:
         self.instance, self.seed, self.rules = instance, seed, rules
         self.slot_config: SlotConfig = instance.slot_config
-        self.cards: Mapping[str, tuple[BlueprintCard, ...]] = dict(
-            zip(self.slot_config.slot_ids, toy_cards(), strict=False)
-        )
-        self.slots = [ToySlot(Life(rules)) for _ in range(instance.slots)]
+        self.slots = [ToySlot(index, name, rules) for index, name in enumerate(self.slot_config.slot_ids)]
         self._bare = host_curve(instance, BLOCK)
         """Noise-free accuracy of the bare host by epoch, made longer when it is needed."""
         self._phase = instance.phases[0]
@@ -162,9 +197,14 @@ class ToyHost:
     # What can be seen
 
     @property
+    def cards(self) -> Mapping[str, tuple[BlueprintCard, ...]]:
+        """The blueprints that each slot offers."""
+        return {slot.name: slot.cards for slot in self.slots}
+
+    @property
     def added_parameters(self) -> int:
         """Parameters of the seeds that it has now."""
-        return sum(slot.parameters for slot in self.slots)
+        return sum(slot.parameter_count for slot in self.slots)
 
     @property
     def training_samples(self) -> int:
@@ -178,64 +218,16 @@ class ToyHost:
     def readings(self) -> Sequence[SlotReading]:
         """Every slot in numbers, in order."""
         free = self._free_places
-        return [
-            SlotReading(
-                int(life.stage),
-                life.fading,
-                life.alpha,
-                math.nan if life.alpha_target is None else life.alpha_target,
-                0 if life.ramp is None else life.ramp.epochs_left,
-                life.age,
-                life.epochs_in_stage,
-                slot.blueprint,
-                -1 if life.style is None else _STYLE_INDEX[life.style],
-                slot.parameters,
-                legal_bits(life.facts(free_places=free)),
-                math.nan if life.stage is Stage.FOSSILIZED else slot.contribution,
-                slot.probe,
-                slot.gradient_norm,
-                1.0 if life.stage.is_live and life.age > 0 else math.nan,
-            )
-            for slot in self.slots
-            for life in (slot.life,)
-        ]
+        return [slot.reading(free_places=free) for slot in self.slots]
 
     def snapshots(self) -> tuple[SlotSnapshot, ...]:
         """Every slot in words, in order."""
-        return tuple(
-            SlotSnapshot(
-                name=name,
-                layout=Layout.SERIES,
-                channels=width,
-                stage=slot.life.stage,
-                fading=slot.life.fading,
-                alpha=slot.life.alpha,
-                alpha_target=slot.life.alpha_target,
-                epochs_to_target=0 if slot.life.ramp is None else slot.life.ramp.epochs_left,
-                age=slot.life.age,
-                epochs_in_stage=slot.life.epochs_in_stage,
-                blueprint=None if slot.blueprint < 0 else self.cards[name][slot.blueprint].name,
-                style=slot.life.style,
-                parameters=slot.parameters,
-                contribution=_known(slot.contribution),
-                gradients_finite=True if slot.life.stage.is_live else None,
-                probe=_known(slot.probe),
-                gradient_norm=_known(slot.gradient_norm),
-                gradient_health=1.0 if slot.life.stage.is_live and slot.life.age > 0 else None,
-            )
-            for name, slot, width in zip(self.slot_config.slot_ids, self.slots, WIDTHS, strict=False)
-        )
+        return tuple(slot.snapshot() for slot in self.slots)
 
     def legal_operations(self) -> dict[str, LegalOperations]:
         """What can be done in each slot now."""
-        return {
-            name: self._legal(slot, name)
-            for name, slot in zip(self.slot_config.slot_ids, self.slots, strict=True)
-        }
-
-    def _legal(self, slot: ToySlot, name: str) -> LegalOperations:
-        facts = slot.life.facts(free_places=self._free_places)
-        return slot.life.legal(facts, tuple(card.name for card in self.cards[name]))
+        free = self._free_places
+        return {slot.name: slot.legal(free_places=free) for slot in self.slots}
 
     # What is done to it
 
@@ -244,15 +236,10 @@ class ToyHost:
         op = action.op
         if op is LifecycleOp.WAIT:
             return
-        slot, name = self._require(action)
+        slot = self._require(action)
         life = slot.life
         if op is LifecycleOp.GERMINATE:
-            slot.blueprint = next(
-                index for index, card in enumerate(self.cards[name]) if card.name == action.blueprint
-            )
-            slot.parameters = self.cards[name][slot.blueprint].parameters
-            if action.style.composition is Composition.GATE:
-                slot.parameters += WIDTHS[self.slot_config.index(name)] + 1
+            slot.blueprint = [card.name for card in slot.cards].index(str(action.blueprint))
             life.germinate(action.style, action.tempo, action.alpha_target)
         elif op is LifecycleOp.ADVANCE:
             life.advance()
@@ -275,30 +262,26 @@ class ToyHost:
     def settle(self, settling: Settling) -> None:
         """Keep what is worth its rent. Effects add up, so each seed can be judged alone."""
         changed = False
-        for index, slot in enumerate(self.slots):
+        for slot in self.slots:
             life = slot.life
             if not life.stage.is_live:
                 continue
-            worth = self._effect(index, life.alpha) - rent_due(
-                settling.rent, slot.parameters, self.host_parameters
-            )
+            rent = rent_due(settling.rent, slot.parameter_count, self.host_parameters)
             unfinished = life.stage is Stage.TRAINING or life.fading
-            if settling.settle == "committed" or unfinished or worth < 0.0:
-                self._remove(slot)
+            if settling.settle == "committed" or unfinished or self._effect(slot, life.alpha) < rent:
+                slot.remove()
                 changed = True
         if changed:
             self._measure(self.report.epoch)
 
-    def _require(self, action: ActionSpec) -> tuple[ToySlot, str]:
+    def _require(self, action: ActionSpec) -> ToySlot:
         if action.slot is None:
             raise ValueError(
                 f"{action.op.name} names no slot; the slots are {', '.join(self.slot_config.slot_ids)}"
             )
         slot, op = self.slots[self.slot_config.index(action.slot)], action.op
-        facts = slot.life.facts(free_places=self._free_places)
-        reason, legal = refusal(op, facts), self._legal(slot, action.slot)
-        if reason is not None:
-            raise IllegalOperation(action.slot, slot.life.stage, op, reason, legal.operations)
+        slot.require_legal(op, free_places=self._free_places)
+        legal = slot.legal(free_places=self._free_places)
         choices: dict[str, Sequence[object]] = {
             "blueprint": legal.blueprints,
             "style": legal.styles,
@@ -312,29 +295,24 @@ class ToyHost:
             if name in CAUSAL_TABLE[op] and value not in offered:
                 names = ", ".join(map(str, offered))
                 raise ValueError(f"{name}={value!r} is not a choice here; choose from {names}")
-        return slot, action.slot
+        return slot
 
     # The curves
 
-    def _effect(self, index: int, alpha: float, gain: float | None = None) -> float:
+    def _effect(self, slot: ToySlot, alpha: float, gain: float | None = None) -> float:
         """What the seed adds to accuracy at this alpha, without noise; with another gain, what it would."""
-        slot = self.slots[index]
         if alpha == 0.0 or slot.blueprint < 0:
             return 0.0
         if gain is None:
-            gain = self._phase.gains[index][slot.blueprint]
+            gain = self._phase.gains[slot.index][slot.blueprint]
         return alpha * gain * maturity(slot.clock, self.instance.epochs_to_learn[slot.blueprint])
-
-    def _least_harm(self, index: int) -> float:
-        blueprint = self.slots[index].blueprint
-        return max(phase.gains[index][blueprint] for phase in self.instance.phases)
 
     def expected_accuracy(self) -> float:
         """Validation accuracy without noise."""
         return self._expected_at(self.report.epoch)
 
     def _expected_at(self, epoch: int) -> float:
-        effects = sum(self._effect(index, slot.life.alpha) for index, slot in enumerate(self.slots))
+        effects = sum(self._effect(slot, slot.life.alpha) for slot in self.slots)
         return self._bare[epoch] + effects - self._scars
 
     def _measure(self, epoch: int) -> None:
@@ -347,8 +325,8 @@ class ToyHost:
         expected = self._expected_at(epoch)
         accuracy = measured(expected, instance.noise, noise[1 if self._touched else 0])
         train_accuracy = measured(expected + generalisation_gap(instance, epoch), instance.noise, noise[2])
-        for index, slot in enumerate(self.slots):
-            self._read(index, slot, noise)
+        for slot in self.slots:
+            self._read(slot, noise)
         untrained = epoch == 0
         gradient = host_gradient_norm(instance, epoch) * (1.0 + instance.noise * noise[3])
         self.report = EpochReport(
@@ -362,39 +340,35 @@ class ToyHost:
         )
         self._govern()
 
-    def _read(self, index: int, slot: ToySlot, noise: Sequence[float]) -> None:
-        """Measure one seed: its contribution or probe, and its gradient norm."""
+    def _read(self, slot: ToySlot, noise: Sequence[float]) -> None:
+        """Measure one seed: its contribution or probe, and its gradient."""
         life, sd = slot.life, self.instance.noise
         if slot.blueprint < 0 or life.age == 0:
             return
+        slot.probe = slot.gradient_norm = slot.gradient_health = None
         if life.stage is Stage.FOSSILIZED:  # part of the host: nothing is measured of it on its own
-            slot.probe = slot.gradient_norm = math.nan
             return
         grown_up = maturity(slot.clock, self.instance.epochs_to_learn[slot.blueprint])
-        slot.gradient_norm = 0.1 + (1.0 - grown_up)
+        slot.gradient_norm, slot.gradient_health = 0.1 + (1.0 - grown_up), 1.0
         if life.stage is Stage.TRAINING:
             assert life.alpha_target is not None
-            slot.probe = self._effect(index, life.alpha_target) + sd * noise[5 + 2 * index]
+            slot.probe = self._effect(slot, life.alpha_target) + sd * noise[5 + 2 * slot.index]
         else:
-            slot.probe = math.nan
-            slot.contribution = self._effect(index, life.alpha) + sd * noise[4 + 2 * index]
+            slot.contribution = self._effect(slot, life.alpha) + sd * noise[4 + 2 * slot.index]
 
     def _govern(self) -> None:
-        worst = min(
-            self._effect(index, slot.life.alpha, self._least_harm(index))
-            for index, slot in enumerate(self.slots)
-        )
+        """Remove every live seed where one does too much harm in each phase."""
+        worst = 0.0
+        for slot in self.slots:
+            least_harm = max(phase.gains[slot.index][slot.blueprint] for phase in self.instance.phases)
+            worst = min(worst, self._effect(slot, slot.life.alpha, least_harm))
         if worst > CONDEMNED:
             return
         reason = f"validation accuracy {self.report.validation_accuracy:.3f} after a seed took {-worst:.3f}"
         for slot in self.slots:
             if slot.life.stage.is_live:
-                self._remove(slot)
+                slot.remove()
         self.report = replace(self.report, rolled_back=reason)
-
-    def _remove(self, slot: ToySlot) -> None:
-        slot.life = Life(self.rules, births=slot.life.births)
-        slot.clear()
 
     # Going on later
 
@@ -406,7 +380,7 @@ class ToyHost:
             "scars": self._scars,
             "touched": self._touched,
             "report": asdict(self.report),
-            "slots": [_slot_state(slot) for slot in self.slots],
+            "slots": [slot.state_dict() for slot in self.slots],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -415,7 +389,8 @@ class ToyHost:
         self.report = EpochReport(**state["report"])
         self._bare = host_curve(self.instance, max(2 * self.report.epoch, BLOCK))
         self._phase = self.instance.phase_at(self.report.epoch)
-        self.slots = [_load_slot(saved, self.rules) for saved in state["slots"]]
+        for slot, saved in zip(self.slots, state["slots"], strict=True):
+            slot.load_state_dict(saved)
 
 
 def measured(expected: float, noise: float, draw: float) -> float:
@@ -426,32 +401,3 @@ def measured(expected: float, noise: float, draw: float) -> float:
 def noise_of(instance: ToyInstance, seed: int, epoch: int) -> tuple[float, ...]:
     """The standard normal draws of one epoch, in the columns of `noise_block`."""
     return noise_block(instance.draw, seed, epoch // BLOCK, instance.slots)[epoch % BLOCK]
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
-_LIFE_FIELDS = ("fading", "age", "epochs_in_stage", "births", "alpha", "alpha_target", "tempo")
-_SLOT_FIELDS = ("blueprint", "clock", "parameters", "contribution", "probe", "gradient_norm")
-
-
-def _slot_state(slot: ToySlot) -> dict[str, object]:
-    life, ramp = slot.life, slot.life.ramp
-    saved = None if ramp is None else [ramp.start, ramp.target, ramp.epochs, str(ramp.curve), ramp.elapsed]
-    return {
-        **{name: getattr(life, name) for name in _LIFE_FIELDS},
-        **{name: getattr(slot, name) for name in _SLOT_FIELDS},
-        "stage": int(life.stage),
-        "style": None if life.style is None else str(life.style),
-        "ramp": saved,
-    }
-
-
-def _load_slot(saved: Mapping[str, Any], rules: GrowthRules) -> ToySlot:
-    life = Life(rules, Stage(saved["stage"]), **{name: saved[name] for name in _LIFE_FIELDS})
-    life.style = None if saved["style"] is None else Style(saved["style"])
-    if saved["ramp"] is not None:
-        start, target, epochs, curve, elapsed = saved["ramp"]
-        life.ramp = Ramp(start, target, epochs, Curve(curve), elapsed)
-    return ToySlot(life, **{name: saved[name] for name in _SLOT_FIELDS})
