@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
 from typing import TypeVar, cast
 
 from esper.leyline import (
@@ -52,22 +51,14 @@ class WorkerLink:
     patience  seconds that an answer may take; None waits for ever
     """
 
-    __slots__ = ("_patience", "_pending", "answered", "connection", "name", "process")
-
     def __init__(
-        self,
-        name: str,
-        factory: WorldFactory,
-        num_hosts: int,
-        *,
-        with_events: bool,
-        patience: float | None,
+        self, factory: WorldFactory, worker: int, num_hosts: int, *, with_events: bool, patience: float | None
     ) -> None:
         context = multiprocessing.get_context("spawn")  # forking a process with threads is not safe
         ours, theirs = context.Pipe()
-        self.name, self._patience = name, patience
+        self.name, self._patience = f"worker {worker}", patience
         self.process = context.Process(
-            target=serve, args=(theirs, factory, num_hosts, with_events), name=name, daemon=True
+            target=serve, args=(theirs, factory, num_hosts, with_events), name=self.name, daemon=True
         )
         self.process.start()
         theirs.close()  # so that its death is seen as the end of the stream
@@ -147,12 +138,7 @@ def first_to_answer(links: Iterable[WorkerLink], patience: float | None) -> list
 class RemoteHost:
     """A host that lives in a worker, as last reported (a `HostProtocol`)."""
 
-    __slots__ = (
-        *("_ask", "_details", "_readings", "added_parameters", "cards"),
-        *("host_parameters", "report", "slot_config", "training_samples"),
-    )
-
-    def __init__(self, new: NewHost, ask: Callable[[], HostDetails]) -> None:
+    def __init__(self, new: NewHost, ask: Callable[[], Mapping[int, HostDetails]]) -> None:
         self.slot_config, self.cards, self.host_parameters = new.slot_config, new.cards, new.host_parameters
         self.update(new.view)
         self._ask = ask
@@ -178,7 +164,7 @@ class RemoteHost:
 
     def _known_details(self) -> HostDetails:
         if self._details is None:
-            self._details = self._ask()
+            (self._details,) = self._ask().values()
         return self._details
 
 
@@ -207,7 +193,8 @@ class ProcessWorld:
     ) -> None:
         if not 1 <= workers <= num_hosts:
             raise ValueError(f"workers is {workers}; expected 1..{num_hosts}, the number of hosts")
-        self._factory, self._events, self._timeout = factory, events, timeout
+        self._events, self._timeout = events, timeout
+        self._start = partial(WorkerLink, factory, with_events=events is not None, patience=timeout)
         self._hosts: list[RemoteHost | None] = [None] * num_hosts
         self._lost: dict[int, str] = {}
         """Host -> why; until it is begun again."""
@@ -244,7 +231,7 @@ class ProcessWorld:
 
     def snapshot(self, host_idxs: Sequence[int]) -> dict[int, HostState]:
         """The states of these hosts, by host index."""
-        return self._read(host_idxs, requests.snapshot)
+        return self._read(requests.snapshot, host_idxs)
 
     def restore(self, states: Mapping[int, HostState]) -> None:
         """Replace hosts by those whose states `snapshot` returned."""
@@ -279,9 +266,7 @@ class ProcessWorld:
     def __enter__(self) -> "ProcessWorld":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def call_all(self, function: Callable[..., T], calls: Sequence[Sequence[object]]) -> Iterator[T]:
@@ -319,15 +304,6 @@ class ProcessWorld:
             self._lose(worker, death)
             self._links[worker].send(request)
 
-    def _start(self, worker: int, num_hosts: int) -> WorkerLink:
-        return WorkerLink(
-            f"worker {worker}",
-            self._factory,
-            num_hosts,
-            with_events=self._events is not None,
-            patience=self._timeout,
-        )
-
     # Which host lives where
 
     def _worker(self, host_idx: int) -> int:
@@ -340,9 +316,6 @@ class ProcessWorld:
     def _place(self, host_idx: int) -> int:
         """The host's index in its worker."""
         return (host_idx - self._worker(host_idx)) // len(self._links)
-
-    def _hosts_of(self, worker: int) -> range:
-        return range(worker, len(self._hosts), len(self._links))
 
     # Asking
 
@@ -379,7 +352,7 @@ class ProcessWorld:
             raise failures[0]
 
     def _read(
-        self, host_idxs: Sequence[int], question: Callable[[Sequence[int], World], list[T]]
+        self, question: Callable[[Sequence[int], World], list[T]], host_idxs: Sequence[int]
     ) -> dict[int, T]:
         """What a request that changes nothing finds of hosts that are not lost."""
         self._require_alive(host_idxs)
@@ -395,14 +368,12 @@ class ProcessWorld:
                 self._lost.pop(host_idx, None)
             renewed = dict(self._ask(missing, make))
             for host_idx, new in renewed.items():
-                self._hosts[host_idx] = RemoteHost(new, partial(self._read_details, host_idx))
+                ask = partial(self._read, requests.read, [host_idx])
+                self._hosts[host_idx] = RemoteHost(new, ask)
             missing = [host_idx for host_idx in missing if host_idx not in renewed]
             if not missing:
                 return
         raise HostsLost(missing, "their workers died twice while they were to begin them")
-
-    def _read_details(self, host_idx: int) -> HostDetails:
-        return self._read([host_idx], requests.read)[host_idx]
 
     def _pass_on(self, worker: int, events: Sequence[tuple[int, HostEvent]]) -> None:
         if self._events is None:
@@ -422,7 +393,7 @@ class ProcessWorld:
                 f"{death}: it has never answered, so another would not start either"
             ) from death
         link.stop()
-        mine = self._hosts_of(worker)
+        mine = range(worker, len(self._hosts), len(self._links))
         self._links[worker] = self._start(worker, len(mine))
         self.restarts += 1
         begun = {host_idx for host_idx in mine if self._hosts[host_idx] is not None}

@@ -37,7 +37,14 @@ from esper.leyline import (
     Stage,
 )
 from esper.leyline.utility import rent_due
-from esper.tolaria.worlds.toy.instance import CHANCE, HOST_PARAMETERS, WIDTHS, ToyInstance, toy_cards
+from esper.tolaria.worlds.toy.instance import (
+    CHANCE,
+    HOST_PARAMETERS,
+    WIDTHS,
+    ToyInstance,
+    toy_cards,
+    toy_instance,
+)
 
 ISOLATED_SHARE = 0.5
 """What an epoch of isolated training is worth beside one that is blended in."""
@@ -172,11 +179,6 @@ _SLOT_FIELDS = ("blueprint", "clock", "contribution", "probe", "gradient_norm", 
 
 class ToyHost:
     """One instance with one rng seed of its noise (a `HostProtocol`)."""
-
-    __slots__ = (
-        *("_bare", "_phase", "_scars", "_touched", "instance"),
-        *("report", "rules", "seed", "slot_config", "slots"),
-    )
 
     host_parameters = HOST_PARAMETERS
 
@@ -373,7 +375,7 @@ class ToyHost:
     # Going on later
 
     def state_dict(self) -> dict[str, object]:
-        """Plain data that `load_state_dict` goes on from."""
+        """Plain data that `from_state` goes on from."""
         return {
             "case": self.instance.case,
             "seed": self.seed,
@@ -383,14 +385,17 @@ class ToyHost:
             "slots": [slot.state_dict() for slot in self.slots],
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from the state of a host of the same case and rng seed."""
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], rules: GrowthRules) -> "ToyHost":
+        """The host that `state_dict` was taken of."""
+        self = cls(toy_instance(state["case"]), state["seed"], rules)
         self._scars, self._touched = state["scars"], state["touched"]
         self.report = EpochReport(**state["report"])
         self._bare = host_curve(self.instance, max(2 * self.report.epoch, BLOCK))
         self._phase = self.instance.phase_at(self.report.epoch)
         for slot, saved in zip(self.slots, state["slots"], strict=True):
             slot.load_state_dict(saved)
+        return self
 
 
 def measured(expected: float, noise: float, draw: float) -> float:

@@ -1,7 +1,6 @@
 """The toy as a `World`: many hosts, tens of microseconds an epoch, and their baselines."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from esper.kasmina.stage_machine import GrowthRules
 from esper.leyline import BaselineCurve, Beginning, HostState, HostStep
@@ -11,8 +10,6 @@ from esper.tolaria.worlds.toy.instance import toy_instance
 
 class ToyWorld:
     """`num_hosts` hosts with closed-form learning curves."""
-
-    __slots__ = ("_hosts", "rules")
 
     def __init__(self, num_hosts: int, rules: GrowthRules | None = None) -> None:
         if num_hosts < 1:
@@ -51,17 +48,11 @@ class ToyWorld:
     def restore(self, states: Mapping[int, HostState]) -> None:
         """Replace hosts by those whose states `snapshot` returned."""
         for host_idx, state in states.items():
-            self._load(host_idx, state)
-
-    def _load(self, host_idx: int, state: Mapping[str, Any]) -> None:
-        self.begin_many([Beginning(host_idx, state["case"], state["seed"])])
-        self.host(host_idx).load_state_dict(state)
+            self._hosts[host_idx] = ToyHost.from_state(state, self.rules)
 
 
 class ToyBaselines:
     """What each instance and seed measures when nothing is grown, in closed form, to epoch `horizon`."""
-
-    __slots__ = ("horizon",)
 
     def __init__(self, horizon: int) -> None:
         self.horizon = horizon
