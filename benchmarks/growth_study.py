@@ -142,7 +142,7 @@ def play(job: Job) -> Outcome:
 def options(description: str | None, *, seeds: int) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--seeds", type=int, default=seeds, help="paired seeds")
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no episode after this time")
     parser.add_argument("--resume", action="store_true", help="keep the episodes of the last, unfinished run")
     return parser.parse_args()
@@ -156,7 +156,7 @@ def play_missing(name: str, jobs: Sequence[Job], chosen: argparse.Namespace) -> 
     known = {job_of(row) for row in rows} & set(jobs)
     rows = [row for row in rows if job_of(row) in known]
     rows += play_all(
-        [job for job in jobs if job not in known], processes=chosen.processes, minutes=chosen.minutes
+        [job for job in jobs if job not in known], workers=chosen.workers, minutes=chosen.minutes
     )
     path.write_text(json.dumps(rows))
     return rows
@@ -167,16 +167,16 @@ def job_of(row: Outcome) -> Job:
     return Job(str(row["case"]), int(str(row["seed"])), arm, int(str(row["epochs"])))
 
 
-def play_all(jobs: Sequence[Job], *, processes: int, minutes: float = math.inf) -> list[Outcome]:
+def play_all(jobs: Sequence[Job], *, workers: int, minutes: float = math.inf) -> list[Outcome]:
     """Every job, over processes, until the time is up; what was not begun by then is left out, and said so."""
     began, done, rows = time.monotonic(), 0, list[Outcome]()
     pending: set[Future[Outcome]] = set()
     queue = iter(sorted(jobs, key=lambda job: (job.seed, job.case)))
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, spawn, initializer=prepare_process) as pool:
+    with ProcessPoolExecutor(workers, spawn, initializer=prepare_process) as pool:
         while True:
             in_time = time.monotonic() - began < 60 * minutes
-            while in_time and len(pending) < 2 * processes and (job := next(queue, None)) is not None:
+            while in_time and len(pending) < 2 * workers and (job := next(queue, None)) is not None:
                 pending.add(pool.submit(play, job))
             if not pending:
                 break

@@ -3,7 +3,7 @@
 A grid of schedules (blueprint x slot x birth; one epoch in TRAINING, then a ramp of 3), each on nine instances with
 paired seeds: what a mixer does where; the single best schedule (SBS) and the best for each instance (VBS), both
 chosen on one half of the seeds and scored on the other; leave-one-out and the probe of a TRAINING seed against the
-true gain; and the worth of growing when the data change. About two hours on one core: spread it with --processes.
+true gain; and the worth of growing when the data change. About two hours on one core: spread it with --workers.
 """
 
 from collections import defaultdict

@@ -59,14 +59,14 @@ def main() -> None:
     began = time.perf_counter()
     train_all(list(configs.values()), options.at_once, began + 60 * options.minutes)
     print(f"trained after {time.perf_counter() - began:.0f} s", flush=True)
-    processes = options.processes or os.cpu_count() or 1
+    judging = options.judging_workers or os.cpu_count() or 1
     suite = next(iter(configs.values())).suite
     wanted = (
         drawn(suite, options.episodes)
         if options.on == "draws"
         else held_out_cases(suite, options.episodes, 0)
     )
-    utilities = judge_all(configs, wanted, processes, options.together)
+    utilities = judge_all(configs, wanted, judging, options.together)
     _tell(options.name or options.preset, configs, utilities)
     print(f"judged after {time.perf_counter() - began:.0f} s", flush=True)
 
@@ -104,7 +104,7 @@ def drawn(suite: str, episodes: int) -> list[tuple[str, int]]:
 
 
 def judge_all(
-    configs: dict[int, TrainingConfig], wanted: Sequence[tuple[str, int]], processes: int, together: int
+    configs: dict[int, TrainingConfig], wanted: Sequence[tuple[str, int]], workers: int, together: int
 ) -> dict[str, list[float]]:
     """policy -> utility of each episode, the same episodes for all."""
     some = next(iter(configs.values()))
@@ -116,7 +116,7 @@ def judge_all(
     ]
     spawn = multiprocessing.get_context("spawn")
     utilities: dict[str, dict[int, list[float]]] = {name: {} for name in names}
-    with ProcessPoolExecutor(processes, spawn) as pool:
+    with ProcessPoolExecutor(workers, spawn) as pool:
         for name, number, judged in pool.map(_judge, jobs):
             utilities[name][number] = judged
     return {name: [one for number in sorted(of) for one in of[number]] for name, of in utilities.items()}
@@ -210,7 +210,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--on", choices=("held_out", "draws"), default="held_out", help="what to judge on")
     parser.add_argument("--episodes", type=int, default=96, help="to judge by")
     parser.add_argument("--together", type=int, default=6, help="episodes that a process plays side by side")
-    parser.add_argument("--processes", type=int, help="for judging; all cores if not given")
+    parser.add_argument("--judging-workers", type=int, help="for judging; all cores if not given")
     parser.add_argument("--runs", type=Path, default=Path("runs/study"))
     return parser.parse_args()
 

@@ -2,7 +2,7 @@
 
 Nine instances, paired seeds, two kinds of seed, born at epoch 3 of 20. Each arm's final validation accuracy against a
 plain ramp from birth (3 epochs, learning rate x3, scale 0) of the same instance and seed, in points; the interval
-draws paired seeds anew. Takes about an hour on one core: spread it with --processes.
+draws paired seeds anew. Takes about an hour on one core: spread it with --workers.
 """
 
 from dataclasses import replace

@@ -15,9 +15,8 @@ from esper.benchmark import read_bench
 from esper.benchmark.arms import RULES, WAIT
 from esper.benchmark.rows import BenchRow
 from esper.runs.ship import with_evidence
-from esper.simic.held_out import HeldOutScore
 from esper.statistics import mean_interval
-from esper.tamiyo.controller import SHIPPED, Controller
+from esper.tamiyo.controller import SHIPPED, Controller, HeldOutScore
 
 
 def main() -> None:

@@ -13,9 +13,9 @@ from esper.leyline import CheckpointStore, RoundFinished, RunFinished, RunSink, 
 from esper.runs.train import new_name
 from esper.simic.agent import NonFiniteUpdateError
 from esper.simic.config.training_config import TrainingConfig
-from esper.simic.held_out import HeldOutScore
 from esper.simic.reports import Progress
 from esper.simic.trainer import TrainingResult
+from esper.tamiyo.controller import HeldOutScore
 from run_examples import example
 
 RESULT = TrainingResult(
@@ -232,7 +232,7 @@ def test_evaluate(
     last, best = (Path(f"runs/mine/checkpoints/{name}.pt") for name in ("last", "best"))
     best.touch()
     assert main(["evaluate", "mine", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == [asdict(SCORE)]
+    assert json.loads(capsys.readouterr().out) == [SCORE.model_dump()]
     assert asked_for == [("mine", last, "toy", 4, 7), ("mine", best, None, 128, 0)]
     assert main(["evaluate", "mine", "--task", "nope"]) == 2
     assert trainer.configs

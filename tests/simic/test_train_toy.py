@@ -8,8 +8,9 @@ import pytest
 import esper
 from esper.leyline import RoundFinished
 from esper.simic.env.making import TOY_HORIZON
-from esper.simic.held_out import HeldOutScore, evaluate_checkpoint, held_out_cases
+from esper.simic.held_out import evaluate_checkpoint, held_out_cases
 from esper.simic.reports import News
+from esper.tamiyo.controller import HeldOutScore
 from esper.tolaria.worlds.toy.instance import toy_instance
 from esper.tolaria.worlds.toy.oracle import best_plan
 

@@ -38,6 +38,12 @@ def test_ties_count_half() -> None:
     assert wins(control, control + 1).tolist() == [[[0.0] * 4]] * 2
 
 
+def test_the_known_probability_that_one_score_exceeds_another() -> None:
+    x = np.array([[1.0, 2.0], [2.0, 2.0], [1.0, 1.0], [2.0, 1.0]])  # (run, task)
+    y = np.array([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
+    assert wins(x[:, None], y[None]).mean() == pytest.approx(1 / 3)  # every run of x against every one of y
+
+
 def test_the_share_of_a_gap() -> None:
     low, high = np.array([0.5, 0.5]), np.array([0.7, 0.5])
     shares = share_of_gap(np.array([0.6, 0.6]), low, high)

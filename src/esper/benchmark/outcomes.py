@@ -25,30 +25,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
-from esper.benchmark.rows import RowsError
+from esper.benchmark.rows import RowsError, arrow_schema
 from esper.leyline.utility import utility
 from esper.statistics import Estimate, Floats, Resamples, Scores, paired_difference, share_of_gap
 
 WAITING = ""
 """The schedule that does nothing."""
-
-_SCHEMA = pa.schema(
-    [
-        ("held_out", pa.bool_()),
-        ("case", pa.dictionary(pa.int32(), pa.string())),
-        ("schedule", pa.dictionary(pa.int32(), pa.string())),
-        ("seed", pa.int32()),
-        ("validation_accuracy", pa.float32()),
-        ("test_accuracy", pa.float32()),
-        ("host_parameters", pa.int32()),
-        ("added_parameters", pa.int32()),
-        ("rent", pa.float32()),
-        ("training_flops", pa.float64()),
-        ("contribution", pa.float32()),
-        ("validation_accuracies", pa.list_(pa.float32())),
-        ("train_accuracies", pa.list_(pa.float32())),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +68,9 @@ class Outcome:
         if accuracy is None or self.added_parameters is None:
             return 0.0
         return utility(accuracy, self.rent, self.added_parameters, self.host_parameters)
+
+
+_SCHEMA = arrow_schema(Outcome)
 
 
 class Outcomes:

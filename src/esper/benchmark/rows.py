@@ -120,7 +120,12 @@ def _arrow_type(annotation: object) -> pa.DataType:
     return first if isinstance(annotation, types.UnionType) else pa.list_(first)
 
 
-SCHEMA = pa.schema(list(_arrow_type(BenchRow)))
+def arrow_schema(row: type) -> pa.Schema:
+    """The columns of a dataclass of plain types."""
+    return pa.schema(list(_arrow_type(row)))
+
+
+SCHEMA = arrow_schema(BenchRow)
 _ROWS = TypeAdapter(list[BenchRow])
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Sequence
 
-    from esper.simic.held_out import HeldOutScore
+    from esper.tamiyo.controller import HeldOutScore
 
 EPISODES = 24
 """Held-out episodes of a saved controller, by default."""

@@ -1,7 +1,6 @@
 """From a run to a controller that can be given away: its checkpoint as weights, and a card with its record."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from esper.benchmark.controllers import best_checkpoint
@@ -11,11 +10,11 @@ from esper.simic.agent.checkpoint import read_checkpoint
 from esper.simic.building import build
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
-from esper.simic.held_out import HeldOutScore
 from esper.tamiyo.controller import (
     Controller,
     ControllerCard,
     EvidenceRow,
+    HeldOutScore,
     NetworkRecord,
     RewardRecord,
     TrainingRecord,
@@ -70,7 +69,7 @@ def controller_of_run(
 
 def with_evidence(controller: Controller, suite: str, scores: Sequence[HeldOutScore]) -> Controller:
     """The same controller with these scores on its card."""
-    rows = tuple(EvidenceRow(suite=suite, **asdict(score)) for score in scores)
+    rows = tuple(EvidenceRow(suite=suite, **score.model_dump()) for score in scores)
     card = controller.card.model_copy(update={"evidence": (*controller.card.evidence, *rows)})
     return Controller(card, controller.weights)
 

@@ -21,7 +21,7 @@ from esper.simic.evaluation import Judged, LearnedPlayer, Player, RulePlayer, ju
 from esper.simic.reward import RewardConfig
 from esper.statistics import mean_interval
 from esper.tamiyo.actions import GrowthSpace
-from esper.tamiyo.controller import Controller
+from esper.tamiyo.controller import Controller, HeldOutScore
 from esper.tamiyo.deciders import Decider, LearnedDecider
 from esper.tamiyo.rules import rule_policy
 from esper.tolaria import final_report
@@ -41,27 +41,6 @@ ARENA = 8
 
 class UnfitCaseError(EsperError, ValueError):
     """A controller cannot be judged on hosts whose slots or blueprints it does not know."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOutScore:
-    """One policy over the held-out episodes; intervals are 95 %, drawing episodes anew."""
-
-    policy: str
-    """Name of the rule or controller."""
-    episodes: int
-    """Episodes played."""
-    utility: float
-    """Validation accuracy minus rent of the settled models; of a condemned host 0."""
-    gain: float
-    """Mean utility over that of waiting, paired."""
-    gain_low: float
-    """Lower end of the gain's interval."""
-    gain_high: float
-    """Upper end of the gain's interval."""
-    test_accuracy: float | None
-    """None where there is no test split (the toy), or a host was condemned."""
-    added_parameters: float | None
 
 
 def held_out_cases(name: str, episodes: int, seed: int) -> list[tuple[str, int]]:

@@ -89,18 +89,32 @@ class TrainingRecord(_Record):
     """Every setting of the run."""
 
 
-class EvidenceRow(_Record):
-    """One policy on held-out cases; gains are paired with waiting, intervals 95 %."""
+class HeldOutScore(_Record):
+    """One policy over held-out episodes; intervals are 95 %, drawing episodes anew."""
 
     policy: Text
-    suite: Text
+    """Name of the rule or controller."""
     episodes: AtLeastOne
+    """Episodes played."""
     utility: float
+    """Validation accuracy minus rent of the settled models; of a condemned host 0."""
     gain: float
+    """Mean utility over that of waiting, paired."""
     gain_low: float
+    """Lower end of the gain's interval."""
     gain_high: float
+    """Upper end of the gain's interval."""
     test_accuracy: float | None
+    """None where there is no test split (the toy), or a host was condemned."""
     added_parameters: float | None
+    """Mean over the episodes."""
+
+
+class EvidenceRow(HeldOutScore):
+    """A held-out score on a card."""
+
+    suite: Text
+    """What the episodes were drawn from."""
 
 
 class ControllerCard(_Record):

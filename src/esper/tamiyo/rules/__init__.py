@@ -1,8 +1,19 @@
-"""Rules: policies without learning. Baselines, heuristics and open-loop schedules."""
+"""Rules: policies without learning (baselines, heuristics, open-loop schedules), and how to make one by its name."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
 
 from esper.tamiyo.rules.policy import RulePolicy, SavableRule
-from esper.tamiyo.rules.registry import RULE_NAMES, RULE_POLICIES, rule_policy
+from esper.tamiyo.rules.probing import DetectThenProbePolicy, ProbeAndKeepPolicy
 from esper.tamiyo.rules.schedule import Clause, Schedule, SchedulePolicy
+from esper.tamiyo.rules.simple import (
+    FitRatioPolicy,
+    PeriodicPolicy,
+    PlateauPolicy,
+    RandomLegalPolicy,
+    WaitPolicy,
+)
 
 __all__ = [
     "RULE_NAMES",
@@ -14,3 +25,36 @@ __all__ = [
     "SchedulePolicy",
     "rule_policy",
 ]
+
+RULE_POLICIES: Mapping[str, Callable[..., SavableRule]] = {
+    "wait": WaitPolicy,
+    "random": RandomLegalPolicy,
+    "schedule": SchedulePolicy,
+    "periodic": PeriodicPolicy,
+    "plateau": PlateauPolicy,
+    "fit_ratio": FitRatioPolicy,
+    "probe_and_keep": ProbeAndKeepPolicy,
+    "detect_then_probe": DetectThenProbePolicy,
+}
+
+RULE_NAMES = tuple(name for name in RULE_POLICIES if name != "schedule")
+"""Rules that need no options, so that a name says everything."""
+
+
+def rule_policy(name: str, *, rng: np.random.Generator | None = None, **options: object) -> SavableRule:
+    """Return a new rule of this name; `options` are those of its class. `rng` is used by `random` alone.
+
+    >>> rule_policy("random", rng=np.random.default_rng(0))
+    >>> rule_policy("schedule", schedule="germinate mixer@1 t=0; advance 1 t=2")
+    """
+    if name not in RULE_POLICIES:
+        raise ValueError(f"no rule is named {name!r}; expected one of {', '.join(RULE_POLICIES)}")
+    if name == "random":
+        if rng is None:
+            raise ValueError("the rule random needs rng, such as np.random.default_rng(0)")
+        options["rng"] = rng
+    if name == "schedule" and "schedule" not in options:
+        raise ValueError(
+            "the rule schedule needs its text: rule_policy('schedule', schedule='germinate mixer@1 t=0; ...')"
+        )
+    return RULE_POLICIES[name](**options)

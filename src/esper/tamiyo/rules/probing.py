@@ -1,6 +1,6 @@
 """Rules that try one candidate after another, judge each by what it contributes, and keep or prune it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from esper.leyline import ActionSpec, LifecycleOp, Situation, SlotSnapshot, Stage
@@ -21,8 +21,13 @@ class _Trials:
     """The slot of the candidate on trial."""
     verdict: bool | None = None
     """Whether it is to be kept; None while that is not known."""
+    best: float | None = None
+    """The best validation so far, while watching for a fall."""
+    probing: bool = False
+    """Whether validation fell."""
 
 
+@dataclass(kw_only=True)
 class ProbeAndKeepPolicy(Remembering[_Trials]):
     """Tries candidates one after another, cheap ones first; the rule to beat.
 
@@ -31,35 +36,26 @@ class ProbeAndKeepPolicy(Remembering[_Trials]):
     is one that could not even be advanced by then.
     A candidate that the host does not offer is replaced by the cheapest offer that is not yet on the list. None is
     begun that could not be judged before the end, or that the parameter budget has no room for.
-
-    start  the first epoch at which one is germinated
     """
 
-    def __init__(
-        self,
-        *,
-        candidates: Sequence[str] = CANDIDATES,
-        start: int = 4,
-        judge_age: int = 4,
-        margin: float = 0.02,
-        rent: float = 0.01,
-    ) -> None:
-        self.candidates = tuple(_candidate(text) for text in candidates)
-        if judge_age < 1:
-            raise ValueError(f"judge_age is {judge_age}; expected >= 1 epoch")
-        self.start, self.judge_age, self.margin, self.rent = start, judge_age, margin, rent
-        super().__init__(_Trials)
+    candidates: Sequence[str] = CANDIDATES
+    start: int = 4
+    """The first epoch at which one is germinated."""
+    judge_age: int = 4
+    margin: float = 0.02
+    rent: float = 0.01
 
-    @property
-    def finished(self) -> bool:
-        """Whether every candidate has been tried."""
-        return self.memory.queue == [] and self.memory.trial is None
+    def __post_init__(self) -> None:
+        self._offers = [_candidate(text) for text in self.candidates]
+        if self.judge_age < 1:
+            raise ValueError(f"judge_age is {self.judge_age}; expected >= 1 epoch")
+        super().__init__(_Trials)
 
     def act(self, situation: Situation) -> ActionSpec:
         """Go on with the candidate on trial, or begin the next one."""
         memory = self.memory
         if memory.queue is None:
-            memory.queue = resolve_candidates(self.candidates, situation)
+            memory.queue = resolve_candidates(self._offers, situation)
         if memory.trial is not None:
             seed = next(slot for slot in situation.slots if slot.name == memory.trial)
             if seed.stage.is_live and not seed.fading:
@@ -104,54 +100,21 @@ class ProbeAndKeepPolicy(Remembering[_Trials]):
         return ActionSpec()
 
 
-@dataclass
-class _Watch:
-    """How validation has gone, and whether probing has begun."""
-
-    best: float | None = None
-    probing: bool = False
-
-
-class DetectThenProbePolicy(Remembering[_Watch]):
+@dataclass(kw_only=True)
+class DetectThenProbePolicy(ProbeAndKeepPolicy):
     """Waits for validation to fall, as it does when the data have changed, and then probes.
 
-    drop  how far validation accuracy (or the negative loss, without one) must fall below its best
-
-    The other options are those of ProbeAndKeepPolicy. When every candidate was tried it watches again.
+    When every candidate was tried it watches again.
     """
 
-    def __init__(
-        self,
-        *,
-        drop: float = 0.15,
-        candidates: Sequence[str] = CANDIDATES,
-        judge_age: int = 4,
-        margin: float = 0.02,
-        rent: float = 0.01,
-    ) -> None:
-        if not drop > 0:
-            raise ValueError(f"drop is {drop}; expected > 0")
-        self.drop = drop
-        self._probe = ProbeAndKeepPolicy(
-            candidates=candidates, start=0, judge_age=judge_age, margin=margin, rent=rent
-        )
-        super().__init__(_Watch)
+    drop: float = 0.15
+    """How far validation accuracy (or the negative loss, without one) must fall below its best."""
+    start: int = 0
 
-    def reset(self) -> None:
-        """Watch again, and forget what was tried."""
-        super().reset()
-        self._probe.reset()
-
-    def state_dict(self) -> dict[str, object]:
-        """Return what it has seen, and what the probing has come to."""
-        return {**super().state_dict(), "probe": self._probe.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on from the `state_dict` of a rule of the same class."""
-        own = dict(state)
-        probe = own.pop("probe", None)
-        super().load_state_dict(own)
-        self._probe.load_state_dict(probe if isinstance(probe, Mapping) else {})
+    def __post_init__(self) -> None:
+        if not self.drop > 0:
+            raise ValueError(f"drop is {self.drop}; expected > 0")
+        super().__post_init__()
 
     def act(self, situation: Situation) -> ActionSpec:
         """Wait until validation falls, then probe until every candidate was tried."""
@@ -159,8 +122,8 @@ class DetectThenProbePolicy(Remembering[_Watch]):
         memory.probing = memory.probing or self._fell(standing(situation.signals))
         if not memory.probing:
             return ActionSpec()
-        action = self._probe.act(situation)
-        if action.op is LifecycleOp.WAIT and self._probe.finished:
+        action = super().act(situation)
+        if action.op is LifecycleOp.WAIT and self.memory.queue == [] and self.memory.trial is None:
             self.reset()
         return action
 
