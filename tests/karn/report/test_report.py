@@ -27,7 +27,7 @@ from esper.karn.report.figures import (
     slots_seen,
     typical_episode,
 )
-from esper.karn.report.page import draw_network
+from esper.karn.report.page import network_of
 from esper.leyline import LifecycleOp
 
 
@@ -159,12 +159,13 @@ def test_a_front_has_what_nothing_cheaper_beats() -> None:
 
 
 def test_a_network_is_drawn_with_its_seeds() -> None:
-    drawing = draw_network(GROWN, ["blocks.0", "blocks.1"])
-    assert drawing.count("<rect") == 5
+    drawing = network_of(GROWN, ["blocks.0", "blocks.1"])
+    assert "empty" in drawing
+    assert "mixer" in drawing
     assert "+25.0 points" in drawing
     assert "713 parameters" in drawing
     unmeasured = replace(GROWN, seeds=(replace(GROWN.seeds[0], contribution=None),))
-    assert "not measured" in draw_network(unmeasured, ["blocks.1"])
+    assert "not measured" in network_of(unmeasured, ["blocks.1"])
 
 
 def test_names_for_people() -> None:

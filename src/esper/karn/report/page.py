@@ -8,13 +8,15 @@ from pathlib import Path
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from esper.benchmark import BenchResult, BenchRow, BenchTable, SeedRow, gate, verdict
+from esper.benchmark import BenchResult, BenchRow, BenchTable, gate, verdict
 from esper.benchmark.arms import WAIT
 from esper.benchmark.table import ScoreTable, score_table
+from esper.karn.drawing import Card, draw_network
 from esper.karn.palette import BAD, GOOD, LIGHT
 from esper.karn.report import figures
 from esper.karn.report.figures import about_arm, big, short_instance, slots_seen, typical_episode
-from esper.leyline.colours import BLUE, GREY
+from esper.leyline import Stage
+from esper.leyline.colours import BLUE
 from esper.statistics import Estimate
 
 CSS = (
@@ -22,64 +24,6 @@ CSS = (
     f"--wash: {LIGHT.page}; --accent: {BLUE}; --good: {GOOD}; --bad: {BAD}; }}\n"
     + Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 )
-# A grown network as a drawing
-
-
-_BOX, _GAP, _TALL = 150, 46, 54
-
-
-def draw_network(row: BenchRow, slots: Sequence[str]) -> str:
-    """SVG of the host's blocks in a row, with the seeds that its product kept above them."""
-    names = ["input", *slots, "head"]
-    seeds = {seed.slot: seed for seed in row.kept}
-    width, height = len(names) * (_BOX + _GAP) - _GAP + 20, 230
-    parts = [
-        f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="a grown network" '
-        'font-family="system-ui, sans-serif" font-size="13">'
-    ]
-    for place, name in enumerate(names):
-        left = 10 + place * (_BOX + _GAP)
-        if place:
-            parts.append(_arrow(left - _GAP, 178, left, 178))
-        parts.append(_rectangle(left, 151, LIGHT.page, GREY))
-        parts.append(_text(left + _BOX / 2, 183, name, LIGHT.text))
-        if name in seeds:
-            parts += _seed(left, seeds[name])
-    return "".join([*parts, "</svg>"])
-
-
-def _seed(left: float, seed: SeedRow) -> list[str]:
-    contribution = "not measured" if seed.contribution is None else f"{100 * seed.contribution:+.1f} points"
-    middle = left + _BOX / 2
-    return [
-        _arrow(middle - 40, 151, middle - 40, 95),
-        _arrow(middle + 40, 95, middle + 40, 151),
-        _rectangle(left, 35, BLUE if seed.fossilized else GOOD, "none"),
-        _text(middle, 58, seed.blueprint, LIGHT.card, bold=True),
-        _text(middle, 77, f"{seed.parameters:,} parameters", LIGHT.card),
-        _text(middle, 24, f"alpha {seed.alpha_target:g}, {contribution}", LIGHT.text),
-    ]
-
-
-def _rectangle(left: float, top: float, fill: str, line: str) -> str:
-    return (
-        f'<rect x="{left}" y="{top}" width="{_BOX}" height="{_TALL}" rx="8" fill="{fill}" stroke="{line}"/>'
-    )
-
-
-def _text(x: float, y: float, text: str, colour: str, *, bold: bool = False) -> str:
-    weight = ' font-weight="600"' if bold else ""
-    return f'<text x="{x}" y="{y}" text-anchor="middle" fill="{colour}"{weight}>{escape(text)}</text>'
-
-
-def _arrow(x1: float, y1: float, x2: float, y2: float) -> str:
-    """A line with a head at its end."""
-    dx, dy = (x2 > x1) - (x2 < x1), (y2 > y1) - (y2 < y1)
-    wings = f"{x2 - 7 * dx - 4 * dy},{y2 - 7 * dy - 4 * dx} {x2},{y2} {x2 - 7 * dx + 4 * dy},{y2 - 7 * dy + 4 * dx}"
-    return (
-        f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{GREY}" stroke-width="1.5"/>'
-        f'<polyline points="{wings}" fill="none" stroke="{GREY}" stroke-width="1.5"/>'
-    )
 
 
 _CURVES = 6
@@ -306,9 +250,9 @@ def _behaviour(table: BenchTable, scores: ScoreTable) -> Iterable[str]:
             about = f"{short_instance(row.instance)}, host {row.seed}: {row.decisions}"
             yield _section(
                 f"A network that {name} grew",
-                f'<div class="scroll">{draw_network(row, slots)}</div><p class="small">{escape(about)}</p>',
-                "Of the episodes that kept something, the one with the median gain. Blue seeds are fossils, part of "
-                "the host for good; points are leave-one-out.",
+                f'<div class="scroll">{network_of(row, slots)}</div><p class="small">{escape(about)}</p>',
+                "Of the episodes that kept something, the one with the median gain. Fossilized seeds are part of the "
+                "host for good; points are leave-one-out.",
             )
         kept = figures.contributions(scores, name)
         if kept is not None:
@@ -317,6 +261,22 @@ def _behaviour(table: BenchTable, scores: ScoreTable) -> Iterable[str]:
                 _figure(kept),
                 "Leave-one-out at the end, seed by seed.",
             )
+
+
+def network_of(row: BenchRow, slots: Sequence[str]) -> str:
+    """SVG of the product of an episode: the seeds that were kept in these slots."""
+    seeds = {seed.slot: seed for seed in row.kept}
+    cards = []
+    for slot in slots:
+        seed = seeds.get(slot)
+        if seed is None:
+            cards.append(Card(slot, Stage.DORMANT.name, None, None, ()))
+            continue
+        stage = Stage.FOSSILIZED if seed.fossilized else Stage.HOLDING
+        worth = "not measured" if seed.contribution is None else f"{100 * seed.contribution:+.1f} points"
+        facts = (worth, f"{seed.parameters:,} parameters")
+        cards.append(Card(slot, stage.name, seed.blueprint, seed.alpha_target, facts))
+    return draw_network(cards, "a grown network", LIGHT)
 
 
 def _provenance(result: BenchResult) -> str:

@@ -1,12 +1,12 @@
 """One episode over its epochs, the network at one of them, and what was weighed in its decision."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
 
 from pydantic import JsonValue
 
+from esper.karn.drawing import Card, draw_network
 from esper.karn.palette import MARKERS, OPERATIONS, STAGES, Theme
-from esper.karn.texts import UNKNOWN, clipped, number, operation, signed
+from esper.karn.texts import clipped, operation, signed
 from esper.karn.watch.charts import Figure, Trace, figure, finite, safe, scatter
 from esper.karn.watch.episodes import Frame, SlotView
 from esper.leyline import (
@@ -193,88 +193,21 @@ def _in_short(slot: SlotView) -> str:
     return ", ".join(part for part in parts if part)
 
 
-# The network as SVG: the host as a line from input to output, every slot a card above it.
-
-_CARD, _GAP, _EDGE = 172, 46, 74
-_KEY = 140
-"""Width of the legend."""
-_HEIGHT, _RAIL, _TOP, _TALL = 182, 150, 26, 94
-
-
 def network(frame: Frame | None, theme: Theme) -> str:
-    """The host and its slots at one step; the slot acted on has a thick frame. Every text is escaped."""
-    slots: Sequence[SlotView] = () if frame is None else frame.slots
-    width = 2 * _EDGE + max(len(slots), 1) * (_CARD + _GAP)
-    whole = width + _KEY
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole} {_HEIGHT}" width="{whole}" height="{_HEIGHT}" '
-        f'role="img" aria-label="{escape(_in_words(frame), quote=True)}" '
-        f'style="font-family: system-ui, sans-serif; max-width: none">',
-        f'<line x1="46" y1="{_RAIL}" x2="{width - 52}" y2="{_RAIL}" stroke="{theme.faint}" stroke-width="3"/>',
-        _text(8, _RAIL + 4, "input", theme.faint),
-        _text(width - 46, _RAIL + 4, "output", theme.faint),
-    ]
-    for place, slot in enumerate(slots):
-        acted = frame is not None and frame.decision.slot == slot.name
-        parts.append(_slot(_EDGE + place * (_CARD + _GAP) + _GAP // 2, slot, acted, frame, theme))
-    if not slots:
-        parts.append(_text(_EDGE, _TOP + 40, "no slots were recorded for this episode", theme.faint))
-    return "".join([*parts, _legend(width + 20, theme), "</svg>"])
-
-
-def _legend(left: int, theme: Theme) -> str:
-    """The names of the stages beside their colours."""
-    return "".join(
-        f'<rect x="{left}" y="{_TOP + 24 * place}" width="12" height="12" rx="2" fill="{theme.stage(stage)}"/>'
-        + _text(left + 20, _TOP + 24 * place + 10, stage.lower(), theme.faint)
-        for place, stage in enumerate(STAGES)
-    )
-
-
-def _slot(left: int, slot: SlotView, acted: bool, frame: Frame | None, theme: Theme) -> str:
-    colour = theme.stage(slot.stage)
-    middle = left + _CARD // 2
-    filled = slot.alpha is not None
-    parts = [
-        f'<line x1="{middle}" y1="{_TOP + _TALL}" x2="{middle}" y2="{_RAIL}" stroke="{theme.faint}" '
-        f'stroke-width="2" stroke-dasharray="{"none" if slot.alpha else "3 4"}"/>',
-        f'<circle cx="{middle}" cy="{_RAIL}" r="6" fill="{colour}" stroke="{theme.text}" stroke-width="1"/>',
-        f'<rect x="{left}" y="{_TOP}" width="{_CARD}" height="{_TALL}" rx="8" fill="{theme.card}" '
-        f'stroke="{theme.text if acted else theme.grid}" stroke-width="{3 if acted else 1.5}"/>',
-        f'<rect x="{left + 8}" y="{_TOP + 10}" width="10" height="10" rx="2" fill="{colour}"/>',
-        _text(left + 24, _TOP + 19, (slot.stage or UNKNOWN).lower(), theme.text, size=13, bold=True),
-        _text(left + 8, _TOP + 39, slot.blueprint or ("empty" if not filled else UNKNOWN), theme.text),
-        _text(left + 8, _TOP + 58, f"alpha {number(slot.alpha, 2)}", theme.faint),
-        f'<rect x="{left + 78}" y="{_TOP + 51}" width="86" height="7" rx="3" fill="{theme.grid}"/>',
-        _text(left + 8, _TOP + 78, f"contribution {signed(slot.contribution)}", theme.faint),
-        _text(middle, _RAIL + 24, slot.name, theme.text, anchor="middle"),
-    ]
-    if slot.alpha is not None:
-        share = min(max(slot.alpha, 0.0), 1.0) if slot.alpha == slot.alpha else 0.0
-        parts.append(
-            f'<rect x="{left + 78}" y="{_TOP + 51}" width="{86 * share:.1f}" height="7" rx="3" '
-            f'fill="{colour}"/>'
-        )
-    if acted and frame is not None:
-        parts.append(
-            _text(middle, _TOP - 8, operation(frame.decision.op.name), theme.text, anchor="middle", bold=True)
-        )
-    return "".join(parts)
-
-
-def _text(
-    x: float, y: float, text: str, colour: str, *, size: int = 12, anchor: str = "start", bold: bool = False
-) -> str:
-    weight = ' font-weight="600"' if bold else ""
-    return (
-        f'<text x="{x}" y="{y}" fill="{colour}" font-size="{size}" text-anchor="{anchor}"{weight}>'
-        f"{escape(clipped(text, 24), quote=True)}</text>"
-    )
-
-
-def _in_words(frame: Frame | None) -> str:
-    """The drawing as text, for screen readers."""
+    """The host and its slots at one step, as SVG; the slot acted on has a thick frame."""
     if frame is None or not frame.slots:
-        return "no slots recorded"
-    slots = (f"{clipped(slot.name, 24)}: {(slot.stage or 'unknown').lower()}" for slot in frame.slots)
-    return f"epoch {frame.epoch}. {'; '.join(slots)}. then {operation(frame.decision.op.name)}"
+        return draw_network((), "no slots recorded", theme)
+    decided = operation(frame.decision.op.name)
+    cards = [
+        Card(
+            slot.name,
+            slot.stage,
+            slot.blueprint,
+            slot.alpha,
+            (f"contribution {signed(slot.contribution)}",),
+            decided if frame.decision.slot == slot.name else "",
+        )
+        for slot in frame.slots
+    ]
+    slots = "; ".join(f"{clipped(card.slot, 24)}: {(card.stage or 'unknown').lower()}" for card in cards)
+    return draw_network(cards, f"epoch {frame.epoch}. {slots}. then {decided}", theme)
