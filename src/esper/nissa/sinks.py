@@ -7,7 +7,6 @@ import importlib
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -87,10 +86,10 @@ class TensorBoardSink:
         from tensorboard.compat.proto.event_pb2 import Event as ProtoEvent
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        shown = scalars(record)
-        if shown is not None:
-            values = [Summary.Value(tag=name, simple_value=value) for name, value in shown.values.items()]
-            self._write(ProtoEvent(wall_time=record.time, step=shown.step, summary=Summary(value=values)))
+        step, shown = scalars(record)
+        if shown:
+            values = [Summary.Value(tag=name, simple_value=value) for name, value in shown.items()]
+            self._write(ProtoEvent(wall_time=record.time, step=step, summary=Summary(value=values)))
 
     def _write(self, event: "ProtoEvent") -> None:
         self._writer.write(event.SerializeToString())
@@ -132,22 +131,12 @@ class WandbSink:
 
     def write(self, record: Record) -> None:
         """Log the scalars of a round or an evaluation."""
-        shown = scalars(record)
-        if shown is not None:
-            self._run.log(dict(shown.values), step=shown.step)
+        step, shown = scalars(record)
+        if shown:
+            self._run.log(shown, step=step)
 
     def flush(self) -> None:
         """Nothing to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scalars:
-    """The numbers that charts show, by names that never change."""
-
-    step: int
-    """Environment steps over all envs."""
-    values: Mapping[str, float]
-    """Name of the chart -> value, of what is known."""
 
 
 _CHARTS: Mapping[str, str] = {
@@ -177,8 +166,11 @@ _LOSSES = (
 """Fields of RoundFinished under `losses/`."""
 
 
-def scalars(record: Record) -> Scalars | None:
-    """What a record adds to the charts; None if nothing."""
+def scalars(record: Record) -> tuple[int, dict[str, float]]:
+    """Environment steps over all envs, and name of a chart -> value that the record adds to it, if that is known.
+
+    The names never change.
+    """
     event, values = record.event, dict[str, float | None]()
     if isinstance(event, RoundFinished):
         executed = sum(event.operations.values())
@@ -192,7 +184,5 @@ def scalars(record: Record) -> Scalars | None:
         for name in ("mean_return", "mean_utility", "mean_gain", "gain_low", "gain_high", "mean_accuracy"):
             values[f"{family}/{name.removeprefix('mean_')}"] = getattr(event, name)
     else:
-        return None
-    return Scalars(
-        event.env_steps, {name: float(value) for name, value in values.items() if value is not None}
-    )
+        return 0, {}
+    return event.env_steps, {name: float(value) for name, value in values.items() if value is not None}

@@ -78,6 +78,23 @@ def encode(record: Record) -> bytes:
 
 def decode(line: bytes) -> Record:
     """The record of a line. Raises BrokenLine or UnknownKind."""
+    time, data, event = _parse(line)
+    own = _OWN_PLACE[type(event)]
+    given = {name: data[name] for name in PLACE_FIELDS if name in data and name not in own}
+    try:
+        place = _PLACE.validate_python(given) if given else NOWHERE
+    except ValueError as error:
+        raise BrokenLine(f"not a {event.kind}: {error}") from error
+    return Record(time, place_of(event, place), event)
+
+
+def decode_event(line: bytes) -> Event:
+    """The event of a line, without its time and place, in less time. Raises BrokenLine or UnknownKind."""
+    return _parse(line)[2]
+
+
+def _parse(line: bytes) -> tuple[float, dict[str, JsonValue], Event]:
+    """Time, JSON and event of a line."""
     try:
         data = from_json(line, allow_inf_nan=False)
     except ValueError as error:
@@ -90,11 +107,7 @@ def decode(line: bytes) -> Record:
     if isinstance(time, bool) or not isinstance(time, int | float):
         raise BrokenLine(f"time is {time!r}; expected a number")
     try:
-        event = _event(KINDS[kind], data)
-        own = _OWN_PLACE[type(event)]
-        given = {name: data[name] for name in PLACE_FIELDS if name in data and name not in own}
-        place = _PLACE.validate_python(given) if given else NOWHERE
-        return Record(float(time), place_of(event, place), event)
+        return float(time), data, _event(KINDS[kind], data)
     except (ValueError, OverflowError) as error:
         raise BrokenLine(f"not a {kind}: {error}") from error
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import defaultdict
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,8 @@ from esper.karn.watch import episode_charts
 from esper.karn.watch.charts import RUN_FIGURES, Curve, Figure, band, curve_of, run_figures
 from esper.karn.watch.episodes import Frame, SlotView, frames
 from esper.karn.watch.points import POINTS, Moments, Points, RoundSums
-from esper.karn.watch.runs import Watched
-from esper.karn.watch.state import RunState, read_whole
+from esper.karn.watch.runs import COUNT_ALL, Hub, RunsFolder, Watched
+from esper.karn.watch.state import RunState
 from esper.leyline import DecisionTaken, EpisodeFinished, LifecycleOp, RoundFinished
 from run_examples import example
 from synthetic_run import write_synthetic_run
@@ -25,7 +26,7 @@ HOSTILE = "<img src=x onerror=alert(1)>&\"'"
 def state(tmp_path_factory: pytest.TempPathFactory) -> RunState:
     run = tmp_path_factory.mktemp("runs") / "run"
     write_synthetic_run(run, rounds=30, envs=4, epochs=10)
-    return read_whole(lambda: (run / "events.jsonl").open("rb", buffering=0))
+    return Hub(RunsFolder(run.parent), counting_seconds=COUNT_ALL).look("run").state
 
 
 def text_of(figure: Figure) -> str:
@@ -76,7 +77,7 @@ def test_no_more_points_than_a_screen_has_however_they_came() -> None:
     growing, rounds, sums = Points(), [], dict[int, RoundSums]()
     for number in range(1, 5 * POINTS):
         rounds.append(replace(ROUND, round=number, approx_kl=float(number)))
-        sums[number] = {"gain": Moments()}
+        sums[number] = defaultdict(Moments)
         sums[number]["gain"].add(float(number))
         if number % 97 == 0 or number in (1, POINTS, POINTS + 1, 2 * POINTS + 1):
             points = growing.of(rounds, sums)

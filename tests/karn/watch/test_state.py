@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from esper.karn.watch.charts import curve_of
-from esper.karn.watch.runs import RunsFolder
-from esper.karn.watch.state import RunState, read_whole
+from esper.karn.watch.runs import Hub, RunsFolder
+from esper.karn.watch.state import RunState
 from esper.leyline import (
     AnomalyRaised,
     DecisionTaken,
@@ -174,7 +174,7 @@ def test_hostile_and_broken_lines_are_counted_and_passed_over(tmp_path: Path) ->
 
 
 def test_a_run_without_events(tmp_path: Path) -> None:
-    state = read_whole(lambda: RunsFolder(tmp_path).open_events("none"))
+    state = Hub(RunsFolder(tmp_path)).look("none").state
     assert (state.rounds, state.events, state.seeds_counted) == ([], 0, 1.0)
 
 

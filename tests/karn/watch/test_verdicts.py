@@ -22,7 +22,7 @@ def state_with(gains: list[float], rounds: int = 20) -> RunState:
         gain = Moments()
         for value in gains:
             gain.add(value)
-        state.sums[number] = {"gain": gain}
+        state.sums[number]["gain"] = gain
     return state
 
 

@@ -8,7 +8,7 @@ from esper.karn import texts
 from esper.karn.watch.lines import whole
 from esper.karn.watch.state import RunState
 from esper.leyline import DecisionTaken, EpisodeFinished, LifecycleOp, Stage
-from esper.nissa.wire import BrokenLine, UnknownKind, decode
+from esper.nissa.wire import BrokenLine, UnknownKind, decode_event
 
 MOST_DECISIONS = 5000
 """Steps of an episode that are read."""
@@ -83,7 +83,7 @@ def _view(decision: DecisionTaken, name: str, blueprint: str | None) -> SlotView
 
 def _decision(line: bytes) -> DecisionTaken | None:
     try:
-        event = decode(line).event
+        event = decode_event(line)
     except (BrokenLine, UnknownKind):
         return None
     return event if isinstance(event, DecisionTaken) and whole(event.epoch) is not None else None

@@ -1,7 +1,7 @@
 """Rounds summed up in as many points as a screen can show, each computed once."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -74,14 +74,14 @@ ROUND_MEASURES: Mapping[str, Callable[[RoundFinished], float | None]] = {
     "peak_memory": lambda row: None if (size := whole(row.peak_memory_bytes)) is None else size / 2**20,
 }
 """Name -> what is drawn of a round; memory in MiB. The entropies of the heads are drawn too, by the heads' names."""
-RoundSums = dict[str, Moments]
+RoundSums = defaultdict[str, Moments]
 """Name of an episode measure -> its moments over the episodes that ended in a round and were not lost."""
 
 
 def add_episode(sums: RoundSums, row: EpisodeFinished) -> None:
     """Add the measures of one episode."""
     for name, pick in EPISODE_MEASURES.items():
-        sums.setdefault(name, Moments()).add(pick(row))
+        sums[name].add(pick(row))
 
 
 @dataclass(frozen=True, slots=True)

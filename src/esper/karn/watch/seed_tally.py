@@ -7,7 +7,7 @@ from esper.karn.seeds import SeedLife
 from esper.karn.texts import clipped
 from esper.karn.watch.lines import real
 from esper.leyline import DecisionTaken, LifecycleOp
-from esper.nissa.wire import BrokenLine, UnknownKind, decode
+from esper.nissa.wire import BrokenLine, UnknownKind, decode_event
 
 _HEAD = re.compile(
     rb'\{"kind":"decision_taken","time":[^,]+,"round":\d{1,18},"env":(\d{1,18}),"episode":(\d{1,18}),"epoch":\d+,'
@@ -84,7 +84,7 @@ class SeedTally:
     def _decide_slowly(self, line: bytes) -> None:
         """Fields in another order, escapes in a name, or no valid line at all."""
         try:
-            event = decode(line).event
+            event = decode_event(line)
         except (BrokenLine, UnknownKind):
             return
         if isinstance(event, DecisionTaken) and event.slot is not None:

@@ -1,17 +1,12 @@
 """Serving the page: to this machine, or to visitors with the token."""
 
 import hmac
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
-from urllib.parse import parse_qs
 
-from esper.karn.watch.runs import Hub, RunsFolder
+from starlette.datastructures import Headers, QueryParams
+from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from esper.karn.watch.runs import Hub, RunsFolder, Selection
 
 COOKIE = "esper_token"
 MESSAGES_KEPT = 30
@@ -39,39 +34,48 @@ class Guard:
            under its own names, so that a foreign page whose host name leads here is refused
     """
 
-    def __init__(self, app: App, token: str | None) -> None:
+    def __init__(self, app: ASGIApp, token: str | None) -> None:
         self.app, self.token = app, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        headers = {
-            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
-        }
+        headers = Headers(scope=scope)
         if not self._comes_from_our_page(headers):
-            await _refuse(scope, send, "this page can only be opened from its own address")
+            why = "this page can only be opened from its own address"
         elif self.token is None or self._has_cookie(headers):
             await self.app(scope, receive, _with_headers(send))
+            return
         elif scope["type"] == "http" and self._has_token_in_address(scope):
-            await _admit(send, self.token)
+            # The token moves from the address to a cookie.
+            kept = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
+            admitted = RedirectResponse("/", status_code=303, headers=kept)
+            admitted.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
+            await admitted(scope, receive, send)
+            return
         else:
-            await _refuse(scope, send, "open the address that esper watch printed: it carries a token")
+            why = "open the address that esper watch printed: it carries a token"
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            await PlainTextResponse(f"{why}\n", status_code=403)(scope, receive, send)
 
-    def _comes_from_our_page(self, headers: dict[str, str]) -> bool:
+    def _comes_from_our_page(self, headers: Headers) -> bool:
         host = headers.get("host", "")
         origin = headers.get("origin")
         if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
             return False
-        return self.token is not None or _host_name(host) in LOOPBACK
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        return self.token is not None or name in LOOPBACK
 
-    def _has_cookie(self, headers: dict[str, str]) -> bool:
+    def _has_cookie(self, headers: Headers) -> bool:
         # Parsed by hand: cookies of other pages of this machine are sent too, and need not be well-formed.
         given = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
         return any(name == COOKIE and self._is_token(value) for name, _, value in given)
 
     def _has_token_in_address(self, scope: Scope) -> bool:
-        given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [])
+        given = QueryParams(scope.get("query_string", b"")).getlist("token")
         return any(self._is_token(value) for value in given)
 
     def _is_token(self, value: str) -> bool:
@@ -87,32 +91,6 @@ def _with_headers(send: Send) -> Send:
     return send_more
 
 
-def _host_name(host: str) -> str:
-    return host if host.endswith("]") else host.rpartition(":")[0] or host
-
-
-async def _admit(send: Send, token: str) -> None:
-    """Move the token from the address to a cookie."""
-    cookie = f"{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/"
-    headers = [
-        (b"location", b"/"),
-        (b"set-cookie", cookie.encode("latin-1")),
-        (b"cache-control", b"no-store"),
-        (b"referrer-policy", b"no-referrer"),
-    ]
-    await send({"type": "http.response.start", "status": 303, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
-
-
-async def _refuse(scope: Scope, send: Send, why: str) -> None:
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1008})
-        return
-    headers = [(b"content-type", b"text/plain; charset=utf-8")]
-    await send({"type": "http.response.start", "status": 403, "headers": headers})
-    await send({"type": "http.response.body", "body": f"{why}\n".encode()})
-
-
 def serve(folder: RunsFolder, *, run: str | None, host: str, port: int, token: str | None) -> None:
     """Serve the page until the process is stopped.
 
@@ -123,7 +101,6 @@ def serve(folder: RunsFolder, *, run: str | None, host: str, port: int, token: s
     from starlette.requests import Request
 
     from esper.karn.watch.page import WatchPage
-    from esper.karn.watch.runs import Selection
 
     hub = Hub(folder)
 

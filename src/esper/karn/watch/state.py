@@ -1,25 +1,22 @@
 """What is known of one run, updated from the end of its events: rounds, episodes and sums, but not its decisions."""
 
-import math
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import defaultdict, deque
 from typing import BinaryIO
 
 from esper.karn.watch.lines import LineTail, whole
-from esper.karn.watch.points import Point, Points, RoundSums, add_episode
+from esper.karn.watch.points import Moments, Point, Points, RoundSums, add_episode
 from esper.karn.watch.seed_tally import SeedCount, SeedTally
 from esper.leyline import (
     AnomalyRaised,
     DecisionTaken,
     EpisodeFinished,
     EvaluationFinished,
-    Event,
     RoundFinished,
     RunFinished,
     RunStarted,
 )
-from esper.nissa.wire import BrokenLine, UnknownKind, decode
+from esper.nissa.wire import BrokenLine, UnknownKind, decode_event
 
 MOST_ANOMALIES = 1000
 """Anomalies kept, the last ones."""
@@ -42,7 +39,7 @@ class RunState:
 
     def _clear(self) -> None:
         self.rounds: list[RoundFinished] = []
-        self.sums: dict[int, RoundSums] = {}
+        self.sums: defaultdict[int, RoundSums] = defaultdict(lambda: defaultdict(Moments))
         """Round -> sums over its episodes; also for the round that has not ended."""
         self.episodes: list[EpisodeFinished] = []
         self.by_env: dict[int, list[EpisodeFinished]] = {}
@@ -140,7 +137,7 @@ class RunState:
             self.broken_lines += bool(line) and not line.startswith(_KIND)
             return
         try:
-            event: Event = decode(line).event
+            event = decode_event(line)
         except (BrokenLine, UnknownKind):
             self.broken_lines += 1
             return
@@ -166,7 +163,7 @@ class RunState:
         self.episodes.append(event)
         self.by_env.setdefault(event.env, []).append(event)
         if not event.lost:
-            add_episode(self.sums.setdefault(round_number, {}), event)
+            add_episode(self.sums[round_number], event)
 
     def _take_round(self, event: RoundFinished, offset: int) -> None:
         self.rounds.append(event)
@@ -187,7 +184,8 @@ class RunState:
         self.rounds = [row for row in self.rounds if row.round <= last]
         self.evaluations = [row for row in self.evaluations if row.round <= last]
         self.anomalies = [row for row in self.anomalies if row.round <= last]
-        episodes, self.episodes, self.by_env, self.sums = self.episodes, [], {}, {}
+        episodes, self.episodes, self.by_env = self.episodes, [], {}
+        self.sums.clear()
         for row in episodes:
             if row.round is not None and row.round <= last:
                 self._take_episode(row)
@@ -196,14 +194,3 @@ class RunState:
         # What became of a seed may have been recorded later: the seeds of all rounds are counted again.
         self._seeds, self._uncounted = SeedTally(), deque(self.blocks)
         self._block_start = None
-
-
-def read_whole(open_events: Callable[[], BinaryIO | None]) -> RunState:
-    """A run from its beginning to what is there now."""
-    state = RunState()
-    file = open_events()
-    if file is not None:
-        with file:
-            state.read(file)
-            state.count_seeds(file, math.inf)
-    return state

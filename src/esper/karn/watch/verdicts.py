@@ -64,7 +64,7 @@ class Warning:
 
 def _recent(state: RunState, measure: str) -> Moments:
     """A measure over the episodes of the last rounds."""
-    sums = (state.sums.get(row.round, {}) for row in state.rounds[-WINDOW:])
+    sums = (state.sums[row.round] for row in state.rounds[-WINDOW:] if row.round in state.sums)
     return pooled(each[measure] for each in sums if measure in each)
 
 
