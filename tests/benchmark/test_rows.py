@@ -9,7 +9,7 @@ import pytest
 
 from bench_rows import GROWN, ROW
 from esper.benchmark import RowsError, RowStore
-from esper.benchmark.rows import read_rows, require_rows, write_rows
+from esper.benchmark.rows import read_rows, write_rows
 
 
 def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
@@ -60,8 +60,6 @@ def test_a_store_keeps_every_row_once(tmp_path: Path) -> None:
 
 
 def test_what_is_no_row_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RowsError, match="has no rows of a benchmark"):
-        require_rows(tmp_path / "nothing")
     (tmp_path / "rows.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(RowsError, match=r"rows\.parquet: no rows of episodes can be read"):
         RowStore(tmp_path).read()

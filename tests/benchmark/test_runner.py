@@ -11,7 +11,7 @@ from esper.benchmark import BenchProgress, PlanError, RowStore, run_bench
 from esper.benchmark.arms import BlindArm, MatchedArm, RuleArm, ScheduleArm
 from esper.benchmark.planning import BenchPlan
 from esper.benchmark.playing import Chunk, play_chunk
-from esper.benchmark.record import BenchMismatch, merge_record, read_record, record_of
+from esper.benchmark.record import BenchMismatch, merge_record, read_bench, read_record, record_of
 from esper.benchmark.rows import BenchRow, RowsError
 from esper.benchmark.runner import LOST_PROCESS, _Work
 from esper.benchmark.suites import BenchSuite, bench_suite
@@ -139,6 +139,8 @@ def test_a_folder_is_of_one_benchmark(tmp_path: Path) -> None:
     with pytest.raises(RowsError, match="holds no benchmark"):
         read_record(tmp_path)
     merge_record(tmp_path, record_of(toy_plan(), {"esper": "1"}))
+    with pytest.raises(RowsError, match="has no rows of a benchmark"):
+        read_bench(tmp_path)
     more = toy_plan(seeds=12, arms=(*ARMS, RuleArm("plateau")), treatments=("plateau",))
     record = merge_record(tmp_path, record_of(more, {"esper": "2"}))
     assert record == read_record(tmp_path)

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.tamiyo import MaskedCategorical
-from esper.tamiyo.distributions import require_finite
+from esper.tamiyo.distributions import FactoredDistribution, LayoutTensors
+from esper.tamiyo.layout import discrete_layout
 
 
 def logits_of(*probs: float) -> torch.Tensor:
@@ -102,6 +103,9 @@ def test_samples_follow_the_probabilities() -> None:
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_the_best_score_of_every_row_must_be_finite(bad: float) -> None:
-    require_finite(torch.tensor([0.0, 1.0]))
-    with pytest.raises(ValueError, match=r"row \[1\] has no legal choice, or its logits are not finite"):
-        require_finite(torch.tensor([0.0, bad, 1.0]))
+    logits = torch.tensor([[0.0, 1.0], [bad, bad], [1.0, 0.0]])
+    constants = LayoutTensors(discrete_layout(2), torch.device("cpu"))
+    mask = constants.layout.all_legal(3)
+    assert FactoredDistribution(constants, logits[::2], mask[::2]).mode().tolist() == [[1], [0]]
+    with pytest.raises(ValueError, match=r"row \[1, 0\] has no legal choice, or its logits are not finite"):
+        FactoredDistribution(constants, logits, mask).mode()

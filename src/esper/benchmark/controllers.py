@@ -47,8 +47,8 @@ class Controller:
 def find_controller(path: Path) -> ControllerFile:
     """The files of a controller, given by its name or folder, a run's folder (its best checkpoint, or else its last),
     one checkpoint in it, or a cloned network."""
-    folder = saved.shipped_controllers().get(str(path), path)
-    if (folder / saved.CARD).is_file():
+    folder = saved.controller_folder(path)
+    if folder is not None:
         return ControllerFile(folder / saved.WEIGHTS, folder / saved.CARD, _digest(folder / saved.CARD))
     if path.suffix == CLONE and path.is_file():
         return ControllerFile(path, path, _digest(path))

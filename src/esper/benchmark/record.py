@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from esper.benchmark.planning import BenchPlan
-from esper.benchmark.rows import BenchRow, RowsError, RowStore, require_rows
+from esper.benchmark.rows import BenchRow, RowsError, RowStore
 from esper.benchmark.suites import subsets
 from esper.benchmark.table import BenchTable, bench_table
 from esper.leyline.errors import EsperError
@@ -112,7 +112,9 @@ def read_bench(folder: Path, *, interrupted: str | None = None, partial: bool = 
     """
     record = read_record(folder)
     places = {instance: place for place, instance in enumerate(record.instances)}
-    stored = RowStore(folder).read() if partial else require_rows(folder)
+    stored = RowStore(folder).read()
+    if not stored and not partial:
+        raise RowsError(f"{folder} has no rows of a benchmark: `esper bench --out {folder}` makes some")
     rows = tuple(sorted(stored, key=lambda row: places.get(row.instance, len(places))))
     try:
         tables = _tables(rows, record)

@@ -180,11 +180,3 @@ class RowStore:
 
     def _parts(self) -> list[Path]:
         return sorted((self.folder / _PARTS).glob("*.parquet"))
-
-
-def require_rows(folder: Path) -> list[BenchRow]:
-    """The rows in a folder; raises RowsError if there are none."""
-    rows = RowStore(folder).read() if folder.is_dir() else []
-    if not rows:
-        raise RowsError(f"{folder} has no rows of a benchmark: `esper bench --out {folder}` makes some")
-    return rows

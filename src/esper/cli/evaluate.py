@@ -39,11 +39,11 @@ def run(arguments: list[str]) -> int:
 
 def _is_controller(chosen: "Namespace") -> bool:
     """Whether it names a controller; a run of the same name, which was trained here, goes first."""
-    from esper.tamiyo.controller import CARD, shipped_controllers
+    from esper.tamiyo.controller import controller_folder
 
     if any((place / "config.json").is_file() for place in (chosen.directory / chosen.run, Path(chosen.run))):
         return False
-    return chosen.run in shipped_controllers() or (Path(chosen.run) / CARD).is_file()
+    return controller_folder(chosen.run) is not None
 
 
 def _judge_controller(chosen: "Namespace") -> "tuple[str, Sequence[HeldOutScore]]":

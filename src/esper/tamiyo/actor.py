@@ -20,7 +20,7 @@ class Actor:
     normalize: how the policy's training transformed observations, if it did (`PPOAgent.actor` passes it).
     """
 
-    __slots__ = ("_awaits_reward", "_fresh", "_generator", "_normalize", "_policy", "_state")
+    __slots__ = ("_awaits_reward", "_fresh", "_generator", "_normalize", "_state", "policy")
 
     def __init__(
         self,
@@ -32,18 +32,14 @@ class Actor:
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs is {num_envs}; expected >= 1")
-        self._policy = policy
+        self.policy = policy
+        """The network that acts."""
         self._generator = generator
         self._normalize = normalize
         self._state = ActorState.initial(policy, num_envs, policy.device)
         self._awaits_reward = False
         # Envs whose next reward is of an episode that was left behind.
         self._fresh = torch.zeros(num_envs, dtype=torch.bool, device=policy.device)
-
-    @property
-    def policy(self) -> Policy:
-        """The network that acts."""
-        return self._policy
 
     @property
     def num_envs(self) -> int:
@@ -58,30 +54,30 @@ class Actor:
         where `reset` began an episode since.
         """
         self._check(observation, mask, reward)
-        device = self._policy.device
+        device = self.policy.device
         observation, mask = observation.to(device), mask.to(device)
         if reward is not None:
             self._state.previous_reward = reward.to(device, torch.float32).masked_fill(self._fresh, 0.0)
         self._fresh = torch.zeros_like(self._fresh)
         if self._normalize is not None:
             observation = self._normalize(observation)
-        actions, _, hidden = self._policy.choose(observation, mask, self._state, self._generator)
+        actions, _, hidden = self.policy.choose(observation, mask, self._state, self._generator)
         self._state.hidden = hidden
         self._state.previous_action = actions
-        self._awaits_reward = self._policy.uses_previous
+        self._awaits_reward = self.policy.uses_previous
         return actions
 
     @torch.inference_mode()
     def reset(self, begins: Tensor | None = None) -> None:
         """Forget the past, in all envs or where `begins` (env,) bool is True."""
         if begins is None:
-            begins = torch.ones(self.num_envs, dtype=torch.bool, device=self._policy.device)
+            begins = torch.ones(self.num_envs, dtype=torch.bool, device=self.policy.device)
             self._awaits_reward = False
         if begins.shape != (self.num_envs,) or begins.dtype != torch.bool:
             raise ValueError(
                 f"begins is {begins.dtype} {tuple(begins.shape)}; expected bool ({self.num_envs},)"
             )
-        begins = begins.to(self._policy.device)
+        begins = begins.to(self.policy.device)
         self._state.reset(begins)
         self._fresh = self._fresh | begins
 
@@ -95,13 +91,13 @@ class Actor:
         self._fresh = torch.zeros_like(self._fresh)
 
     def _check(self, observation: Tensor, mask: Tensor, reward: Tensor | None) -> None:
-        expected = (self.num_envs, self._policy.observation_size)
+        expected = (self.num_envs, self.policy.observation_size)
         if tuple(observation.shape) != expected:
             raise ValueError(f"observation has shape {tuple(observation.shape)}; expected {expected}")
-        if tuple(mask.shape) != (self.num_envs, self._policy.layout.width) or mask.dtype != torch.bool:
+        if tuple(mask.shape) != (self.num_envs, self.policy.layout.width) or mask.dtype != torch.bool:
             raise ValueError(
                 f"mask is {mask.dtype} {tuple(mask.shape)}; expected bool "
-                f"{(self.num_envs, self._policy.layout.width)} (layout.flatten_masks or layout.all_legal)"
+                f"{(self.num_envs, self.policy.layout.width)} (layout.flatten_masks or layout.all_legal)"
             )
         if self._awaits_reward and reward is None:
             raise ValueError("reward is missing: this policy sees the reward of its last action")

@@ -234,7 +234,13 @@ class Controller:
     @staticmethod
     def load(name_or_path: str | os.PathLike[str]) -> "Controller":
         """One that comes with Esper, by its name, or one in a folder of yours."""
-        folder = _find(name_or_path)
+        folder = controller_folder(name_or_path)
+        if folder is None:
+            shipped = ", ".join(shipped_controllers())
+            known = f"there are {shipped}" if shipped else "none comes with this Esper"
+            raise UnknownController(
+                f"there is no controller {str(name_or_path)!r}: {known}, and no folder of that name holds a {CARD}"
+            )
         card = read_card(folder)
         path = folder / WEIGHTS
         try:
@@ -251,6 +257,12 @@ class Controller:
 def shipped_controllers() -> dict[str, Path]:
     """Name -> folder of the controllers that come with Esper."""
     return {card.parent.name: card.parent for card in sorted(SHIPPED.glob(f"*/{CARD}"))}
+
+
+def controller_folder(name_or_path: str | os.PathLike[str]) -> Path | None:
+    """The folder of a controller that comes with Esper, by its name, or of another; None if it holds none."""
+    folder = shipped_controllers().get(str(name_or_path), Path(name_or_path))
+    return folder if (folder / CARD).is_file() else None
 
 
 def read_card(folder: Path) -> ControllerCard:
@@ -277,18 +289,6 @@ def read_card(folder: Path) -> ControllerCard:
 
 
 _SMALLEST = GrowthSpace(numbered_slots(1), ("any",))
-
-
-def _find(name_or_path: str | os.PathLike[str]) -> Path:
-    shipped, path = shipped_controllers(), Path(name_or_path)
-    if str(name_or_path) in shipped:
-        return shipped[str(name_or_path)]
-    if (path / CARD).is_file():
-        return path
-    known = f"there are {', '.join(shipped)}" if shipped else "none comes with this Esper"
-    raise UnknownController(
-        f"there is no controller {str(name_or_path)!r}: {known}, and no folder of that name holds a {CARD}"
-    )
 
 
 def _require_fitting(name: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:

@@ -25,7 +25,7 @@ class MaskedCategorical:
             raise ValueError(f"mask has dtype {mask.dtype}; expected torch.bool")
         if not 0.0 <= floor < 1.0:
             raise ValueError(f"floor is {floor}; expected 0 <= floor < 1")
-        require_legal_choice(mask)
+        require_rows(mask.any(-1), "mask row {} has no legal choice; a mask must allow at least one")
         self.mask = mask
         log_probs = torch.log_softmax(logits.float().masked_fill(~mask, -math.inf), dim=-1)
         self.log_probs = mix_with_uniform(log_probs, mask, floor) if floor else log_probs
@@ -55,11 +55,6 @@ class MaskedCategorical:
         return (self.log_probs + noise).argmax(-1)
 
 
-def require_legal_choice(mask: Tensor) -> None:
-    """Every row needs a legal choice."""
-    _require_rows(mask.any(-1), "mask row {} has no legal choice; a mask must allow at least one")
-
-
 def mix_with_uniform(log_probs: Tensor, mask: Tensor, floor: float) -> Tensor:
     """log((1 - e) p + e / n_legal) over legal choices, -inf elsewhere; a lone choice keeps exactly 0."""
     n_legal = mask.sum(-1, keepdim=True)
@@ -75,12 +70,7 @@ def gumbel_noise(shape: torch.Size, generator: torch.Generator, device: torch.de
     return noise.clamp_min_(torch.finfo(noise.dtype).tiny).log_().neg_()
 
 
-def require_finite(best: Tensor) -> None:
-    """The best score of each row must be finite; it is not where nothing was legal."""
-    _require_rows(torch.isfinite(best), "row {} has no legal choice, or its logits are not finite")
-
-
-def _require_rows(fine: Tensor, problem: str) -> None:
+def require_rows(fine: Tensor, problem: str) -> None:
     """Raise for the first row that is not fine. Asynchronous on CUDA: there the error surfaces at the next sync."""
     if fine.is_cuda:
         torch._assert_async(fine.all(), problem.format("(some)"))
@@ -218,7 +208,7 @@ class FactoredDistribution:
             if noise is not None:
                 scores = scores + (noise if self._single else noise.index_select(-2, group.heads))
             best, picked = scores.max(-1)
-            require_finite(best)
+            require_rows(torch.isfinite(best), "row {} has no legal choice, or its logits are not finite")
             if self._single:
                 return picked
             actions.index_copy_(-1, group.heads, picked)

@@ -290,10 +290,9 @@ def _array(numbers: Iterable[float], *shape: int) -> Array:
 
 def _views(flat: Tensor, space: GrowthSpace) -> dict[str, NDArray[np.float32]]:
     """The parts of the flat observation as arrays that share its memory."""
-    views: dict[str, NDArray[np.float32]] = {}
-    start = 0
-    for name, shape in observation_parts(space).items():
-        size = math.prod(shape)
-        views[name] = flat[:, start : start + size].unflatten(1, shape).numpy()
-        start += size
-    return views
+    parts = observation_parts(space)
+    pieces = flat.split([math.prod(shape) for shape in parts.values()], dim=1)
+    return {
+        name: piece.unflatten(1, shape).numpy()
+        for (name, shape), piece in zip(parts.items(), pieces, strict=True)
+    }
