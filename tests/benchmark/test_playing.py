@@ -8,7 +8,7 @@ import pytest
 
 from esper.benchmark.arms import Arm, BlindArm, Group, Hosts, LearnedArm, MatchedArm, RuleArm, ScheduleArm
 from esper.benchmark.controllers import ControllerError, find_controller, open_controller, require_fit
-from esper.benchmark.playing import Chunk, KnownBaselines, play_chunk
+from esper.benchmark.playing import KnownBaselines, play_chunk
 from esper.benchmark.rows import BenchRow
 from esper.benchmark.suites import host_seed
 from esper.nissa import Checkpoints
@@ -30,7 +30,7 @@ GROW = "germinate mixer@1 t=0; advance 1 t=1; fossilize 1 t=3"
 def play(
     arm: Arm, case: str, known: dict[Group, list[BenchRow]] | None = None, *, member: int = 0
 ) -> list[BenchRow]:
-    return play_chunk(Chunk(arm, member, Hosts(case, case, (0, 1), known or {})))
+    return play_chunk(arm, Hosts(case, case, (0, 1), known or {}, member))
 
 
 def without_seconds(rows: list[BenchRow]) -> list[BenchRow]:
@@ -56,7 +56,7 @@ def test_waiting_is_the_control_curve(tiny: str) -> None:
 def test_rows_do_not_depend_on_who_is_beside(tiny: str) -> None:
     arm = ScheduleArm("sbs", {tiny: GROW})
     together = without_seconds(play(arm, tiny))
-    alone = [play_chunk(Chunk(arm, 0, Hosts(tiny, tiny, (seed,))))[0] for seed in (0, 1)]
+    alone = [play_chunk(arm, Hosts(tiny, tiny, (seed,)))[0] for seed in (0, 1)]
     assert together == without_seconds(alone)
     assert together[0].validation_losses != together[1].validation_losses
 
@@ -223,8 +223,8 @@ def test_a_cloned_network_is_a_controller(tmp_path: Path) -> None:
     file = find_controller(tmp_path / "clone.safetensors")
     require_fit(file, "toy")
     case = "toy:draw=3"
-    known = {("wait", 0, case): play_chunk(Chunk(RuleArm("wait"), 0, Hosts("toy", case, (0, 1))))}
-    rows = play_chunk(Chunk(LearnedArm("clone", (file,)), 0, Hosts("toy", case, (0, 1), known)))
+    known = {("wait", 0, case): play_chunk(RuleArm("wait"), Hosts("toy", case, (0, 1)))}
+    rows = play_chunk(LearnedArm("clone", (file,)), Hosts("toy", case, (0, 1), known))
     assert [row.arm for row in rows] == ["clone", "clone"]
     assert all(row.utility is not None for row in rows)
     PolicyNetwork(network.space).save(tmp_path / "bare.safetensors")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from esper.benchmark import BenchProgress, PlanError, RowStore, run_bench
-from esper.benchmark.arms import BlindArm, MatchedArm, RuleArm, ScheduleArm
+from esper.benchmark.arms import Arm, BlindArm, Hosts, MatchedArm, RuleArm, ScheduleArm
 from esper.benchmark.planning import BenchPlan
-from esper.benchmark.playing import Chunk, play_chunk
+from esper.benchmark.playing import play_chunk
 from esper.benchmark.record import BenchMismatch, merge_record, read_bench, read_record, record_of
 from esper.benchmark.rows import BenchRow, RowsError
 from esper.benchmark.runner import LOST_PROCESS, _Work
@@ -91,21 +91,24 @@ def test_nothing_is_played_before_what_it_needs(tmp_path: Path) -> None:
     work = _Work(plan, RowStore(tmp_path))
     work.queue.reverse()  # from_birth is the first now
     taken = [work.take() for _ in range(2)]
-    assert [chunk.group for chunk in taken if chunk] == [("probe_and_keep", 0, case), ("wait", 0, case)]
+    assert [(chunk[0].name, chunk[1].instance) for chunk in taken if chunk] == [
+        ("probe_and_keep", case),
+        ("wait", case),
+    ]
     assert work.take() is None
     for chunk in taken:
         assert chunk is not None
-        work.add(play_chunk(chunk))
+        work.add(play_chunk(*chunk))
     last = work.take()
     assert last is not None
-    assert set(last.hosts.known) == {("wait", 0, case), ("probe_and_keep", 0, case)}
+    assert set(last[1].known) == {("wait", 0, case), ("probe_and_keep", 0, case)}
 
 
 def test_a_lost_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lost(chunk: Chunk) -> list[BenchRow]:
-        if chunk.arm.name != "wait":
+    def lost(arm: Arm, hosts: Hosts) -> list[BenchRow]:
+        if arm.name != "wait":
             raise BrokenProcessPool("killed")
-        return play_chunk(chunk)
+        return play_chunk(arm, hosts)
 
     monkeypatch.setattr("esper.benchmark.runner.play_chunk", lost)
     assert run_bench(toy_plan(seeds=2), RowStore(tmp_path)) == LOST_PROCESS

@@ -31,13 +31,17 @@ Group = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """The hosts of one instance that an arm is to meet, and the episodes of other arms that it may know."""
+    """A chunk of episodes played side by side: hosts of one instance, and the episodes of other arms on them."""
 
     suite: str
     instance: str
     seeds: tuple[int, ...]
     known: Mapping[Group, Sequence[BenchRow]] = field(default_factory=dict)
     """The groups that the arm needs, one row per seed."""
+    member: int = 0
+    """Number of the controller that plays."""
+    device: str = "cpu"
+    """Where the hosts are trained."""
 
     @property
     def host_seeds(self) -> tuple[int, ...]:
@@ -87,7 +91,7 @@ class Arm(ABC):
         return {}
 
     @abstractmethod
-    def stage(self, hosts: Hosts, member: int, context: ExitStack) -> Staging:
+    def stage(self, hosts: Hosts, context: ExitStack) -> Staging:
         """Prepare to play; `context` closes what is only needed while the episodes are played."""
 
 
@@ -101,8 +105,8 @@ class RuleArm(Arm):
     def identity(self) -> str:
         return "rule"
 
-    def stage(self, hosts: Hosts, member: int, context: ExitStack) -> Staging:
-        del member, context
+    def stage(self, hosts: Hosts, context: ExitStack) -> Staging:
+        del context
 
         def policy(env_idx: int) -> RulePolicy:
             return rule_policy(self.name, rng=np.random.default_rng(hosts.host_seeds[env_idx]))
@@ -132,8 +136,8 @@ class ScheduleArm(Arm):
             return {}
         return {seed: hosts.row(WAIT, 0, seed) for seed in hosts.seeds}
 
-    def stage(self, hosts: Hosts, member: int, context: ExitStack) -> Staging:
-        del member, context
+    def stage(self, hosts: Hosts, context: ExitStack) -> Staging:
+        del context
         schedule = self.schedules[hosts.instance]
         return Staging(RulePlayer(lambda _: SchedulePolicy(schedule)))
 
@@ -158,9 +162,9 @@ class LearnedArm(Arm):
         del instances
         return ((WAIT, 0, instance),)
 
-    def stage(self, hosts: Hosts, member: int, context: ExitStack) -> Staging:
+    def stage(self, hosts: Hosts, context: ExitStack) -> Staging:
         del context
-        file = self.controllers[member]
+        file = self.controllers[hosts.member]
         return Staging(LearnedPlayer(open_controller(file, hosts.suite).actor), controller=file)
 
 
@@ -188,8 +192,7 @@ class MatchedArm(Arm):
         """Where nothing was kept there is nothing to match: the host waits."""
         return {seed: hosts.row(WAIT, 0, seed) for seed in hosts.seeds if not self._matched(hosts, seed).kept}
 
-    def stage(self, hosts: Hosts, member: int, context: ExitStack) -> Staging:
-        del member
+    def stage(self, hosts: Hosts, context: ExitStack) -> Staging:
         matched = [self._matched(hosts, seed) for seed in hosts.seeds]
         if self.name == "static":
             sizes = {row.parameters for row in matched if row.parameters is not None}
@@ -227,8 +230,8 @@ class BlindArm(Arm):
         donor = instances[(instances.index(instance) + 1) % len(instances)]
         return tuple((self.reference, each, donor) for each in range(self.reference_members))
 
-    def stage(self, hosts: Hosts, member: int, context: ExitStack) -> Staging:
-        del member, context
+    def stage(self, hosts: Hosts, context: ExitStack) -> Staging:
+        del context
         donated = {(row.member, row.seed): row for rows in hosts.known.values() for row in rows}
         decisions = [donated[seed % self.reference_members, seed].decisions for seed in hosts.seeds]
         return Staging(RulePlayer(lambda env: BlindPolicy(decisions[env])))

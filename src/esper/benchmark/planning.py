@@ -118,7 +118,8 @@ def plan_bench(request: BenchRequest) -> BenchPlan:
     suite = bench_suite(request.suite).first(request.instances)
     names = _names(request, suite)
     learned = [_learned_arm(name, paths, request.suite) for name, paths in request.controllers.items()]
-    reference = _reference(request)
+    best_rule = _BEST_RULE.get(request.suite, "probe_and_keep")
+    reference = request.match or next(iter(request.controllers), best_rule)
     if reference not in request.controllers and set(names) & {*MATCHED, BLIND}:
         names.add(reference)
     members = next((arm.members for arm in learned if arm.name == reference), 1)
@@ -142,11 +143,6 @@ def plan_bench(request: BenchRequest) -> BenchPlan:
         treatments=treatments,
         device=request.device,
     )
-
-
-def _reference(request: BenchRequest) -> str:
-    best_rule = _BEST_RULE.get(request.suite, "probe_and_keep")
-    return request.match or next(iter(request.controllers), best_rule)
 
 
 def _require_names(request: BenchRequest) -> None:

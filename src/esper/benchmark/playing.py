@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from esper.benchmark.arms import WAIT, Arm, Group, Hosts, Staging
+from esper.benchmark.arms import WAIT, Arm, Hosts, Staging
 from esper.benchmark.controllers import open_controller
 from esper.benchmark.metering import EpisodeLog, FlopLedger, MeteredWorld
 from esper.benchmark.rows import BenchRow, SeedRow
@@ -21,21 +21,6 @@ from esper.tolaria.engine.host import TrainedHost
 
 _FLOPS = FlopLedger()
 """One for the process, so that each topology is counted once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Episodes that are played side by side, with everything that they need."""
-
-    arm: Arm
-    member: int
-    hosts: Hosts
-    device: str = "cpu"
-
-    @property
-    def group(self) -> Group:
-        """(arm, member, instance)"""
-        return self.arm.name, self.member, self.hosts.instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +51,20 @@ class KnownBaselines:
         return [self.curve(case, seed) for case, seed in wanted]
 
 
-def play_chunk(chunk: Chunk) -> list[BenchRow]:
-    """Play a chunk; returns one row per seed, in their order. What would repeat another arm's episode is copied."""
-    hosts = chunk.hosts
-    copied = chunk.arm.copied(hosts)
-    rows = {seed: replace(row, arm=chunk.arm.name, member=chunk.member) for seed, row in copied.items()}
+def play_chunk(arm: Arm, hosts: Hosts) -> list[BenchRow]:
+    """Play an arm; returns one row per seed, in their order. What would repeat another arm's episode is copied."""
+    copied = arm.copied(hosts)
+    rows = {seed: replace(row, arm=arm.name, member=hosts.member) for seed, row in copied.items()}
     left = tuple(seed for seed in hosts.seeds if seed not in rows)
     if left:
-        rows |= {row.seed: row for row in _play(chunk, replace(hosts, seeds=left))}
+        rows |= {row.seed: row for row in _play(arm, replace(hosts, seeds=left))}
     return [rows[seed] for seed in hosts.seeds]
 
 
-def _play(chunk: Chunk, hosts: Hosts) -> list[BenchRow]:
+def _play(arm: Arm, hosts: Hosts) -> list[BenchRow]:
     with ExitStack() as context:
-        staging = chunk.arm.stage(hosts, chunk.member, context)
-        setting = make_world(hosts.suite, len(hosts.seeds), device=chunk.device)
+        staging = arm.stage(hosts, context)
+        setting = make_world(hosts.suite, len(hosts.seeds), device=hosts.device)
         world = MeteredWorld(setting.world, len(hosts.seeds), _FLOPS)
         episodes = _episodes(world, setting, staging, hosts)
         cases = staging.cases or (hosts.instance,) * len(hosts.seeds)
@@ -91,7 +75,9 @@ def _play(chunk: Chunk, hosts: Hosts) -> list[BenchRow]:
     waited = hosts.known.get((WAIT, 0, hosts.instance))
     bare = waited[0].host_parameters if waited else world.host(0).host_parameters
     return [
-        _row(chunk, seed, one, world.first_log(place), bare=bare, rent=setting.rent, seconds=seconds)
+        _row(
+            arm.name, hosts, seed, one, world.first_log(place), bare=bare, rent=setting.rent, seconds=seconds
+        )
         for place, (seed, one) in enumerate(zip(hosts.seeds, judged, strict=True))
     ]
 
@@ -121,7 +107,8 @@ def _product(world: MeteredWorld, host: HostProtocol) -> Product:
 
 
 def _row(
-    chunk: Chunk,
+    arm: str,
+    hosts: Hosts,
     seed: int,
     judged: Judged[Product],
     log: EpisodeLog,
@@ -134,10 +121,10 @@ def _row(
     added = None if product is None else product.parameters - bare
     accuracy = summary.validation_accuracy
     return BenchRow(
-        suite=chunk.hosts.suite,
-        instance=chunk.hosts.instance,
-        arm=chunk.arm.name,
-        member=chunk.member,
+        suite=hosts.suite,
+        instance=hosts.instance,
+        arm=arm,
+        member=hosts.member,
         seed=seed,
         host_seed=summary.host_seed,
         test_accuracy=None if product is None else product.test_accuracy,

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from esper.benchmark.arms import Group, Hosts
+from esper.benchmark.arms import Arm, Group, Hosts
 from esper.benchmark.planning import BenchPlan
-from esper.benchmark.playing import Chunk, play_chunk
+from esper.benchmark.playing import play_chunk
 from esper.benchmark.rows import BenchRow, RowStore
 from esper.simic.timing import stop_on_signals
 
@@ -58,7 +58,7 @@ def run_bench(
     After a first signal the chunks that are being played are finished and kept; a second one interrupts.
     """
     work, began = _Work(plan, store), time.monotonic()
-    left = sum(len(chunk.hosts.seeds) for chunk in work.queue)
+    left = sum(len(hosts.seeds) for _, hosts in work.queue)
     played, running = 0, dict[Future[list[BenchRow]], Group]()
 
     with stop_on_signals() as stop, _executor(workers) as executor:
@@ -70,7 +70,9 @@ def run_bench(
         try:
             while running or (work.queue and may_begin()):
                 while may_begin() and len(running) < max(workers, 1) and (chunk := work.take()) is not None:
-                    running[executor.submit(play_chunk, chunk)] = chunk.group
+                    arm, hosts = chunk
+                    group = arm.name, hosts.member, hosts.instance
+                    running[executor.submit(play_chunk, arm, hosts)] = group
                 finished, _ = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
                 for future in finished:
                     group, rows = running.pop(future), future.result()
@@ -96,27 +98,27 @@ class _Work:
         self._instances = plan.suite.instances
         self._rows: dict[Group, dict[int, BenchRow]] = defaultdict(dict)
         self.add(store.read())
-        self.queue: list[Chunk] = []
+        self.queue: list[tuple[Arm, Hosts]] = []
         for group, arm in plan.groups():
             _, member, instance = group
             seeds = [seed for seed in plan.all_seeds if seed not in self._rows[group]]
             for start in range(0, len(seeds), SIDE_BY_SIDE):
                 chosen = tuple(seeds[start : start + SIDE_BY_SIDE])
-                self.queue.append(Chunk(arm, member, Hosts(plan.suite.name, instance, chosen), plan.device))
+                hosts = Hosts(plan.suite.name, instance, chosen, member=member, device=plan.device)
+                self.queue.append((arm, hosts))
 
     def add(self, rows: Iterable[BenchRow]) -> None:
         for row in rows:
             self._rows[row.arm, row.member, row.instance][row.seed] = row
 
-    def take(self) -> Chunk | None:
+    def take(self) -> tuple[Arm, Hosts] | None:
         """Take the first chunk out of the queue whose needs are met, with the rows that it needs."""
-        for place, chunk in enumerate(self.queue):
-            hosts = chunk.hosts
-            needs = chunk.arm.needs(hosts.instance, self._instances)
+        for place, (arm, hosts) in enumerate(self.queue):
+            needs = arm.needs(hosts.instance, self._instances)
             if all(self._rows[need].keys() >= set(hosts.seeds) for need in needs):
                 del self.queue[place]
                 known = {need: [self._rows[need][seed] for seed in hosts.seeds] for need in needs}
-                return replace(chunk, hosts=replace(hosts, known=known))
+                return arm, replace(hosts, known=known)
         return None
 
 
