@@ -29,7 +29,7 @@ def test_an_untelling_module_needs_a_layout() -> None:
         for given in (asked, {"1": asked}):
             slot = esper.wrap(host, ["1"], x, layout=given).slots["1"]
             assert (slot.layout, slot.site.channels) == (asked, channels)
-            slot.remove_hook()
+            slot.hook.remove()
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from esper.kasmina.model import GrowingModel
-from esper.kasmina.probing import ExampleInput, batch_size, call_with, main_tensor
+from esper.kasmina.probing import ExampleInput, batch_size, call_with, main_tensor, rebatched
 from esper.leyline import Stage
 
 Coalition = frozenset[str]
@@ -143,19 +142,9 @@ def forward_coalitions(
     for start in range(0, len(coalitions), chunk):
         part = coalitions[start : start + chunk]
         with model.override_alpha(coalition_alphas(model, part, samples)):
-            output = main_tensor(call_with(model, _stack(example, len(part), samples)))
+            stacked = rebatched(example, samples, lambda tensor: torch.cat([tensor] * len(part)))  # noqa: B023
+            output = main_tensor(call_with(model, stacked))
         if output is None:
             raise ValueError("forward_coalitions: the model returned no tensor")
         outputs.append(output.view(len(part), samples, *output.shape[1:]))
     return torch.cat(outputs)
-
-
-def _stack(example: ExampleInput, copies: int, samples: int) -> ExampleInput:
-    """`copies` of every tensor that has the batch axis, one after another."""
-
-    def repeat(tensor: Tensor) -> Tensor:
-        batched = tensor.ndim > 0 and tensor.shape[0] == samples
-        return tensor.repeat(copies, *([1] * (tensor.ndim - 1))) if batched else tensor
-
-    stacked: ExampleInput = tree_map_only(Tensor, repeat, example)
-    return stacked

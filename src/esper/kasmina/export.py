@@ -9,21 +9,19 @@ which become GraphModules and as such would lose hooks when pickled.
 
 import copy
 import logging
-import operator
 import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.node import Argument
+from torch.fx.proxy import GraphAppendingTracer
 
 from esper.kasmina.model import GrowingModel
-from esper.kasmina.probing import OutputForm
 from esper.kasmina.seed import Seed, compose_delta, per_channel
 from esper.kasmina.slot import Slot
 from esper.leyline import Layout, Stage
@@ -70,7 +68,7 @@ def _refuse(slot: Slot) -> None:
         raise ValueError(
             f"the seed at {slot.name!r} is not finite, and an export would not be guarded: prune it"
         )
-    if slot.hook_id != next(reversed(module._forward_hooks)):
+    if slot.hook.id != next(reversed(module._forward_hooks)):
         raise ValueError(
             f"slot {slot.name!r} has a hook registered after wrapping, which the export would run before "
             "the seed: remove it, or register it before wrapping"
@@ -161,66 +159,43 @@ def _grown_graph(
     root: nn.Module, slot: Slot, seed: Seed, *, place: Literal["last child", "around", "hook"]
 ) -> fx.GraphModule:
     graph, site = fx.Graph(), slot.site
-    arguments: list[fx.Node] = []
-    keywords: dict[str, Argument] = {}
+    tracer = GraphAppendingTracer(graph)
+
+    def given(name: str) -> fx.Proxy:
+        return fx.Proxy(graph.placeholder(name), tracer)
+
+    def call(name: str, *args: fx.Proxy, **kwargs: fx.Proxy) -> fx.Proxy:
+        return tracer.create_proxy("call_module", name, args, kwargs)
+
+    arguments: list[fx.Proxy] = []
+    keywords: dict[str, fx.Proxy] = {}
     if place == "hook":
-        _, args, kwargs, output = map(graph.placeholder, ("module", "args", "kwargs", "output"))
+        _, args, kwargs, output = map(given, ("module", "args", "kwargs", "output"))
         if seed.reads_input:
-            arguments, keywords = _known_arguments(graph, slot, args, kwargs)
+            arguments, keywords = _known_arguments(slot, args, kwargs)
     elif place == "around":
-        arguments = [graph.placeholder(f"input_{i}") for i in range(site.positional)]
-        keywords = {name: graph.placeholder(name) for name in site.keywords}
-        output = graph.call_module("host", tuple(arguments), keywords)
+        arguments = [given(f"input_{i}") for i in range(site.positional)]
+        keywords = {name: given(name) for name in site.keywords}
+        output = call("host", *arguments, **keywords)
     else:
-        output = graph.placeholder("h")
-    h = _pick(graph, output, site.form)
-    same = slot.anchor.dtype == seed.scale.dtype
-    x = h if same else graph.call_method("to", (h, seed.scale.dtype))
-    if seed.reads_input:
-        d = _pick(graph, graph.call_module("body", tuple(arguments), keywords), site.form)
-    else:
-        d = graph.call_module("body", (x,))
-    graph.output(_put_back(graph, output, graph.call_module("blend", (h, x, d)), site.form))
+        output = given("h")
+    h = site.form.pick(output)
+    x = h if slot.anchor.dtype == seed.scale.dtype else h.to(seed.scale.dtype)
+    d = site.form.pick(call("body", *arguments, **keywords)) if seed.reads_input else call("body", x)
+    graph.output(site.form.put_back(output, call("blend", h, x, d)).node)
     grown = fx.GraphModule(root, graph, "Grown" if place == "around" else "Seed")
     grown.training = seed.training
     return grown
 
 
-def _known_arguments(
-    graph: fx.Graph, slot: Slot, args: fx.Node, kwargs: fx.Node
-) -> tuple[list[fx.Node], dict[str, Argument]]:
-    """The arguments of the example's call, for a body that reads them; other calls are refused."""
+def _known_arguments(slot: Slot, args: Any, kwargs: Any) -> tuple[list[fx.Proxy], dict[str, fx.Proxy]]:
+    """The arguments of the example's call as proxies, for a body that reads them; other calls are refused."""
     count, names = slot.site.positional, slot.site.keywords
     message = f"the seed behind {slot.name!r} reads its input and knows only calls like the example's"
-    keys = graph.call_method("keys", (kwargs,))
-    extra = graph.call_function(operator.getitem, (args, slice(count, None)))
-    unknown = graph.call_function(operator.xor, (keys, names))
-    nothing = graph.call_function(operator.xor, (keys, keys))
-    graph.call_function(torch._assert, (graph.call_function(operator.eq, (extra, ())), message))
-    graph.call_function(torch._assert, (graph.call_function(operator.eq, (unknown, nothing)), message))
-    arguments = [graph.call_function(operator.getitem, (args, index)) for index in range(count)]
-    return arguments, {name: graph.call_function(operator.getitem, (kwargs, name)) for name in names}
-
-
-def _pick(graph: fx.Graph, output: fx.Node, form: OutputForm) -> fx.Node:
-    if form.kind == "tensor":
-        return output
-    return graph.call_function(operator.getitem, (output, form.key if form.kind == "mapping" else 0))
-
-
-def _put_back(graph: fx.Graph, output: fx.Node, y: fx.Node, form: OutputForm) -> fx.Node:
-    if form.kind == "tensor":
-        return y
-    if form.kind == "named tuple":
-        assert form.key is not None
-        return graph.call_method("_replace", (output,), {form.key: y})
-    if form.kind == "mapping":
-        replaced = graph.call_method("copy", (output,))
-        graph.call_method("__setitem__", (replaced, form.key, y))
-        return replaced
-    rest = graph.call_function(operator.getitem, (output, slice(1, None)))
-    first = (y,) if form.kind == "tuple" else [y]
-    return graph.call_function(operator.add, (first, rest))
+    keys = kwargs.keys()
+    torch._assert(args[count:] == (), message)
+    torch._assert((keys ^ names) == (keys ^ keys), message)
+    return [args[index] for index in range(count)], {name: kwargs[name] for name in names}
 
 
 def _replace(host: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:

@@ -66,10 +66,12 @@ class GrowingModel(nn.Module):
         self.slot_config = SlotConfig(tuple(slot.name for slot in slots))
         self.host_parameters = sum(parameter.numel() for parameter in host.parameters())
         self.growth_seed = growth_seed
-        self._slots = {slot.name: slot for slot in slots}
+        self.slots: Mapping[str, Slot] = {slot.name: slot for slot in slots}
+        """Name -> slot, in the order they fire in a forward."""
         self._penalty = penalty
         self._events = events
-        self._care: OptimiserCare | None = None
+        self.care: OptimiserCare | None = None
+        """The attached optimiser's keeper."""
 
     def forward(self, *args: object, **kwargs: object) -> object:
         """Call the host."""
@@ -77,34 +79,29 @@ class GrowingModel(nn.Module):
 
     def __getstate__(self) -> dict[str, object]:
         # A copy grows on its own: it has no optimiser yet and emits no events.
-        return {**self.__dict__, "_care": None, "_events": None}
+        return {**self.__dict__, "care": None, "_events": None}
 
     # What can be seen
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
-        """Name -> slot, in the order they fire in a forward."""
-        return self._slots
-
-    @property
     def added_parameters(self) -> int:
         """Parameters of live and fossilised seeds, gates included."""
-        return sum(slot.parameter_count for slot in self._slots.values())
+        return sum(slot.parameter_count for slot in self.slots.values())
 
     @property
     def live_slots(self) -> tuple[str, ...]:
         """The names of the slots with live seeds, in order."""
-        return tuple(name for name, slot in self._slots.items() if slot.life.stage in LIVE_STAGES)
+        return tuple(name for name, slot in self.slots.items() if slot.life.stage in LIVE_STAGES)
 
     def legal_operations(self) -> dict[str, LegalOperations]:
         """What may be executed now at each slot: exactly that, no more and no less."""
         free = self._free_places()
-        return {name: slot.legal(free_places=free) for name, slot in self._slots.items()}
+        return {name: slot.legal(free_places=free) for name, slot in self.slots.items()}
 
     def readings(self) -> list[SlotReading]:
         """Every slot in numbers, in order."""
         free = self._free_places()
-        return [slot.reading(free_places=free) for slot in self._slots.values()]
+        return [slot.reading(free_places=free) for slot in self.slots.values()]
 
     # The operations
 
@@ -115,11 +112,10 @@ class GrowingModel(nn.Module):
             return
         if slot is None:
             raise ValueError(f"{op.name} needs a slot; the slots are {', '.join(self.slots)}")
-        self.slot_config.index(slot)  # raises where there is no such slot
         given = {head: getattr(action, head) for head in CAUSAL_TABLE[op] if head not in ("op", "slot")}
         if op is LifecycleOp.GERMINATE and action.blueprint is None:
             raise ValueError(
-                f"GERMINATE needs a blueprint; offered: {', '.join(self.slots[slot].blueprints)}"
+                f"GERMINATE needs a blueprint; offered: {', '.join(self._slot(slot).blueprints)}"
             )
         getattr(self, op.name.lower())(slot, **given)
 
@@ -153,8 +149,8 @@ class GrowingModel(nn.Module):
             )
         place.plant(seed)
         place.life.germinate(style, tempo, alpha_target)
-        if self._care is not None:
-            self._care.adopt(place)
+        if self.care is not None:
+            self.care.adopt(place)
         self._emit(SeedGerminated(slot, blueprint, style, place.parameter_count))
         self._emit(StageChanged(slot, Stage.DORMANT, Stage.TRAINING, LifecycleOp.GERMINATE))
 
@@ -208,8 +204,8 @@ class GrowingModel(nn.Module):
         for parameter in parameters:
             parameter.requires_grad_(False)
             parameter.grad = None
-        if self._care is not None:
-            self._care.forget(parameters)
+        if self.care is not None:
+            self.care.forget(parameters)
         if place.life.fading:
             self._emit(SeedFading(place.name, place.alpha, speed))
         else:
@@ -220,13 +216,13 @@ class GrowingModel(nn.Module):
         """Keep a seed for good: it is part of the host from now on, and its live place is free again."""
         place = self._require(slot, LifecycleOp.FOSSILIZE)
         place.life.fossilize()
-        if self._care is not None:
-            self._care.settle(place)
+        if self.care is not None:
+            self.care.settle(place)
         self._changed(place, Stage.HOLDING, LifecycleOp.FOSSILIZE)
 
     def tick(self) -> None:
         """Begin an epoch: alphas move, arrivals happen, cooldowns run out. Call it once, before training."""
-        for slot in self._slots.values():
+        for slot in self.slots.values():
             before = slot.stage
             self._emit_if_broken(slot)
             slot.forget_epoch()
@@ -271,11 +267,6 @@ class GrowingModel(nn.Module):
     # Optimisers
 
     @property
-    def care(self) -> OptimiserCare | None:
-        """The attached optimiser's keeper."""
-        return self._care
-
-    @property
     def isolation_penalty(self) -> float:
         """Weight of the penalty that keeps a seed in TRAINING from running away."""
         return self._penalty.weight
@@ -300,15 +291,13 @@ class GrowingModel(nn.Module):
         all. Pass the `GradScaler`, if there is one, so that the isolation penalty follows its scale. A seed that was
         not finite is not updated, unless `guard_gradients` is False: then the training loop sees to that.
         """
-        if self._care is not None:
+        if self.care is not None:
             raise ValueError("an optimizer is attached already: call detach() first")
-        given = (
-            [] if scheduler is None else list(scheduler) if isinstance(scheduler, Sequence) else [scheduler]
-        )
+        given = scheduler if isinstance(scheduler, Sequence) else [] if scheduler is None else [scheduler]
         care = OptimiserCare(optimizer, given, self.host, seed_lr_multiplier=seed_lr_multiplier)
         if guard_gradients:
-            care.watch(self._slots.values())
-        for slot in self._slots.values():
+            care.watch(self.slots.values())
+        for slot in self.slots.values():
             slot.guards_gradients = guard_gradients
             if slot.stage.is_live and not slot.life.fading:
                 care.adopt(slot)
@@ -316,13 +305,13 @@ class GrowingModel(nn.Module):
                 care.settle(slot)
             elif slot.seed is not None:
                 care.forget(list(slot.seed.parameters()))
-        self._care, self._penalty.scaler = care, scaler
+        self.care, self._penalty.scaler = care, scaler
 
     def detach(self) -> None:
         """Stop caring for the optimiser; its groups stay as they are."""
-        if self._care is not None:
-            self._care.detach()
-        self._care = self._penalty.scaler = None
+        if self.care is not None:
+            self.care.detach()
+        self.care = self._penalty.scaler = None
 
     # Looking through other alphas
 
@@ -338,12 +327,12 @@ class GrowingModel(nn.Module):
                 raise TypeError(f"alpha of {name!r} must be a float or a tensor, not {alpha!r}")
         before = {name: self._slot(name).alpha_override for name in alphas}
         for name, alpha in alphas.items():
-            self._slots[name].alpha_override = alpha if isinstance(alpha, Tensor) else float(alpha)
+            self.slots[name].alpha_override = alpha if isinstance(alpha, Tensor) else float(alpha)
         try:
             yield
         finally:
             for name, previous in before.items():
-                self._slots[name].alpha_override = previous
+                self.slots[name].alpha_override = previous
 
     # Out of here
 
@@ -378,20 +367,20 @@ class GrowingModel(nn.Module):
 
     def unwrap(self) -> nn.Module:
         """Take the hooks off and return the bare host, without its seeds."""
-        for slot in self._slots.values():
-            slot.remove_hook()
+        for slot in self.slots.values():
+            slot.hook.remove()
         return self.host
 
     # Helpers
 
     def _slot(self, name: str) -> Slot:
         self.slot_config.index(name)
-        return self._slots[name]
+        return self.slots[name]
 
     @property
     def rules(self) -> GrowthRules:
         """The waiting times and limits that hold for every slot."""
-        return next(iter(self._slots.values())).life.rules
+        return next(iter(self.slots.values())).life.rules
 
     def _free_places(self) -> int:
         return self.rules.max_live_seeds - len(self.live_slots)
@@ -431,6 +420,7 @@ class GrowingHost:
     def __init__(self, model: GrowingModel) -> None:
         self.model = model
         self.slot_config, self.host_parameters = model.slot_config, model.host_parameters
+        self.readings, self.legal_operations = model.readings, model.legal_operations
         self.report = EpochReport(0, None, None, math.nan, None, None, None)
 
     @property
@@ -443,14 +433,6 @@ class GrowingHost:
         """Parameters that seeds have added."""
         return self.model.added_parameters
 
-    def readings(self) -> list[SlotReading]:
-        """Every slot in numbers, in order."""
-        return self.model.readings()
-
     def snapshots(self) -> tuple[SlotSnapshot, ...]:
         """Every slot in words, in order."""
         return tuple(slot.snapshot() for slot in self.model.slots.values())
-
-    def legal_operations(self) -> Mapping[str, LegalOperations]:
-        """What may be executed now at each slot."""
-        return self.model.legal_operations()

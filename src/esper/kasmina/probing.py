@@ -5,10 +5,10 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from esper.kasmina.errors import WrapError
@@ -23,6 +23,25 @@ class OutputForm:
 
     kind: Kind
     key: str | None = None
+
+    def pick(self, output: Any) -> Any:
+        """The main tensor of an output of this form; of an `fx.Proxy` the proxy of it."""
+        if self.kind == "tensor":
+            return output
+        return output[self.key if self.kind == "mapping" else 0]
+
+    def put_back(self, output: Any, tensor: Any) -> Any:
+        """`output`, or the `fx.Proxy` of one, with its main tensor replaced; the original is left as it was."""
+        if self.kind == "tensor":
+            return tensor
+        if self.kind == "named tuple":
+            return output._replace(**{str(self.key): tensor})
+        if self.kind == "mapping":
+            replaced = output.copy() if isinstance(output, fx.Proxy) else copy.copy(output)
+            replaced.__setitem__(self.key, tensor)  # as a call, which a proxy records
+            return replaced
+        first = (tensor,) if self.kind == "tuple" else [tensor]
+        return first + output[1:]
 
 
 PLAIN = OutputForm("tensor")
@@ -46,26 +65,7 @@ def output_form(output: object) -> OutputForm | None:
 def main_tensor(output: object) -> Tensor | None:
     """The output itself, or the first member of a tuple or list, or the first tensor of a mapping."""
     form = output_form(output)
-    if form is None:
-        return None
-    tensor = output if form.kind == "tensor" else output[0 if form.kind != "mapping" else form.key]  # type: ignore[index]
-    assert isinstance(tensor, Tensor)
-    return tensor
-
-
-def with_main_tensor(output: object, tensor: Tensor) -> object:
-    """`output` with its main tensor replaced; the original is left as it was."""
-    if isinstance(output, tuple) and hasattr(output, "_replace"):
-        return type(output)(tensor, *output[1:])
-    if isinstance(output, tuple):
-        return (tensor, *output[1:])
-    if isinstance(output, list):
-        return [tensor, *output[1:]]
-    if isinstance(output, MutableMapping):
-        key = next(key for key, value in output.items() if isinstance(value, Tensor))
-        replaced = copy.copy(output)
-        replaced[key] = tensor
-        return replaced
+    tensor: Tensor | None = None if form is None else form.pick(output)
     return tensor
 
 
@@ -141,8 +141,8 @@ def probe(model: nn.Module, slots: Mapping[str, nn.Module], example: ExampleInpu
         error.add_note("while running example_input through the host to find out about its slots")
         raise
     try:
-        larger = _watched(model, slots, _rebatched(example, samples, lambda t: torch.cat([t, t[:1]])))
-        reversed_ = _watched(model, slots, _rebatched(example, samples, lambda t: t.flip(0)))
+        larger = _watched(model, slots, rebatched(example, samples, lambda t: torch.cat([t, t[:1]])))
+        reversed_ = _watched(model, slots, rebatched(example, samples, lambda t: t.flip(0)))
     except Exception:  # a host may insist on its batch size; then the first forward must do
         larger = reversed_ = watch
     if any(rows != watch.time_first.get(part, rows) for part, rows in larger.time_first.items()):
@@ -174,23 +174,20 @@ def _follows_the_samples(seen: Sighting, back: Sighting, samples: int) -> bool:
 
 def _watched(model: nn.Module, slots: Mapping[str, nn.Module], example: ExampleInput) -> "_Watch":
     watch = _Watch(slots)
-    with (
-        untouched(model),
-        watch.hooks(model),
-        torch.no_grad(),
-    ):  # no inference_mode: caches may meet autograd
+    # not inference_mode: caches may meet autograd
+    with untouched(model), watch.hooks(model), torch.no_grad():
         call_with(model, example)
     return watch
 
 
-def _rebatched(example: ExampleInput, samples: int, change: Callable[[Tensor], Tensor]) -> ExampleInput:
+def rebatched(example: ExampleInput, samples: int, change: Callable[[Tensor], Tensor]) -> ExampleInput:
     """The example with `change` done to every tensor that has the batch axis."""
 
     def apply(tensor: Tensor) -> Tensor:
         return change(tensor) if tensor.ndim > 0 and tensor.shape[0] == samples else tensor
 
-    rebatched: ExampleInput = tree_map_only(Tensor, apply, example)
-    return rebatched
+    changed: ExampleInput = tree_map_only(Tensor, apply, example)
+    return changed
 
 
 class _Watch:

@@ -11,7 +11,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.utils._pytree import tree_map_only
 
 from esper.kasmina.blueprints import Blueprint, Site
-from esper.kasmina.probing import main_tensor, output_form, with_main_tensor
+from esper.kasmina.probing import output_form
 from esper.kasmina.seed import Seed, drop_non_finite_gradient, isolate, per_sample
 from esper.kasmina.stage_machine import Facts, GrowthRules, Life, LivingSlot, SlotRecord
 from esper.leyline import BlueprintCard, Stage
@@ -74,7 +74,8 @@ class Slot(LivingSlot, nn.Module):
         self.register_buffer("non_finite", torch.zeros(2, dtype=torch.bool, device=device), persistent=False)
         # Goes where the model goes, so that a submodule without parameters still has a device and a dtype.
         self.register_buffer("anchor", torch.zeros((), dtype=dtype, device=device), persistent=False)
-        self._handle = self._module.register_forward_hook(self._grow, with_kwargs=True)
+        self.hook = self._module.register_forward_hook(self._grow, with_kwargs=True)
+        """The handle of the forward hook."""
 
     def forward(self) -> None:
         """Not called: the slot works by its hook."""
@@ -235,15 +236,6 @@ class Slot(LivingSlot, nn.Module):
         if self.seed is not None:
             self.seed.alpha.fill_(self.life.alpha)
 
-    @property
-    def hook_id(self) -> int:
-        """The id of the forward hook."""
-        return self._handle.id
-
-    def remove_hook(self) -> None:
-        """Take the forward hook off the host."""
-        self._handle.remove()
-
     # The forward
 
     def _grow(
@@ -255,12 +247,11 @@ class Slot(LivingSlot, nn.Module):
         if seed is None:
             return None
         form = output_form(output)
-        if form != self.site.form:
+        if form is None or form != self.site.form:
             raise RuntimeError(
                 f"slot {self.name!r} returned {form}, in the example {self.site.form}: it must not vary"
             )
-        h = main_tensor(output)
-        assert h is not None
+        h = form.pick(output)
         override = self.alpha_override
         if override is not None:
             if isinstance(override, float) and override == 0.0:
@@ -275,7 +266,7 @@ class Slot(LivingSlot, nn.Module):
             grown = h + seed.alpha * seed(h, args, kwargs)[0]
         else:
             grown = h + seed.alpha * self._guarded_delta(seed, h, args, kwargs)
-        return with_main_tensor(output, grown)
+        return form.put_back(output, grown)
 
     def _isolated(
         self, seed: Seed, h: Tensor, args: tuple[object, ...], kwargs: Mapping[str, object]
