@@ -246,7 +246,8 @@ class Grower:
             self._notes.warn(
                 f"step() was called more often than epochs={self.epochs} says; going on", once="epochs"
             )
-        if self._is_late:
+        late = self.epoch + EPOCHS_AHEAD > USUAL_EPOCHS if self.epochs is None else self.epoch > self.epochs
+        if late:
             self._observer.extend(0, self.epoch + EPOCHS_AHEAD)
         score = self._scale.score(metrics)
         grown = any(slot.alpha > 0.0 for slot in self.model.slots.values())
@@ -256,10 +257,6 @@ class Grower:
         else:
             choice, reason = self._choose(reward)
         return self._conclude(self._decision(metrics, choice, reason))
-
-    @property
-    def _is_late(self) -> bool:
-        return self.epoch + EPOCHS_AHEAD > USUAL_EPOCHS if self.epochs is None else self.epoch > self.epochs
 
     def _choose(self, reward: float) -> tuple[Choice, str]:
         """What the decider wants, made legal and affordable."""

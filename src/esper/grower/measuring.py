@@ -130,10 +130,8 @@ def measure(
     Nothing of the model is changed.
     """
     alphas = {} if members is None else coalition_alphas(model, [members], 1)
-    compiling = "torch._dynamo" in sys.modules
-    eager = (
-        torch.compiler.set_stance("force_eager") if compiling else nullcontext()
-    )  # nothing is compiled for this
+    compiling = "torch._dynamo" in sys.modules  # nothing is compiled for this
+    eager = torch.compiler.set_stance("force_eager") if compiling else nullcontext()
     with untouched(model), torch.no_grad(), eager, model.override_alpha(alphas):
         found: object = validate(model)
     if not isinstance(found, Mapping) or not {"validation_loss", "validation_accuracy"} & set(found):
@@ -162,7 +160,7 @@ def loader_metrics(model: nn.Module, loader: Iterable[object]) -> dict[str, floa
         batch = tree_map_only(Tensor, lambda tensor: tensor.to(device), raw)
         if isinstance(batch, Mapping):
             output = model(**batch)
-            part, logits, targets = _own_loss(output), _logits(output), batch.get("labels")
+            part, logits, targets = _own_loss(output), getattr(output, "logits", None), batch.get("labels")
         else:
             inputs, targets = _pair(batch)
             logits = main_tensor(model(*inputs) if isinstance(inputs, tuple | list) else model(inputs))
@@ -210,17 +208,12 @@ def _own_loss(output: object) -> Tensor:
     return loss.mean()
 
 
-def _logits(output: object) -> Tensor | None:
-    logits = getattr(output, "logits", None)
-    return logits if isinstance(logits, Tensor) else None
-
-
-def _hits(logits: Tensor | None, targets: object, *, shifted: bool) -> Tensor | None:
+def _hits(logits: object, targets: object, *, shifted: bool) -> Tensor | None:
     """Where the likeliest class is the target; None where the two cannot be compared.
 
     shifted  the model may answer for the next position, as language models with a loss of their own do
     """
-    if logits is None or not isinstance(targets, Tensor) or targets.is_floating_point():
+    if not isinstance(logits, Tensor) or not isinstance(targets, Tensor) or targets.is_floating_point():
         return None
     if targets.shape != logits.shape[:-1] or (shifted and logits.ndim > 2):
         return None

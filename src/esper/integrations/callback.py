@@ -1,7 +1,6 @@
 """What the callbacks of all trainers share: the options they pass on to `esper.Grower`, and the Grower itself."""
 
 import os
-from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,9 @@ from esper.tamiyo.controller import Controller
 from esper.tamiyo.rules import RulePolicy
 
 
-class _DecisionOptions(TypedDict, total=False):
+class GrowerOptions(WrapOptions, total=False):
+    """The options of `esper.Grower` that no trainer knows better."""
+
     controller: str | os.PathLike[str] | Controller | RulePolicy
     validate: Validate | None
     parameter_budget: int | None
@@ -27,10 +28,6 @@ class _DecisionOptions(TypedDict, total=False):
     governor: GovernorRules | None
     generator: torch.Generator | None
     seed_lr_multiplier: float
-
-
-class GrowerOptions(WrapOptions, _DecisionOptions, total=False):
-    """The options of `esper.Grower` that no trainer knows better."""
 
 
 class HasGrower:

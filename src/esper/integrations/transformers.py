@@ -73,14 +73,23 @@ class GrowthCallback(HasGrower, TrainerCallback):
             raise WrapError(
                 "load_best_model_at_end puts an earlier epoch's host under the seeds of the last: set it to False"
             )
+        # Accelerate wraps both; growth needs what is inside.
+        inner, schedule = (
+            getattr(optimizer, "optimizer", optimizer),
+            getattr(scheduler, "scheduler", scheduler),
+        )
         assert isinstance(model, nn.Module)
-        options: GrowerOptions = {"validate": self._evaluate, **self._options}
+        assert isinstance(inner, Optimizer)
+        options: GrowerOptions = {
+            "validate": lambda model: loader_metrics(model, self._batches),
+            **self._options,
+        }
         self._grower = Grower(
             model,
             self._slots,
-            optimizer=_bare_optimizer(optimizer),
+            optimizer=inner,
             example_input=on_device(self._example, next(model.parameters()).device),
-            scheduler=_bare_scheduler(scheduler),
+            scheduler=schedule if isinstance(schedule, LRScheduler) else None,
             scaler=scaler_of(optimizer),
             epochs=_evaluations(args, state),
             accumulate=args.gradient_accumulation_steps,
@@ -119,24 +128,9 @@ class GrowthCallback(HasGrower, TrainerCallback):
         del args, state, control, kwargs
         self._training = False
 
-    def _evaluate(self, model: nn.Module) -> Mapping[str, float | None]:
-        return loader_metrics(model, self._batches)
-
 
 def _evaluations(args: TrainingArguments, state: TrainerState) -> int:
     """How many there will be, by the Trainer's own count of epochs or steps."""
     if args.eval_strategy == "epoch":
         return state.num_train_epochs
     return math.ceil(state.max_steps / state.eval_steps)  # the last step is always evaluated
-
-
-def _bare_optimizer(given: object) -> Optimizer:
-    """Accelerate wraps it; growth needs what is inside."""
-    inner = getattr(given, "optimizer", given)
-    assert isinstance(inner, Optimizer)
-    return inner
-
-
-def _bare_scheduler(given: object) -> LRScheduler | None:
-    inner = getattr(given, "scheduler", given)
-    return inner if isinstance(inner, LRScheduler) else None

@@ -38,7 +38,7 @@ def export_with_keys(model: GrowingModel) -> tuple[nn.Module, dict[str, str]]:
     twin = copy.deepcopy(model)
     for parameter in twin.parameters():
         parameter.grad = None
-    held = dict(_tensors(twin))
+    held = twin.state_dict(keep_vars=True)
     grown = {
         name: slot for name, slot in twin.slots.items() if slot.seed and slot.stage is not Stage.TRAINING
     }
@@ -50,13 +50,9 @@ def export_with_keys(model: GrowingModel) -> tuple[nn.Module, dict[str, str]]:
         assert slot.seed is not None
         host = _install(host, behind[name], slot, slot.seed)
     places: dict[int, str] = {}
-    for name, tensor in _tensors(host):
+    for name, tensor in host.state_dict(keep_vars=True).items():
         places.setdefault(id(tensor), name)
     return host, {name: places[id(tensor)] for name, tensor in held.items() if id(tensor) in places}
-
-
-def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from module.state_dict(keep_vars=True).items()
 
 
 def _refuse(slot: Slot) -> None:
@@ -242,8 +238,22 @@ def write_model(model: GrowingModel, path: str | os.PathLike[str], example_input
         return
     plain = model.export().eval()
     example = torch.empty(example_input.shape, dtype=example_input.dtype)  # strides of its own, not a view's
+    example.copy_(example_input)
+    batch = ({0: torch.export.Dim.AUTO},)
     with _quiet(), torch.no_grad():
-        _write_program(plain, target, example.copy_(example_input))
+        if target.suffix == ".pt2":
+            torch.export.save(torch.export.export(plain, (example,), dynamic_shapes=batch), target)
+            return
+        size = sum(tensor.numel() * tensor.element_size() for tensor in plain.state_dict().values())
+        torch.onnx.export(
+            plain,
+            (example,),
+            target,
+            dynamo=True,
+            dynamic_shapes=batch,
+            external_data=size > ONE_ONNX_FILE,
+            verbose=False,
+        )
 
 
 @contextmanager
@@ -258,23 +268,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
-
-
-def _write_program(plain: nn.Module, target: Path, example_input: Tensor) -> None:
-    batch = ({0: torch.export.Dim.AUTO},)
-    if target.suffix == ".onnx":
-        torch.onnx.export(
-            plain,
-            (example_input,),
-            target,
-            dynamo=True,
-            dynamic_shapes=batch,
-            external_data=_bytes(plain) > ONE_ONNX_FILE,
-            verbose=False,
-        )
-    else:
-        torch.export.save(torch.export.export(plain, (example_input,), dynamic_shapes=batch), target)
-
-
-def _bytes(plain: nn.Module) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in plain.state_dict().values())

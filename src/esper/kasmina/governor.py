@@ -161,11 +161,7 @@ class ModelSnapshot:
         """Remember the model as it is now."""
         care = self._model.care
         self._slots = [
-            (
-                slot.record(),
-                slot.seed,
-                [] if slot.seed is None else [p.requires_grad for p in slot.seed.parameters()],
-            )
+            (slot.record(), slot.seed, [p.requires_grad for p in slot.parameters()])
             for slot in self._model.slots.values()
         ]
         if care is not None:
@@ -176,10 +172,7 @@ class ModelSnapshot:
         sources = [*self._model.parameters(), *self._model.buffers()]
         for values in (*self._groups, *self._state.values()):  # a learning rate may be a tensor too
             sources += [value for value in values.values() if isinstance(value, Tensor)]
-        same = len(sources) == len(self._sources) and all(
-            new is old for new, old in zip(sources, self._sources, strict=True)
-        )
-        if same:
+        if list(map(id, sources)) == list(map(id, self._sources)):
             _copy(self._copies, sources)
         else:
             self._sources, self._copies = sources, [source.detach().clone() for source in sources]
@@ -190,7 +183,7 @@ class ModelSnapshot:
         for slot, (record, seed, trainable) in zip(self._model.slots.values(), self._slots, strict=True):
             slot.restore(record, self._model.rules)
             slot.seed = seed
-            for parameter, trained in zip([] if seed is None else seed.parameters(), trainable, strict=True):
+            for parameter, trained in zip(slot.parameters(), trainable, strict=True):
                 parameter.requires_grad_(trained)
         if self._model.care is not None:
             optimizer = self._model.care.optimizer
@@ -253,7 +246,7 @@ class Guard:
         if governor is None:
             return None
         loss = vitals.train_loss
-        if loss is None and not _finite_weights(self._model):
+        if loss is None and not all(bool(p.isfinite().all()) for p in self._model.host.parameters()):
             vitals = replace(vitals, train_loss=math.nan)
         elif math.isinf(governor.untrained_loss) and loss is not None and math.isfinite(loss) and loss > 0:
             governor.untrained_loss = max(loss, LEAST_FIRST_LOSS)
@@ -295,8 +288,3 @@ class Guard:
             self._governor.untrained_loss = untrained
         if isinstance(broken, dict):
             self._broken = dict(broken)
-
-
-@torch.no_grad()
-def _finite_weights(model: GrowingModel) -> bool:
-    return all(bool(p.isfinite().all()) for p in model.host.parameters())

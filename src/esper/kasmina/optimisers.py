@@ -1,6 +1,7 @@
 """Keeping an optimiser and its schedulers right while parameters come and go."""
 
 from collections.abc import Iterable, Sequence
+from itertools import compress
 from typing import Any
 
 import torch
@@ -99,7 +100,9 @@ class OptimiserCare:
         named = [(f"{slot.prefix}.{name}", p) for name, p in slot.seed.named_parameters()]
         group["params"] = named if "param_names" in home else parameters
         self.optimizer.add_param_group(group)
-        self._extend(home_index)
+        for name, values in self._own_lists():  # of the schedulers: an entry for the new last group
+            value = values[home_index]
+            values.append(value * self.seed_lr_multiplier if name in _RATE_LISTS else value)
 
     def settle(self, slot: Slot) -> None:
         """Move a fossilised seed into its submodule's group, its optimiser state with it."""
@@ -151,21 +154,13 @@ class OptimiserCare:
                 continue
             if "param_names" in group:
                 names += [name for name, stay in zip(group["param_names"], stays, strict=True) if not stay]
-                group["param_names"] = [
-                    n for n, stay in zip(group["param_names"], stays, strict=True) if stay
-                ]
-            group["params"] = [p for p, stay in zip(group["params"], stays, strict=True) if stay]
+            for key in {"params", "param_names"} & set(group):
+                group[key] = list(compress(group[key], stays))
             if not group["params"]:
                 del self.optimizer.param_groups[index]
                 for _, values in self._own_lists():
                     del values[index]
         return names
-
-    def _extend(self, home_index: int) -> None:
-        """Every per-group list of the schedulers gets an entry for a new last group."""
-        for name, values in self._own_lists():
-            value = values[home_index]
-            values.append(value * self.seed_lr_multiplier if name in _RATE_LISTS else value)
 
     @torch.no_grad()
     def _skip_non_finite(self, *_: object) -> None:

@@ -143,10 +143,9 @@ def _describe_optimizer(
             raise ValueError(
                 "the attached optimizer holds parameters that are not the model's: save it on its own"
             )
-        options = {key: value for key, value in group.items() if key != "params"}
-        for key, value in list(options.items()):
-            if isinstance(value, Tensor):
-                tensors[f"optimizer/group {index}/{key}"] = options.pop(key)
+        kept_apart = {key: value for key, value in group.items() if isinstance(value, Tensor)}
+        tensors |= {f"optimizer/group {index}/{key}": value for key, value in kept_apart.items()}
+        options = {key: value for key, value in group.items() if key != "params" and key not in kept_apart}
         groups.append(GroupRecord(parameters=[names[id(p)] for p in group["params"]], options=options))
     for parameter, state in care.optimizer.state.items():
         name = names[id(parameter)]
@@ -234,10 +233,7 @@ def _build(slot: Slot, saved: SlotRecord, path: str) -> Seed:
         raise ModelFileError(
             f"{path}: slot {slot.name!r} holds blueprint {saved.blueprint!r}, not offered here; offered: {offered}"
         )
-    if saved.style is None or not (saved.stage.is_live or saved.stage is Stage.FOSSILIZED):
-        raise ModelFileError(
-            f"{path}: slot {slot.name!r} holds a seed in stage {saved.stage.name}, which cannot be"
-        )
+    assert saved.style is not None  # of a slot with a seed, as its record has checked
     device, dtype = slot.placement()
     with birth_randomness(0, slot.name, saved.births):  # drawn and then overwritten
         return bear_seed(
@@ -273,15 +269,14 @@ def _check_optimizer(
     kind = type(care.optimizer).__name__
     if saved.kind != kind:
         raise ModelFileError(f"{path} holds {saved.kind} state, the attached optimizer is {kind}")
-    if [sorted(group.parameters) for group in saved.groups] != _expected_groups(
-        model, care, record, seeds, saved
-    ):
+    expected = _expected_groups(model, care, record, seeds, saved)
+    if [sorted(group.parameters) for group in saved.groups] != expected:
         raise ModelFileError(f"{path}: the optimizer's groups do not hold the parameters they should")
     template = care.optimizer.param_groups[0]
     for index, group in enumerate(saved.groups):
         options = group.options | _below(tensors, f"optimizer/group {index}/")
-        if set(options) != set(template) - {"params"}:
-            odd = ", ".join(sorted(set(options) ^ (set(template) - {"params"})))
+        odd = ", ".join(sorted(set(options) ^ (set(template) - {"params"})))
+        if odd:
             raise ModelFileError(f"{path}: the options of the optimizer's group {index} differ: {odd}")
         for key, value in options.items():
             if not _alike(value, template[key]):
@@ -348,11 +343,9 @@ def _check_state(
     if set(saved.tensors) != set(saved.scalars) or not set(saved.tensors) <= set(shapes):
         raise ModelFileError(f"{path}: the optimizer's state names parameters that are not the model's")
     for name, parameter in expected.items():
-        if (
-            tensors[name].shape not in (shapes[parameter], torch.Size())
-            or not tensors[name].is_floating_point()
-        ):
-            raise ModelFileError(f"{path}: {name} is {tuple(tensors[name].shape)} {tensors[name].dtype}")
+        shape, dtype = tensors[name].shape, tensors[name].dtype
+        if shape not in (shapes[parameter], torch.Size()) or not dtype.is_floating_point:
+            raise ModelFileError(f"{path}: {name} is {tuple(shape)} {dtype}")
 
 
 # Restoring
@@ -374,9 +367,8 @@ def _restore_optimizer(
     for index, (group, theirs) in enumerate(zip(packed["param_groups"], saved.groups, strict=True)):
         options = {key: tuple(v) if key == "betas" else v for key, v in theirs.options.items()}  # type: ignore[arg-type]
         group.update(options | _below(tensors, f"optimizer/group {index}/"))
-        for number, parameter in zip(
-            group["params"], care.optimizer.param_groups[index]["params"], strict=True
-        ):
+        parameters = care.optimizer.param_groups[index]["params"]
+        for number, parameter in zip(group["params"], parameters, strict=True):
             name = names[id(parameter)]
             if name in saved.scalars:
                 kept = _below(tensors, f"optimizer/{name}/")

@@ -46,11 +46,6 @@ def finite_mask(delta: Tensor, axes: tuple[int, ...]) -> Tensor:
     return total - total == 0.0  # isfinite in two kernels instead of four
 
 
-def per_sample(values: Tensor, ndim: int) -> Tensor:
-    """(batch,) -> (batch, 1, ...) with `ndim` axes."""
-    return values.view(-1, *([1] * (ndim - 1)))
-
-
 def isolate(h: Tensor, delta: Tensor, penalty: Tensor | float) -> Tensor:
     """y = h + (delta - stop(delta)), with the gradient of penalty/2 mean(delta^2) added to delta's.
 

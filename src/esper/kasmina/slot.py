@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map_only
 
 from esper.kasmina.blueprints import Blueprint, Site
 from esper.kasmina.probing import output_form
-from esper.kasmina.seed import Seed, drop_non_finite_gradient, isolate, per_sample
+from esper.kasmina.seed import Seed, drop_non_finite_gradient, isolate
 from esper.kasmina.stage_machine import Facts, GrowthRules, Life, LivingSlot, SlotRecord
 from esper.leyline import BlueprintCard, Stage
 
@@ -301,7 +301,7 @@ class Slot(LivingSlot, nn.Module):
             )
         if rows != samples:  # several rows a sample, as with windows of an image
             alphas = alphas.repeat_interleave(rows // samples)
-        return per_sample(alphas.to(h.dtype), h.ndim)
+        return alphas.to(h.dtype).view(-1, *([1] * (h.ndim - 1)))
 
 
 def _map_tensors(change: Callable[[Tensor], Tensor], tree: _Tree) -> _Tree:

@@ -32,7 +32,11 @@ def resolve_slots(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Mod
     if not all(isinstance(pattern, str) for pattern in patterns):
         raise WrapError(f"slots must be names, that is strings, not {patterns!r}")
     if not patterns:
-        raise WrapError("slots is empty: name at least one submodule, for instance one of " + _some(model))
+        some = (
+            ", ".join(name for name, _ in model.named_modules() if name)[:300]
+            or "(the model has no submodules)"
+        )
+        raise WrapError(f"slots is empty: name at least one submodule, for instance one of {some}")
     modules = {name: module for name, module in model.named_modules(remove_duplicate=False) if name}
     found: dict[str, nn.Module] = {}
     for pattern in patterns:
@@ -69,12 +73,6 @@ def _unknown(pattern: str, names: list[str]) -> str:
     near += [name for name in names if last and last in name.split(".") and name not in near][: 5 - len(near)]
     hint = "near matches: " + ", ".join(near) if near else "the model has " + ", ".join(names[:12])
     return f"no submodule matches slot {pattern!r}; {hint}"
-
-
-def _some(model: nn.Module) -> str:
-    return (
-        ", ".join(name for name, _ in model.named_modules() if name)[:300] or "(the model has no submodules)"
-    )
 
 
 class WrapOptions(TypedDict, total=False):
@@ -150,24 +148,20 @@ def wrap(
         raise WrapError(
             f"no blueprint serves slot {name!r} (layout {sites[name].layout}): nothing could grow there"
         )
+    rules = rules or GrowthRules()
     made = [
-        Slot(
-            name,
-            site,
-            serving[name],
-            rules or GrowthRules(),
-            penalty,
-            sightings[name].device,
-            sightings[name].dtype,
-        )
-        for name, site in sites.items()
+        Slot(name, sites[name], serving[name], rules, penalty, seen.device, seen.dtype)
+        for name, seen in sightings.items()
     ]
     return GrowingModel(model, made, penalty=penalty, growth_seed=seed, events=events)
 
 
 def _refuse_unhookable(place: nn.Module, what: str) -> None:
     """Modules whose hooks would be ignored or misplaced."""
-    if _is_compiled(place):
+    # Importing dynamo takes a second, and without it nothing has been compiled.
+    if "torch._dynamo" in sys.modules and (
+        isinstance(place, torch._dynamo.OptimizedModule) or place._compiled_call_impl is not None
+    ):
         raise WrapError(
             f"{what} is compiled by torch.compile, which would ignore the slots: wrap the plain model first, then "
             "compile the result, torch.compile(esper.wrap(...))"
@@ -176,12 +170,6 @@ def _refuse_unhookable(place: nn.Module, what: str) -> None:
         raise WrapError(f"{what} is a TorchScript module, which takes no hooks: wrap the original nn.Module")
     if isinstance(place, nn.parallel.DistributedDataParallel | nn.DataParallel):
         raise WrapError(f"{what} is a {type(place).__name__}: wrap its .module first")
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    if "torch._dynamo" not in sys.modules:  # a second's import, and without it nothing has been compiled
-        return False
-    return isinstance(module, torch._dynamo.OptimizedModule) or module._compiled_call_impl is not None
 
 
 def _refuse_way(model: nn.Module, name: str, module: nn.Module) -> None:
@@ -235,9 +223,8 @@ def _read_site(
     name: str, module: nn.Module, seen: Sighting, asked: Layout | None, causal: bool, samples: int
 ) -> Site:
     layout = read_layout(name, seen, asked)
-    widths = sorted({shape[channel_axis(layout)] for shape in seen.shapes})
-    ranks = {len(shape) for shape in seen.shapes}
-    if len(widths) > 1 or len(ranks) > 1:
+    widths = {(len(shape), shape[channel_axis(layout)]) for shape in seen.shapes}
+    if len(widths) > 1:
         raise WrapError(
             f"slot {name!r} is called {len(seen.shapes)} times in one forward with different shapes "
             f"({', '.join(str(tuple(shape)) for shape in seen.shapes)}): one seed cannot serve them all"
@@ -250,7 +237,7 @@ def _read_site(
     positions = {tuple(shape[1:-1] if layout is Layout.TOKENS else shape[2:]) for shape in seen.shapes}
     return Site(
         layout=layout,
-        channels=widths[0],
+        channels=widths.pop()[1],
         positions=positions.pop() if len(positions) == 1 else None,
         causal=causal,
         module=module,
@@ -264,9 +251,8 @@ def _read_site(
 def _can_copy(module: nn.Module) -> bool:
     if not any(parameter.numel() for parameter in module.parameters()):
         return False
-    if any(
-        part._forward_pre_hooks for part in module.modules()
-    ):  # weights that a hook makes, as weight_norm does
+    # A hook may make the weights, as weight_norm does.
+    if any(part._forward_pre_hooks for part in module.modules()):
         return False
     try:
         bare_copy(module, torch.device("meta"))
