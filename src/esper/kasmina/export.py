@@ -238,7 +238,7 @@ def write_model(model: GrowingModel, path: str | os.PathLike[str], example_input
         return
     plain = model.export().eval()
     example = torch.empty(example_input.shape, dtype=example_input.dtype)  # strides of its own, not a view's
-    example.copy_(example_input)
+    example.copy_(example_input.detach())
     batch = ({0: torch.export.Dim.AUTO},)
     with _quiet(), torch.no_grad():
         if target.suffix == ".pt2":
