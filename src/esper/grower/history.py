@@ -14,7 +14,7 @@ from esper.kasmina import GrowingModel
 from esper.kasmina.drawing import draw_text
 from esper.kasmina.persistence import ModelRecord
 from esper.leyline import ActionSpec, EpochReport, LifecycleOp, Situation, SlotSnapshot, Stage
-from esper.leyline.colours import STAGE_COLOURS
+from esper.leyline.colours import BLUE, GREY, STAGE_COLOURS, VERMILION
 from esper.leyline.utility import rent_due
 
 if TYPE_CHECKING:
@@ -235,16 +235,14 @@ def plot(history: Sequence[Decision], title: str) -> "Figure":
 def _draw_score(axes: "Axes", history: Sequence[Decision]) -> None:
     known = [(decision.epoch, decision.score) for decision in history if decision.score is not None]
     if known:
-        axes.plot(*zip(*known, strict=True), color="#0072b2", label="validation")
+        axes.plot(*zip(*known, strict=True), color=BLUE, label="validation")
     grown = [decision for decision in history if any(slot.blueprint for slot in decision.slots.values())]
     forecast = [(decision.epoch, decision.forecast) for decision in grown if decision.forecast is not None]
     if forecast:
-        axes.plot(
-            *zip(*forecast, strict=True), color="#888888", linestyle="--", label="forecast without growth"
-        )
+        axes.plot(*zip(*forecast, strict=True), color=GREY, linestyle="--", label="forecast without growth")
     for decision in history:
         if decision.action.op is not LifecycleOp.WAIT:
-            axes.axvline(decision.epoch, color="#cccccc", linewidth=0.8, zorder=0)
+            axes.axvline(decision.epoch, color=GREY, alpha=0.4, linewidth=0.8, zorder=0)
             axes.annotate(
                 described(decision.action),
                 (decision.epoch, 0.02),
@@ -253,12 +251,10 @@ def _draw_score(axes: "Axes", history: Sequence[Decision]) -> None:
                 va="bottom",
                 ha="right",
                 size=7,
-                color="#444444",
             )
         if decision.rolled_back is not None:
-            axes.axvline(
-                decision.epoch, color="#b30000", linewidth=1.2, label=f"restored: {decision.rolled_back}"
-            )
+            why = f"restored: {decision.rolled_back}"
+            axes.axvline(decision.epoch, color=VERMILION, linewidth=1.2, label=why)
     accuracy = any(decision.metrics.validation_accuracy is not None for decision in history)
     axes.set_ylabel("validation accuracy" if accuracy else "- loss / first loss")
     if known:

@@ -204,25 +204,22 @@ def treatment_over(table: BenchTable, treatment: str) -> go.Figure:
 def _intervals(
     names: Sequence[str], estimates: Sequence[Estimate], colours: Sequence[str], title: str
 ) -> go.Figure:
-    figure, reach = go.Figure(), [0.0]
+    figure = go.Figure()
     for name, estimate, colour in zip(names, estimates, colours, strict=True):
         value, low, high = 100 * estimate.value, 100 * estimate.low, 100 * estimate.high
-        reach += [low, high]
-        bar = {"color": colour, "width": 3}
-        figure.add_scatter(x=[low, high], y=[name, name], mode="lines", line=bar, hoverinfo="skip")
+        ends = {"symmetric": False, "array": [high - value], "arrayminus": [value - low]}
         figure.add_scatter(
             x=[value],
             y=[name],
             mode="markers",
             marker={"color": colour, "size": 10},
+            error_x={**ends, "color": colour, "thickness": 3, "width": 0},
             customdata=[(low, high)],
             hovertemplate=_INTERVAL_HOVER,
         )
     figure.add_vline(x=0, line={"color": LIGHT.text, "width": 1})
-    room = 0.04 * (max(reach) - min(reach)) or 1.0
-    figure.update_layout(**LAYOUT, showlegend=False, height=110 + 30 * len(names))
-    figure.update_xaxes(title=title, zeroline=False, range=[min(reach) - room, max(reach) + room])
-    return figure
+    figure.update_xaxes(zeroline=False, rangemode="tozero")
+    return _finished(figure, 110 + 30 * len(names), x=title, showlegend=False)
 
 
 def curves(scores: ScoreTable, arms: Sequence[str]) -> go.Figure:
@@ -250,10 +247,8 @@ def curves(scores: ScoreTable, arms: Sequence[str]) -> go.Figure:
         )
         figure.add_scatter(x=epochs, y=[100 * each.value for each in band], name=arm, line=line, **right)
     figure.add_hline(y=0, line=_THIN, row=1, col=2)
-    figure.update_xaxes(title="epoch")
     below = {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0}  # above are the titles
-    figure.update_layout(**{**LAYOUT, "legend": below}, height=440)
-    return figure
+    return _finished(figure, 440, x="epoch", legend=below)
 
 
 def leave_one_out(scores: ScoreTable) -> go.Figure | None:
@@ -280,10 +275,8 @@ def leave_one_out(scores: ScoreTable) -> go.Figure | None:
     figure.add_hline(y=0, line=_THIN)
     known = correlation(points)
     title = f"{len(points)} seeds" + ("" if known is None else f", correlation {known:+.2f}")
-    figure.update_layout(**LAYOUT, height=480)
-    figure.update_xaxes(title=f"leave-one-out at the end, points of validation accuracy ({title})")
-    figure.update_yaxes(title="true gain over waiting, points")
-    return figure
+    across = f"leave-one-out at the end, points of validation accuracy ({title})"
+    return _finished(figure, 480, x=across, y="true gain over waiting, points")
 
 
 def pareto(table: BenchTable) -> go.Figure | None:
@@ -323,8 +316,7 @@ def pareto(table: BenchTable) -> go.Figure | None:
         )
         figure.update_xaxes(title=title, **here)
     figure.update_yaxes(title="test accuracy, %", row=1, col=1)
-    figure.update_layout(**LAYOUT, height=440, showlegend=False)
-    return figure
+    return _finished(figure, 440, showlegend=False)
 
 
 def by_instance(scores: ScoreTable, arms: Sequence[str]) -> go.Figure:
@@ -333,7 +325,7 @@ def by_instance(scores: ScoreTable, arms: Sequence[str]) -> go.Figure:
     shown = [arm for arm in arms if arm != WAIT]
     gains = 100 * np.array([scores.arms[arm].mean(axis=(0, 2)) - waited for arm in shown]).T
     limit = float(np.abs(gains).max()) or 1.0
-    names = _instance_names(scores)
+    names = _distinct([short_instance(instance) for instance in scores.instances])
     figure = go.Figure(
         go.Heatmap(
             z=gains,
@@ -351,9 +343,7 @@ def by_instance(scores: ScoreTable, arms: Sequence[str]) -> go.Figure:
     )
     figure.update_yaxes(autorange="reversed", automargin=True)
     figure.update_xaxes(side="top", tickangle=-35)
-    margin = {"l": 10, "r": 20, "t": 110, "b": 10}
-    figure.update_layout(**{**LAYOUT, "margin": margin}, height=160 + 22 * len(names))
-    return figure
+    return _finished(figure, 160 + 22 * len(names), margin={"l": 10, "r": 20, "t": 110, "b": 10})
 
 
 def profiles(scores: ScoreTable, arms: Sequence[str]) -> go.Figure:
@@ -368,10 +358,8 @@ def profiles(scores: ScoreTable, arms: Sequence[str]) -> go.Figure:
         shares = performance_profile(each, thresholds)
         figure.add_scatter(x=thresholds, y=shares, name=arm, line={"color": colours[arm], "width": 2})
     figure.add_vline(x=0, line=_THIN)
-    figure.update_layout(**LAYOUT, height=380)
-    figure.update_xaxes(title="points over waiting, at least")
-    figure.update_yaxes(title="share of hosts", range=[0, 1.02])
-    return figure
+    figure.update_yaxes(range=[0, 1.02])
+    return _finished(figure, 380, x="points over waiting, at least", y="share of hosts")
 
 
 def timeline(scores: ScoreTable, arm: str) -> go.Figure | None:
@@ -379,7 +367,8 @@ def timeline(scores: ScoreTable, arm: str) -> go.Figure | None:
     marks = decisions([row for row in scores.rows[arm] if row.member == 0])
     if not marks:
         return None
-    names, seeds = _instance_names(scores), len(scores.seeds)
+    names = _distinct([short_instance(instance) for instance in scores.instances])
+    seeds = len(scores.seeds)
     place = {instance: index for index, instance in enumerate(scores.instances)}
     figure = go.Figure()
     for op in sorted({clause.action.op for _, clause in marks}):
@@ -399,9 +388,7 @@ def timeline(scores: ScoreTable, arm: str) -> go.Figure | None:
         )
     ticks = {"tickvals": list(range(len(names))), "ticktext": names}
     figure.update_yaxes(**ticks, autorange="reversed", automargin=True)
-    figure.update_xaxes(title="epoch", side="bottom")
-    figure.update_layout(**LAYOUT, height=170 + 26 * len(names))
-    return figure
+    return _finished(figure, 170 + 26 * len(names), x="epoch")
 
 
 def contributions(scores: ScoreTable, arm: str) -> go.Figure | None:
@@ -424,18 +411,22 @@ def contributions(scores: ScoreTable, arm: str) -> go.Figure | None:
             marker={"color": SERIES[place % len(SERIES)], "size": 5},
             text=[f"{short_instance(row.instance)}, host {row.seed}" for row, _ in own],
         )
-    figure.update_layout(**LAYOUT, height=380, showlegend=False)
-    figure.update_yaxes(title="leave-one-out, points")
+    return _finished(figure, 380, y="leave-one-out, points", showlegend=False)
+
+
+def _finished(figure: go.Figure, height: int, *, x: str = "", y: str = "", **layout: object) -> go.Figure:
+    """The figure in the look that all share, with titles of its axes; `layout` replaces parts of that look."""
+    figure.update_layout({**LAYOUT, "height": height, **layout})
+    if x:
+        figure.update_xaxes(title=x)
+    if y:
+        figure.update_yaxes(title=y)
     return figure
 
 
 def _treated_colours(table: BenchTable, arms: Sequence[str]) -> list[str]:
     treated = {note.treatment for note in table.notes}
     return [SERIES[1] if arm in treated else SERIES[0] for arm in arms]
-
-
-def _instance_names(scores: ScoreTable) -> list[str]:
-    return _distinct([short_instance(instance) for instance in scores.instances])
 
 
 def _colours(arms: Sequence[str]) -> dict[str, str]:

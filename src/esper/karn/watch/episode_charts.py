@@ -56,17 +56,8 @@ def course(frames: Sequence[Frame], at: int, row: EpisodeFinished | None, theme:
     stages = _stages(frames, theme)
     traces += stages
     here = frames[at].epoch if frames else 0
-    now: Figure = {"color": theme.text, "width": 1.5, "dash": "dash"}
-    marker: Figure = {
-        "type": "line",
-        "xref": "x",
-        "yref": "paper",
-        "x0": here,
-        "x1": here,
-        "y0": 0,
-        "y1": 1,
-        "line": now,
-    }
+    marker: Figure = {"type": "line", "x0": here, "x1": here, "yref": "paper", "y0": 0, "y1": 1}
+    marker["line"] = {"color": theme.text, "width": 1.5, "dash": "dash"}
     top = 0.42 if stages else 0.0
     below: Figure = {
         "domain": [0.0, top - 0.06],
