@@ -185,14 +185,14 @@ def test_a_runs_recorder(run: RunDirectory) -> None:
     assert [(r.event, r.place) for r in read_events(run.path)] == [
         (r.event, r.place) for r in EXAMPLES.values()
     ]
-    assert len(list(run.tensorboard_path.glob("events.out.tfevents.*"))) == 1
+    assert len(list((run.path / "tensorboard").glob("events.out.tfevents.*"))) == 1
     with open_recorder(run, tensorboard=False):
         pass
-    assert len(list(run.tensorboard_path.iterdir())) == 1
+    assert len(list((run.path / "tensorboard").iterdir())) == 1
 
 
 def test_a_recorder_that_cannot_open_its_files_raises(run: RunDirectory) -> None:
-    run.events_path.mkdir()
+    (run.path / "events.jsonl").mkdir()
     with pytest.raises(RunError, match="Is a directory"):
         open_recorder(run)
 

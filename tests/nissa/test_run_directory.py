@@ -74,7 +74,6 @@ def test_good_names(name: str) -> None:
 def test_what_a_new_run_has(run: RunDirectory, provenance: Provenance) -> None:
     assert read_config(run.path) == {"envs": 8, "suite": "cpu"}
     assert read_provenance(run.path) == provenance
-    assert run.events_path == run.path / "events.jsonl"
 
 
 def test_provenance_names_what_matters(provenance: Provenance) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from esper.leyline import NOWHERE, CheckpointSaved, Event, Place, RoundFinished, RunFinished, RunStarted
-from esper.nissa.run_directory import RunDirectory, RunError, read_config
+from esper.nissa.run_directory import EVENTS_FILE, RunDirectory, RunError, read_config
 from esper.nissa.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
 from esper.nissa.wire import Record, place_of
 
@@ -105,9 +105,9 @@ def open_recorder(
     """
     sinks: list[Sink] = []
     try:
-        sinks.append(JsonlSink(run.events_path))
+        sinks.append(JsonlSink(run.path / EVENTS_FILE))
         if tensorboard:
-            sinks.append(TensorBoardSink(run.tensorboard_path))
+            sinks.append(TensorBoardSink(run.path / "tensorboard"))
         if wandb_project is not None:
             sinks.append(WandbSink(wandb_project, run.name, run.path, read_config(run.path)))
     except BaseException as error:

@@ -206,16 +206,6 @@ class RunDirectory:
         run.checkpoints.remove_partial()
         return run
 
-    @property
-    def events_path(self) -> Path:
-        """The file of the run's events."""
-        return self.path / EVENTS_FILE
-
-    @property
-    def tensorboard_path(self) -> Path:
-        """The folder of TensorBoard's files."""
-        return self.path / "tensorboard"
-
     def close(self) -> None:
         """Release the run for other writers. May be called again."""
         self._lock.release()

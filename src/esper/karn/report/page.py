@@ -140,16 +140,7 @@ def _tables(result: BenchResult) -> str:
 
 
 def _arm_table(table: BenchTable) -> str:
-    columns = [
-        "arm",
-        "utility",
-        "over waiting, points",
-        "accuracy",
-        "parameters",
-        "FLOPs",
-        "seconds",
-        "decisions",
-    ]
+    columns = ("arm", "utility", "over waiting, points", "accuracy", "parameters", "FLOPs", "seconds")
     treated = {note.treatment for note in table.notes}
     rows = []
     for arm in table.arms:
@@ -169,7 +160,7 @@ def _arm_table(table: BenchTable) -> str:
         f"<dt>{escape(arm.arm)}</dt><dd>{escape(about_arm(arm.arm))}</dd>" for arm in table.arms
     )
     return (
-        _html_table(columns, rows)
+        _html_table((*columns, "decisions"), rows)
         + f"<details><summary>What the arms are</summary><dl>{glossary}</dl></details>"
     )
 

@@ -187,12 +187,16 @@ def _style(theme: Theme, place: int) -> tuple[str, str, float]:
     return colour, dash, 2.2 if place == 0 else 1.6
 
 
+def _drawn(run: Watched, place: int, theme: Theme, measure: str, name: str = "") -> list[Trace]:
+    """A run's curve, over its interval where the measure has one; by default it has the run's name."""
+    (colour, dash, width), curve = _style(theme, place), curve_of(run.state, measure)
+    traces = [band(curve, colour)] if measure in EPISODE_MEASURES else []
+    return [*traces, line(curve, name or safe(run.name), colour, dash=dash, width=width)]
+
+
 def gain(runs: Sequence[Watched], theme: Theme) -> Figure:
     """Gain over the baseline of the same host, and the gain on held-out instances."""
-    traces: list[Trace] = []
-    for place, run in enumerate(runs):
-        (colour, dash, width), curve = _style(theme, place), curve_of(run.state, "gain")
-        traces += [band(curve, colour), line(curve, safe(run.name), colour, dash=dash, width=width)]
+    traces = [trace for place, run in enumerate(runs) for trace in _drawn(run, place, theme, "gain")]
     traces += [_held_out(run, place, theme) for place, run in enumerate(runs) if run.state.evaluations]
     waiting = note("waiting", theme, x=0.0, xref="paper", y=0.0, xanchor="left", yanchor="bottom")
     title = "Gain in utility over waiting"
@@ -231,14 +235,10 @@ def against_baseline(runs: Sequence[Watched], theme: Theme, title: str, measure:
     """A measure of episodes, and the same measure of their baselines."""
     traces: list[Trace] = []
     for place, run in enumerate(runs):
-        colour, dash, width = _style(theme, place)
-        curve, baseline = curve_of(run.state, measure), curve_of(run.state, f"baseline_{measure}")
-        first = place == 0
-        traces += [
-            band(curve, colour),
-            line(curve, "grown" if first else safe(run.name), colour, dash=dash, width=width),
-            line(baseline, "baseline", theme.faint if first else colour, dash="dot", width=1.4, shown=first),
-        ]
+        first, baseline = place == 0, curve_of(run.state, f"baseline_{measure}")
+        colour = theme.faint if first else _style(theme, place)[0]
+        traces += _drawn(run, place, theme, measure, "grown" if first else "")
+        traces.append(line(baseline, "baseline", colour, dash="dot", width=1.4, shown=first))
     return figure(traces, theme, title)
 
 
@@ -246,16 +246,12 @@ def measured(
     runs: Sequence[Watched], theme: Theme, title: str, measure: str, y: Figure, stop: Value = None
 ) -> Figure:
     """A measure of rounds; `stop` is a level at which something ends."""
-    traces = []
-    for place, run in enumerate(runs):
-        colour, dash, width = _style(theme, place)
-        curve = curve_of(run.state, measure)
-        traces.append(line(curve, safe(run.name), colour, dash=dash, width=width))
-    if stop is None:
-        return figure(traces, theme, title, y=y, legend=len(runs) > 1)
-    stops = note("stops here", theme, x=1.0, xref="paper", y=stop, xanchor="right", yanchor="bottom")
-    shapes = [level(stop, theme.faint)]
-    return figure(traces, theme, title, y=y, shapes=shapes, notes=[stops], legend=len(runs) > 1)
+    traces = [trace for place, run in enumerate(runs) for trace in _drawn(run, place, theme, measure)]
+    shapes, notes = [], []
+    if stop is not None:
+        shapes = [level(stop, theme.faint)]
+        notes = [note("stops here", theme, x=1.0, xref="paper", y=stop, xanchor="right", yanchor="bottom")]
+    return figure(traces, theme, title, y=y, shapes=shapes, notes=notes, legend=len(runs) > 1)
 
 
 def explained_variance(runs: Sequence[Watched], theme: Theme) -> Figure:

@@ -42,16 +42,8 @@ def course(frames: Sequence[Frame], at: int, row: EpisodeFinished | None, theme:
     baseline = None if row is None else finite(row.control_accuracy)
     if baseline is not None and frames:
         dash: Figure = {"symbol": "line-ew-open", "size": 14, "color": theme.faint}
-        traces.append(
-            scatter(
-                epochs[-1:],
-                [baseline],
-                mode="markers",
-                name="baseline at the end",
-                marker=dash,
-                hovertemplate="%{y:.3f}",
-            )
-        )
+        end = scatter(epochs[-1:], [baseline], mode="markers", name="baseline at the end", marker=dash)
+        traces.append({**end, "hovertemplate": "%{y:.3f}"})
     traces += [_done(frames, op, theme) for op in LifecycleOp if op is not LifecycleOp.WAIT]
     stages = _stages(frames, theme)
     traces += stages
