@@ -126,9 +126,11 @@ def read_bench(folder: Path, *, interrupted: str | None = None, partial: bool = 
 
 
 def _tables(rows: tuple[BenchRow, ...], record: BenchRecord) -> tuple[BenchTable, ...]:
-    whole = bench_table(rows, record.treatments, order=tuple(record.arms))
+    places = {arm: place for place, arm in enumerate(record.arms)}
+    ordered = sorted(rows, key=lambda row: places.get(row.arm, len(places)))
+    whole = bench_table(ordered, record.treatments)
     parts = (
-        bench_table(rows, record.treatments, instances=instances, subset=name, order=tuple(record.arms))
+        bench_table(ordered, record.treatments, instances=instances, subset=name)
         for name, instances in subsets(whole.instances).items()
         if name != whole.subset
     )

@@ -181,13 +181,11 @@ def bench_table(
     *,
     instances: Sequence[str] | None = None,
     subset: str = "all",
-    order: Sequence[str] = (),
 ) -> BenchTable:
-    """The table of these rows.
+    """The table of these rows, with the arms in their order.
 
     treatments  the arms that are compared with every other
     instances   only these; None is all
-    order       arms that come first
     """
     chosen = None if instances is None else set(instances)
     table = score_table(row for row in rows if chosen is None or row.instance in chosen)
@@ -199,17 +197,12 @@ def bench_table(
         subset=subset,
         instances=table.instances,
         seeds=len(table.seeds),
-        arms=tuple(_summary(table, arm, resamples) for arm in _ordered(table.arms, order)),
+        arms=tuple(_summary(table, arm, resamples) for arm in table.arms),
         headroom=headroom,
-        comparisons=_comparisons(table, known, order, resamples),
+        comparisons=_comparisons(table, known, resamples),
         notes=tuple(_notes(table, treatment, headroom, resamples) for treatment in known),
         left_out=table.left_out,
     )
-
-
-def _ordered(arms: Iterable[str], order: Sequence[str]) -> list[str]:
-    given = list(arms)
-    return [*(arm for arm in order if arm in given), *(arm for arm in given if arm not in order)]
 
 
 def _summary(table: ScoreTable, arm: str, resamples: Resamples) -> ArmSummary:
@@ -237,12 +230,12 @@ def _mean(table: ScoreTable, arm: str, value: Value) -> float | None:
 
 
 def _comparisons(
-    table: ScoreTable, treatments: Sequence[str], order: Sequence[str], resamples: Resamples
+    table: ScoreTable, treatments: Sequence[str], resamples: Resamples
 ) -> tuple[Comparison, ...]:
     pairs = [
         (treatment, control)
         for treatment in treatments
-        for control in _ordered(table.arms, order)
+        for control in table.arms
         if control != treatment and not (control in treatments and control < treatment)
     ]
     drawn = {
