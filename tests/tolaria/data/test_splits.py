@@ -33,7 +33,7 @@ def _sealed() -> SealedTest:
 
 def test_chance_and_untrained_loss_are_of_the_last_phase() -> None:
     data = some_data()
-    assert data.chance_accuracy == pytest.approx(3 / 5)
+    assert data.phases[-1].validation.commonest_share == pytest.approx(3 / 5)
     assert data.untrained_loss == pytest.approx(math.log(3))
 
 
@@ -79,7 +79,7 @@ def test_moving_keeps_values_and_the_seal() -> None:
     data = some_data()
     moved = data.to("cpu")
     assert moved.digest() == data.digest()
-    assert (moved.chance_accuracy, moved.classes, len(moved.test)) == (data.chance_accuracy, 3, 13)
+    assert (moved.classes, len(moved.test)) == (3, 13)
 
 
 def test_a_sealed_test_opens_with_a_report_key_only() -> None:

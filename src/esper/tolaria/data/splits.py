@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -61,6 +61,11 @@ class Split:
     def to(self, device: torch.device | str) -> "Split":
         """The same on another device."""
         return Split(self.inputs.to(device), self.targets.to(device))
+
+    @property
+    def commonest_share(self) -> float:
+        """The share of the commonest class: the accuracy of always predicting it."""
+        return int(torch.bincount(self.targets.flatten()).max()) / self.targets.numel()
 
     def digest(self) -> str:
         """A hash of the content."""
@@ -148,10 +153,11 @@ class TaskData:
     test: SealedTest
     """Test samples of the last phase."""
     classes: int
-    chance_accuracy: float = field(init=False)
-    """The share of the commonest class in the last phase's validation set."""
-    untrained_loss: float = field(init=False)
-    """log(classes): the cross-entropy of a uniform prediction."""
+
+    @property
+    def untrained_loss(self) -> float:
+        """log(classes): the cross-entropy of a uniform prediction."""
+        return math.log(self.classes)
 
     def __post_init__(self) -> None:
         starts = [phase.start_epoch for phase in self.phases]
@@ -167,10 +173,6 @@ class TaskData:
                         f"{name} targets must be 0..{self.classes - 1}, not {low}..{high} "
                         f"(phase from epoch {phase.start_epoch})"
                     )
-        targets = self.phases[-1].validation.targets.flatten()
-        commonest = int(torch.bincount(targets, minlength=self.classes).max())
-        object.__setattr__(self, "chance_accuracy", commonest / len(targets))
-        object.__setattr__(self, "untrained_loss", math.log(self.classes))
 
     def to(self, device: torch.device | str) -> "TaskData":
         """The same on another device."""

@@ -79,7 +79,7 @@ class ResidentData:
             Split(_place(phase.validation.inputs, task, device), phase.validation.targets.to(device))
             for phase in data.phases
         ]
-        self.chances = [_commonest_share(phase.validation.targets) for phase in data.phases]
+        self.chances = [phase.validation.commonest_share for phase in data.phases]
         """For each phase, the validation accuracy of always predicting the commonest class."""
         ends = torch.tensor([len(train) for train in phases]).cumsum(0).tolist()
         self.ranges = [range(end - len(train), end) for end, train in zip(ends, phases, strict=True)]
@@ -88,10 +88,6 @@ class ResidentData:
     def phase_at(self, epoch: int) -> int:
         """The phase in which epoch `epoch` (from 0) is trained."""
         return max(index for index, start in enumerate(self._starts) if start <= epoch)
-
-
-def _commonest_share(targets: Tensor) -> float:
-    return int(torch.bincount(targets.flatten()).max()) / targets.numel()
 
 
 def _place(inputs: Tensor, task: Task, device: torch.device) -> Tensor:

@@ -54,7 +54,8 @@ class TrainingStep:
         host = self.host
         inputs, targets = host.data.inputs[indices], host.data.targets[indices]
         host.optimizer.zero_grad(set_to_none=True)
-        loss, logits = self.backward(inputs, targets)
+        loss, logits = forward(host, inputs, targets)
+        loss.backward()
         with torch.no_grad():  # inference tensors could not be trained on any more
             measured = clip_groups_(self._groups, self._limits)
             if self._guard is not None:
@@ -62,12 +63,6 @@ class TrainingStep:
             host.optimizer.step()
             correct = (logits.argmax(-1) == targets).float().mean()
             self.tally.index_add_(0, self._columns, torch.cat((torch.stack((loss, correct)), measured)))
-
-    def backward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Every gradient of this step; returns the loss and the logits it was made of."""
-        loss, logits = forward(self.host, inputs, targets)
-        loss.backward()
-        return loss, logits
 
 
 def forward(host: TrainedHost, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """The tasks over pictures."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -115,12 +116,9 @@ ROWS = (
     _cifar_task(
         "cifar10_impaired", impaired_host, "by a host of 8-16-32 channels that sees one pixel at a time"
     ),
-    Task(
-        name="synthetic",
+    replace(
+        _cifar_task("synthetic", cifar_host, ""),
         summary="noise in the shape of CIFAR-10, to measure speed with: there is nothing to learn",
-        host=cifar_host,
-        slots=("blocks.*",),
-        blueprints=IMAGE_BLUEPRINTS,
         load=load_synthetic,
         parameters={
             "samples": ParameterSpec(
@@ -132,10 +130,6 @@ ROWS = (
             ),
             "data": ParameterSpec(kind="int", default=0, low=0, doc="seed of the noise"),
         },
-        optimiser=OptimiserSpec(lr=5e-3),
-        batch=512,
         epochs=5,
-        precision="bf16",
-        channels_last=True,
     ),
 )

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from urllib.parse import unquote
 
 import torch
 
 from esper.tolaria.data import TaskData
-from esper.tolaria.tasks.parameters import Parameter, ParameterError, require_known
+from esper.tolaria.tasks.parameters import Parameter, ParameterError, parse_parameters
 from esper.tolaria.tasks.task import Task, task
 
 _CACHED = 8
@@ -48,18 +47,8 @@ class Instance:
     @classmethod
     def parse(cls, text: str) -> "Instance":
         """The inverse of `str`. In a value, `%2C` stands for a comma and `%25` for a percent sign."""
-        name, colon, rest = text.partition(":")
-        row = task(name)
-        if colon and not rest:
-            raise ParameterError(f"{text!r} ends after the colon: write {name} or {name}:parameter=value")
-        chosen: list[tuple[str, Parameter]] = []
-        for part in rest.split(",") if rest else ():
-            key, equals, value = part.partition("=")
-            if not equals:
-                raise ParameterError(f"{part!r} in {text!r} must be parameter=value")
-            require_known(name, row.parameters, {key: value})
-            chosen.append((key, row.parameters[key].parse(f"{name}.{key}", unquote(value))))
-        return cls(name, tuple(chosen))
+        name = text.partition(":")[0]
+        return cls(name, tuple(parse_parameters(text, task(name).parameters)))
 
     def __str__(self) -> str:
         parts = ",".join(f"{name}={_written(value)}" for name, value in self.parameters)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import unquote
 
 Parameter = int | float | str
 
@@ -71,6 +72,21 @@ class ParameterSpec:
             raise
         except ValueError:
             raise ParameterError(f"{name} must be {self.allowed}, not {text!r}") from None
+
+
+def parse_parameters(text: str, specs: Mapping[str, ParameterSpec]) -> list[tuple[str, Parameter]]:
+    """The parameters that `name:parameter=value,parameter=value` gives, each checked, in the order of the text."""
+    name, colon, rest = text.partition(":")
+    if colon and not rest:
+        raise ParameterError(f"{text!r} ends after the colon: write {name} or {name}:parameter=value")
+    chosen: list[tuple[str, Parameter]] = []
+    for part in rest.split(",") if rest else ():
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise ParameterError(f"{part!r} in {text!r} must be parameter=value")
+        require_known(name, specs, {key: value})
+        chosen.append((key, specs[key].parse(f"{name}.{key}", unquote(value))))
+    return chosen
 
 
 def complete(

@@ -1,6 +1,7 @@
 """The tasks over short series: digits and MNIST-1D, on the host that the design's measurements were made with."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from torch import nn
@@ -8,21 +9,11 @@ from torch import nn
 from esper.kasmina.hosts import ConvNet
 from esper.tolaria.data import Phase, SealedTest, Split, TaskData, mnist1d
 from esper.tolaria.data.splits import stratified_splits
+from esper.tolaria.tasks.images import IMAGE_BLUEPRINTS
 from esper.tolaria.tasks.parameters import Parameter, ParameterSpec
 from esper.tolaria.tasks.task import OptimiserSpec, Task
 
-SERIES_BLUEPRINTS = (
-    "norm",
-    "attention",
-    "depthwise",
-    "bottleneck",
-    "conv_small",
-    "conv_light",
-    "conv_heavy",
-    "mixer",
-    "lora",
-    "widen",
-)
+SERIES_BLUEPRINTS = tuple(name for name in IMAGE_BLUEPRINTS if name != "lora_large")
 """All that serve a series but lora_large, which at 16 channels is no longer of low rank."""
 
 
@@ -77,30 +68,23 @@ def load_mnist1d(parameters: Mapping[str, Parameter]) -> TaskData:
     return TaskData((phase,), SealedTest(Split.from_arrays(series[tested], labels[tested])), classes)
 
 
-ROWS = (
-    Task(
-        name="digits",
-        summary="8 x 8 handwritten digits as series of 64 pixels; they come with scikit-learn",
-        host=host_b,
-        slots=("blocks.*",),
-        blueprints=SERIES_BLUEPRINTS,
-        load=load_digits,
-        optimiser=OptimiserSpec(lr=7e-3),
-        batch=64,
-        steps_per_epoch=24,
-        epochs=20,
-    ),
-    Task(
-        name="mnist1d",
-        summary="MNIST-1D, generated: ten templates as noisy series of 40 positions",
-        host=host_b,
-        slots=("blocks.*",),
-        blueprints=SERIES_BLUEPRINTS,
-        load=load_mnist1d,
-        parameters=MNIST1D_PARAMETERS,
-        optimiser=OptimiserSpec(lr=7e-3),
-        batch=64,
-        steps_per_epoch=24,
-        epochs=20,
-    ),
+DIGITS = Task(
+    name="digits",
+    summary="8 x 8 handwritten digits as series of 64 pixels; they come with scikit-learn",
+    host=host_b,
+    slots=("blocks.*",),
+    blueprints=SERIES_BLUEPRINTS,
+    load=load_digits,
+    optimiser=OptimiserSpec(lr=7e-3),
+    batch=64,
+    steps_per_epoch=24,
+    epochs=20,
 )
+MNIST1D = replace(
+    DIGITS,
+    name="mnist1d",
+    summary="MNIST-1D, generated: ten templates as noisy series of 40 positions",
+    load=load_mnist1d,
+    parameters=MNIST1D_PARAMETERS,
+)
+ROWS = (DIGITS, MNIST1D)

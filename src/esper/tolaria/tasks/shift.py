@@ -7,8 +7,7 @@ import numpy as np
 
 from esper.tolaria.data import Phase, Split, TaskData, mnist1d
 from esper.tolaria.tasks.parameters import Parameter, ParameterError, ParameterSpec
-from esper.tolaria.tasks.series import MNIST1D_PARAMETERS, SERIES_BLUEPRINTS, host_b, load_mnist1d
-from esper.tolaria.tasks.task import OptimiserSpec, Task
+from esper.tolaria.tasks.series import MNIST1D, MNIST1D_PARAMETERS, load_mnist1d
 
 EPOCHS = 24
 KINDS = ("shuffle", "classes", "noise")
@@ -89,18 +88,13 @@ def _classes_added(last: TaskData, parameters: Mapping[str, Parameter]) -> tuple
 
 
 ROWS = (
-    Task(
+    replace(
+        MNIST1D,
         name="shift",
         summary="MNIST-1D whose data change at an epoch: positions, classes or label noise",
-        host=host_b,
-        slots=("blocks.*",),
-        blueprints=SERIES_BLUEPRINTS,
         load=load_shift,
         parameters=SHIFT_PARAMETERS,
         check=check_shift,
-        optimiser=OptimiserSpec(lr=7e-3),
-        batch=64,
-        steps_per_epoch=24,
         epochs=EPOCHS,
     ),
 )

@@ -120,28 +120,25 @@ class BaselineCurves:
         trained = (self._trainer or here)(missing, self.epochs, self.device)
         with contextlib.closing(trained):
             for done, run in enumerate(trained, start=1):
-                self._keep(run)
+                write_bytes(self._path(run.case, run.seed), json.dumps(asdict(run)).encode())
                 progress(done, len(missing))
                 if stop():
                     return
 
     def _find(self, case: str, seed: int) -> BaselineRun | None:
-        """On disk, and long enough."""
-        found = _read(self._path(case, seed))
-        return None if found is None or found.epochs < self.epochs else found
-
-    def _keep(self, run: BaselineRun) -> None:
-        write_bytes(self._path(run.case, run.seed), json.dumps(asdict(run)).encode())
+        """On disk and long enough; what cannot be read is computed again."""
+        try:
+            found = _RUN.validate_json(self._path(case, seed).read_bytes())
+        except (OSError, ValidationError):
+            return None
+        return found if found.epochs >= self.epochs else None
 
     def _path(self, case: str, seed: int) -> Path:
-        instance = Instance.parse(case)
-        parts = (
-            _fingerprint(instance, instance.source()),
-            seed,
-            NUMERICS,
-            torch.__version__,
-            _hardware(self.device),
-        )
+        instance, on_gpu = Instance.parse(case), self.device.type == "cuda"
+        # where the last bits of the numbers come from
+        capability = torch.backends.cpu.get_cpu_capability
+        hardware = torch.cuda.get_device_name(self.device) if on_gpu else capability()
+        parts = (_fingerprint(instance, instance.source()), seed, NUMERICS, torch.__version__, hardware)
         name = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
         return self.directory / f"{name}.json"
 
@@ -195,20 +192,3 @@ def compute(case: str, seed: int, epochs: int, device: torch.device | str = "cpu
 def _fingerprint(instance: Instance, _source: tuple[object, ...]) -> str:
     """Hashing the data takes a while: once for each source they come from."""
     return instance.fingerprint()
-
-
-def _hardware(device: torch.device) -> str:
-    """Where the last bits of the numbers come from."""
-    return (
-        torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else torch.backends.cpu.get_cpu_capability()
-    )
-
-
-def _read(path: Path) -> BaselineRun | None:
-    """None if there is no curve, or what is there cannot be read: it is computed again then."""
-    try:
-        return _RUN.validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        return None

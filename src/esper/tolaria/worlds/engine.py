@@ -42,16 +42,10 @@ class HostNumbers:
     """What was measured of one host. Where nothing was trained, what training measures is None."""
 
     report: EpochReport
-    validation_accuracy: float
     accuracies: dict[Coalition, float]
     """Coalition -> validation accuracy."""
     seeds: dict[str, SeedReport]
     """Slot -> what is known of its live seed."""
-
-    @property
-    def seeds_finite(self) -> bool:
-        """Whether no output or gradient of a seed was NaN or Inf, as far as is known."""
-        return all(seed["gradients_finite"] is not False for seed in self.seeds.values())
 
 
 def read(tally: EpochTally | None, scores: CoalitionScores, epochs: Sequence[int]) -> Iterator[HostNumbers]:
@@ -88,7 +82,7 @@ def _host_numbers(
         epoch, train_loss, train_accuracy, losses[0], accuracies[0], gradient_norm, rolled_back=None
     )
     scored = dict(zip(plan.coalitions, accuracies, strict=False))  # past its own there is only padding
-    return HostNumbers(report, accuracies[0], scored, seeds)
+    return HostNumbers(report, scored, seeds)
 
 
 def _known(value: float) -> float | None:
@@ -265,14 +259,15 @@ class EngineWorld:
         report = numbers.report
         assert report.train_loss is not None
         assert report.gradient_norm is not None
+        assert report.validation_accuracy is not None
         governor.chance_accuracy = host.chance_accuracy  # another one when classes have come
         verdict = governor.judge(
             Vitals(
                 train_loss=report.train_loss,
                 gradient_norm=report.gradient_norm,
                 validation_loss=report.validation_loss,
-                validation_accuracy=numbers.validation_accuracy,
-                seeds_finite=numbers.seeds_finite,
+                validation_accuracy=report.validation_accuracy,
+                seeds_finite=all(seed["gradients_finite"] is not False for seed in numbers.seeds.values()),
             )
         )
         if verdict is None:

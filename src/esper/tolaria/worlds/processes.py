@@ -280,7 +280,12 @@ class ProcessWorld:
             for worker in range(len(self._links)):
                 if waiting and worker not in busy:
                     busy[worker] = waiting.popleft()
-                    self._call(worker, partial(requests.call, function, calls[busy[worker]]))
+                    request = partial(requests.call, function, calls[busy[worker]])
+                    try:
+                        self._links[worker].send(request)
+                    except WorkerDied as death:  # since it last answered
+                        self._lose(worker, death)
+                        self._links[worker].send(request)
             asked = {self._links[worker]: worker for worker in busy}
             for link in first_to_answer(asked, self._timeout):
                 call = busy.pop(asked[link])
@@ -295,14 +300,6 @@ class ProcessWorld:
                     waiting.append(call)
                 else:
                     yield cast(T, result)
-
-    def _call(self, worker: int, request: Request[T]) -> None:
-        """Send a request; a worker that died since it last answered is replaced first."""
-        try:
-            self._links[worker].send(request)
-        except WorkerDied as death:
-            self._lose(worker, death)
-            self._links[worker].send(request)
 
     # Which host lives where
 

@@ -49,13 +49,14 @@ def test_the_case_says_everything() -> None:
     ("case", "said"),
     [
         ("digits", "of task 'digits'"),
-        ("toy", "expected name=value, names draw, slots, change, noise"),
-        ("toy:17", "has '17'"),
-        ("toy:slots=2", "names no draw"),
-        ("toy:draw=x", "expected a number"),
-        ("toy:draw=-1", r"draw=-1; expected 0\.\."),
-        ("toy:draw=1,slots=9", r"slots=9; expected 1\.\.4"),
-        ("toy:draw=1,noise=nan", "noise=nan; expected"),
+        ("toy", "task 'toy' needs draw"),
+        ("toy:17", "'17' in 'toy:17' must be parameter=value"),
+        ("toy:hue=1", "has no parameter 'hue'; it has change, draw, noise, slots"),
+        ("toy:slots=2", "needs draw"),
+        ("toy:draw=x", "toy.draw must be a whole number from 0 to"),
+        ("toy:draw=-1", "toy.draw must be a whole number from 0 to .*, not -1"),
+        ("toy:draw=1,slots=9", "toy.slots must be a whole number from 1 to 4, not 9"),
+        ("toy:draw=1,noise=nan", "toy.noise must be a number from 0 to 1, not nan"),
     ],
 )
 def test_an_unknown_case_is_refused(case: str, said: str) -> None:

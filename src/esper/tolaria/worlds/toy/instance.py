@@ -14,6 +14,7 @@ import numpy as np
 
 from esper.kasmina.blueprints import Site, all_blueprints
 from esper.leyline import BlueprintCard, Layout, SlotConfig
+from esper.tolaria.tasks.parameters import ParameterSpec, complete, parse_parameters
 
 BLUEPRINTS = ("norm", "attention", "conv_small", "mixer")
 EPOCHS_TO_LEARN = (1.5, 2.5, 3.0, 4.0)
@@ -25,8 +26,14 @@ CHANCE = 0.1
 MAX_SLOTS = len(WIDTHS)
 MAX_DRAW = 2**31
 DEFAULT_NOISE = 0.01
-_RANGES = {"draw": (0, MAX_DRAW - 1), "slots": (1, MAX_SLOTS), "change": (0, 10_000), "noise": (0.0, 1.0)}
-"""The options of a case, and the least and the most that each may be."""
+_PARAMETERS = {
+    "change": ParameterSpec(kind="int", default=0, low=0, high=10_000, doc="epoch of the change; 0 is none"),
+    "draw": ParameterSpec(kind="int", low=0, high=MAX_DRAW - 1, doc="number that decides everything else"),
+    "noise": ParameterSpec(
+        kind="float", default=DEFAULT_NOISE, low=0.0, high=1.0, doc="standard deviation of an accuracy"
+    ),
+    "slots": ParameterSpec(kind="int", default=3, low=1, high=MAX_SLOTS, doc="slots of the host"),
+}
 _ENTROPY = 0xE59E2
 """So that the toy's draws share no stream with another generator of the same seed."""
 
@@ -71,32 +78,30 @@ class ToyInstance:
 
 def toy_case(draw: int, *, slots: int = 3, change: int = 0, noise: float = DEFAULT_NOISE) -> str:
     """The text of a case; what has its default is left out. `change` 0 is no change point."""
-    options: dict[str, int | float] = {"draw": draw}
-    if change:
-        options["change"] = change
-    if noise != DEFAULT_NOISE:
-        options["noise"] = noise
-    if slots != 3:
-        options["slots"] = slots
-    return "toy:" + ",".join(f"{name}={options[name]}" for name in sorted(options))
+    options = {"change": change, "draw": draw, "noise": noise, "slots": slots}
+    chosen = (f"{name}={value}" for name, value in options.items() if value != _PARAMETERS[name].default)
+    return "toy:" + ",".join(chosen)
 
 
 @lru_cache(maxsize=4096)
 def toy_instance(case: str) -> ToyInstance:
     """The instance that a case names."""
-    options = _parse(case)
-    draw, slots = int(options["draw"]), int(options["slots"])
+    task = case.partition(":")[0]
+    if task != "toy":
+        raise ValueError(f"case {case!r} is of task {task!r}; the toy world knows toy:draw=<number>")
+    options = complete("toy", _PARAMETERS, dict(parse_parameters(case, _PARAMETERS)))
+    draw, slots, change = (int(options[name]) for name in ("draw", "slots", "change"))
     rng = np.random.default_rng((_ENTROPY, draw))
     structure, size, patience, *tempers = rng.random(3 + len(BLUEPRINTS)).tolist()
     quirks = rng.uniform(-0.008, 0.008, (MAX_SLOTS, len(BLUEPRINTS))).tolist()
     phases = [_phase(0, structure, size, slots, quirks)]
-    if options["change"]:
-        phases.append(_phase(int(options["change"]), 1.0 - structure, size, slots, quirks))
+    if change:
+        phases.append(_phase(change, 1.0 - structure, size, slots, quirks))
     return ToyInstance(
         case=case,
         draw=draw,
         slots=slots,
-        noise=options["noise"],
+        noise=float(options["noise"]),
         training_samples=round(500 * 8**size),
         host_epochs=2.0 + 2.0 * patience,
         epochs_to_learn=tuple(t * (0.8 + 0.45 * x) for t, x in zip(EPOCHS_TO_LEARN, tempers, strict=True)),
@@ -141,27 +146,6 @@ def _phase(
         )
     plateau = 0.6 - 0.2 * structure - 0.05 * (1.0 - size)
     return ToyPhase(start, structure, plateau, tuple(gains))
-
-
-def _parse(case: str) -> dict[str, float]:
-    task, _, text = case.partition(":")
-    if task != "toy":
-        raise ValueError(f"case {case!r} is of task {task!r}; the toy world knows toy:draw=<number>")
-    options: dict[str, float] = {"slots": 3, "change": 0, "noise": DEFAULT_NOISE}
-    for clause in text.split(","):
-        name, _, value = clause.partition("=")
-        if name not in _RANGES:
-            raise ValueError(f"case {case!r} has {clause!r}; expected name=value, names {', '.join(_RANGES)}")
-        try:
-            options[name] = float(value) if name == "noise" else int(value)
-        except ValueError:
-            raise ValueError(f"case {case!r} has {clause!r}; expected a number") from None
-    if "draw" not in options:
-        raise ValueError(f"case {case!r} names no draw; expected toy:draw=<number>")
-    for name, (least, most) in _RANGES.items():
-        if not least <= options[name] <= most:
-            raise ValueError(f"case {case!r} has {name}={options[name]:g}; expected {least:g}..{most:g}")
-    return options
 
 
 TRAINING_DRAWS = 1_000_000
