@@ -7,28 +7,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from esper.benchmark import BenchRequest, BenchResult
-    from esper.grower import Decision, Grower, GrowthWarning
-    from esper.kasmina import GrowingModel, GrowthRules, blueprint, wrap
-    from esper.kasmina.governor import GovernorRules
-    from esper.leyline import (
-        ActionSpec,
-        Curve,
-        DecisionSettings,
-        Layout,
-        LifecycleOp,
-        Situation,
-        Stage,
-        Style,
-    )
-    from esper.leyline.errors import EsperError
-    from esper.runs.bench import bench
-    from esper.runs.train import train
-    from esper.simic import TrainingConfig
-    from esper.simic.env import make_env
-    from esper.simic.reward import RewardConfig
-    from esper.tamiyo.controller import Controller
-    from esper.tamiyo.rules import rule_policy
+    from esper.benchmark import BenchRequest as BenchRequest
+    from esper.benchmark import BenchResult as BenchResult
+    from esper.grower import Decision as Decision
+    from esper.grower import Grower as Grower
+    from esper.grower import GrowthWarning as GrowthWarning
+    from esper.kasmina import GrowingModel as GrowingModel
+    from esper.kasmina import GrowthRules as GrowthRules
+    from esper.kasmina import blueprint as blueprint
+    from esper.kasmina import wrap as wrap
+    from esper.kasmina.governor import GovernorRules as GovernorRules
+    from esper.leyline import ActionSpec as ActionSpec
+    from esper.leyline import Curve as Curve
+    from esper.leyline import DecisionSettings as DecisionSettings
+    from esper.leyline import Layout as Layout
+    from esper.leyline import LifecycleOp as LifecycleOp
+    from esper.leyline import Situation as Situation
+    from esper.leyline import Stage as Stage
+    from esper.leyline import Style as Style
+    from esper.leyline.errors import EsperError as EsperError
+    from esper.runs.bench import bench as bench
+    from esper.runs.train import train as train
+    from esper.simic import TrainingConfig as TrainingConfig
+    from esper.simic.env import make_env as make_env
+    from esper.simic.reward import RewardConfig as RewardConfig
+    from esper.tamiyo.controller import Controller as Controller
+    from esper.tamiyo.rules import rule_policy as rule_policy
 
 __version__ = "0.1.0"
 
@@ -62,34 +66,7 @@ _HOMES = {
 }
 """name -> the module it is imported from"""
 
-__all__ = [
-    "ActionSpec",
-    "BenchRequest",
-    "BenchResult",
-    "Controller",
-    "Curve",
-    "Decision",
-    "DecisionSettings",
-    "EsperError",
-    "GovernorRules",
-    "Grower",
-    "GrowingModel",
-    "GrowthRules",
-    "GrowthWarning",
-    "Layout",
-    "LifecycleOp",
-    "RewardConfig",
-    "Situation",
-    "Stage",
-    "Style",
-    "TrainingConfig",
-    "bench",
-    "blueprint",
-    "make_env",
-    "rule_policy",
-    "train",
-    "wrap",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> object:
