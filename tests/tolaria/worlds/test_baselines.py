@@ -63,9 +63,10 @@ def test_what_the_numbers_depend_on_is_in_the_name(directory: Path, monkeypatch:
     curves = BaselineCurves(2, directory)
     path = curves._path("tiny", 0)
     assert path == curves._path("tiny", 0)
-    for home, name in ((controls, "NUMERICS"), (torch, "__version__"), (controls, "_hardware")):
+    names = ((controls, "NUMERICS"), (torch, "__version__"), (torch.backends.cpu, "get_cpu_capability"))
+    for home, name in names:
         with monkeypatch.context() as changed:
-            changed.setattr(home, name, (lambda _: "another") if name == "_hardware" else "another")
+            changed.setattr(home, name, (lambda: "another") if name == "get_cpu_capability" else "another")
             assert path != curves._path("tiny", 0)
     assert path != curves._path("tiny:samples=60", 0)
     assert path != curves._path("tiny", 1)
