@@ -15,9 +15,8 @@ from esper.simic.env.cases import CaseList
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.making import Setting, make_world
 from esper.simic.evaluation import Judged, judge_cases
+from esper.simic.held_out import accuracy_on_test
 from esper.simic.reward import RewardConfig
-from esper.tolaria import final_report
-from esper.tolaria.engine.host import TrainedHost
 
 _FLOPS = FlopLedger()
 """One for the process, so that each topology is counted once."""
@@ -100,10 +99,8 @@ def _episodes(world: MeteredWorld, setting: Setting, staging: Staging, hosts: Ho
 
 
 def _product(world: MeteredWorld, host: HostProtocol) -> Product:
-    tested = None
-    if isinstance(host, TrainedHost):
-        tested = final_report.test_score(host.model, host.data.source).accuracy
-    return Product(tested, host.host_parameters + host.added_parameters, world.log_of(host).seeds(host))
+    parameters = host.host_parameters + host.added_parameters
+    return Product(accuracy_on_test(host), parameters, world.log_of(host).seeds(host))
 
 
 def _row(

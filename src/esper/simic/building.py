@@ -87,7 +87,7 @@ def build_agent(
         policy,
         config.ppo(),
         num_envs=config.num_envs,
-        num_steps=config.rollout_steps or envs.horizon,
+        num_steps=config.rollout_steps or envs.episodes.horizon,
         seed=config.seed,
         slot_config=envs.space.slot_config,
         detector=AnomalyDetector(**config.to_anomaly_kwargs()),

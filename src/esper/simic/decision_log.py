@@ -13,14 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from esper.leyline import (
-    ALPHA_CURVES,
-    ALPHA_SPEEDS,
-    ALPHA_TARGETS,
     CAUSAL_TABLE,
+    CHOICES,
     HEAD_NAMES,
     NOWHERE,
-    STYLES,
-    TEMPOS,
     DecisionTaken,
     Event,
     HostEvent,
@@ -41,12 +37,8 @@ _KNOWN = "_known"
 _STAGE_NAMES = tuple(stage.name for stage in Stage)
 _HOLDS_A_SEED = frozenset(map(int, LIVE_STAGES | {Stage.FOSSILIZED}))
 _FIXED_CHOICES: Mapping[str, tuple[str, ...]] = {
-    "op": tuple(op.name for op in LifecycleOp),
-    "style": tuple(style.value for style in STYLES),
-    "tempo": tuple(map(str, TEMPOS)),
-    "alpha_target": tuple(map(str, ALPHA_TARGETS)),
-    "alpha_speed": tuple(map(str, ALPHA_SPEEDS)),
-    "alpha_curve": tuple(curve.value for curve in ALPHA_CURVES),
+    head: tuple(choice.name if isinstance(choice, LifecycleOp) else str(choice) for choice in choices)
+    for head, choices in CHOICES.items()
 }
 
 
@@ -219,13 +211,7 @@ def decision_taken(
         episode=result.episodes[env_idx],
         epoch=result.epochs[env_idx],
         op=action.op,
-        slot=action.slot if "slot" in used else None,
-        blueprint=action.blueprint if "blueprint" in used else None,
-        style=action.style if "style" in used else None,
-        tempo=action.tempo if "tempo" in used else None,
-        alpha_target=action.alpha_target if "alpha_target" in used else None,
-        alpha_speed=action.alpha_speed if "alpha_speed" in used else None,
-        alpha_curve=action.alpha_curve if "alpha_curve" in used else None,
+        **{head: getattr(action, head) if head in used else None for head in HEAD_NAMES[1:]},
         illegal=None
         if illegal is None
         else f"{illegal.head} {illegal.value}; legal: {', '.join(illegal.legal)}",

@@ -95,35 +95,26 @@ def judge_cases(
     *,
     look: Callable[[HostProtocol], Seen],
 ) -> list[Judged[Seen]]:
-    """`play_cases`, with a `look` at each final model."""
+    """`play_cases`, with a `look` at each final model. Envs that are left over repeat the last case."""
     judged: list[Judged[Seen]] = []
     for start in range(0, len(wanted), episodes.num_envs):
-        judged += _play_together(player, episodes, wanted[start : start + episodes.num_envs], look)
+        group = wanted[start : start + episodes.num_envs]
+        filled = [*group, *[group[-1]] * (episodes.num_envs - len(group))]
+        for env_idx in range(episodes.num_envs):
+            episodes.seed(env_idx, 0)
+        episodes.begin_many([Beginning(env_idx, *pair) for env_idx, pair in enumerate(filled)])
+        player.begin(episodes.num_envs)
+        ended: dict[int, Judged[Seen]] = {}
+        rewards = np.zeros(episodes.num_envs)
+        for _ in range(episodes.horizon):
+            result = episodes.step(player.act(episodes, rewards))
+            rewards = result.components.total
+            for env_idx, summary in result.finished.items():
+                if env_idx not in ended:
+                    kept = summary.utility is not None
+                    ended[env_idx] = Judged(summary, look(episodes.host(env_idx)) if kept else None)
+                if summary.epochs < episodes.horizon:  # ended early: it only keeps its place from here on
+                    case, host_seed = filled[env_idx]
+                    episodes.begin(env_idx, case=case, host_seed=host_seed)
+        judged += [ended[env_idx] for env_idx in range(len(group))]
     return judged
-
-
-def _play_together(
-    player: Player,
-    episodes: Episodes,
-    wanted: Sequence[tuple[str, int]],
-    look: Callable[[HostProtocol], Seen],
-) -> list[Judged[Seen]]:
-    """At most one episode per env; envs that are left over repeat the last case."""
-    filled = [*wanted, *[wanted[-1]] * (episodes.num_envs - len(wanted))]
-    for env_idx in range(episodes.num_envs):
-        episodes.seed(env_idx, 0)
-    episodes.begin_many([Beginning(env_idx, *pair) for env_idx, pair in enumerate(filled)])
-    player.begin(episodes.num_envs)
-    judged: dict[int, Judged[Seen]] = {}
-    rewards = np.zeros(episodes.num_envs)
-    for _ in range(episodes.horizon):
-        result = episodes.step(player.act(episodes, rewards))
-        rewards = result.components.total
-        for env_idx, summary in result.finished.items():
-            if env_idx not in judged:
-                kept = summary.utility is not None
-                judged[env_idx] = Judged(summary, look(episodes.host(env_idx)) if kept else None)
-            if summary.epochs < episodes.horizon:  # ended early: it only keeps its place from here on
-                case, host_seed = filled[env_idx]
-                episodes.begin(env_idx, case=case, host_seed=host_seed)
-    return [judged[env_idx] for env_idx in range(len(wanted))]

@@ -17,12 +17,15 @@ part of the inputs: what was done is never rewarded as such.
 
 import math
 from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic.dataclasses import dataclass as checked_dataclass
 
 from esper.leyline.utility import rent_due
+from esper.simic.config import ranges
+from esper.simic.config.errors import CHECKED, explained
 
 Family = Literal["contribution", "loss"]
 """What the score is: validation accuracy, or minus validation loss over the untrained loss."""
@@ -43,7 +46,8 @@ COMPONENT_NAMES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@explained
+@checked_dataclass(frozen=True, slots=True, kw_only=True, config=CHECKED)
 class RewardConfig:
     """Settings of a reward, checked when they are set."""
 
@@ -51,27 +55,14 @@ class RewardConfig:
     """What utility is measured in: validation accuracy ("contribution") or validation loss ("loss")."""
     mode: Mode = "shaped"
     """Paid at the end only ("sparse"), or the same with potential-based shaping on the way ("shaped")."""
-    rent: float = 0.01
+    rent: ranges.NotNegative = 0.01
     """Utility that it costs to add as many parameters as the host has."""
-    gamma: float = 0.995
+    gamma: ranges.UpToOne = 0.995
     """Discount of the shaping; PPO's must be the same number."""
-    control_variate: bool = True
+    control_variate: ranges.Flag = True
     """Subtract the utility of the baseline: the same instance and rng seed when nothing is grown."""
-    rollback_penalty: float = 1.0
+    rollback_penalty: ranges.AtLeastOne = 1.0
     """Subtracted beside a worthless product. Under 1, the whole range of accuracy, losing a host could pay."""
-
-    def __post_init__(self) -> None:
-        self._require("family", self.family in get_args(Family), f"one of {', '.join(get_args(Family))}")
-        self._require("mode", self.mode in get_args(Mode), f"one of {', '.join(get_args(Mode))}")
-        self._require("rent", math.isfinite(self.rent) and self.rent >= 0.0, "a finite number >= 0")
-        self._require("gamma", 0.0 < self.gamma <= 1.0, "in (0, 1]")
-        self._require("control_variate", isinstance(self.control_variate, bool), "True or False")
-        penalty = self.rollback_penalty
-        self._require("rollback_penalty", math.isfinite(penalty) and penalty >= 1.0, "a finite number >= 1")
-
-    def _require(self, name: str, holds: bool, expected: str) -> None:
-        if not holds:
-            raise ValueError(f"RewardConfig.{name} is {getattr(self, name)!r}; expected {expected}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +174,8 @@ def _require_finite(config: RewardConfig, which: str, standings: Standings, wort
     if np.isfinite(worth).all():
         return
     env_idx = int(np.flatnonzero(~np.isfinite(worth))[0])
-    if config.family == "contribution":
-        measure, score, baseline = (
-            "accuracy",
-            standings.accuracy[env_idx],
-            standings.baseline_accuracy[env_idx],
-        )
-    else:
-        measure, score, baseline = "loss", standings.loss[env_idx], standings.baseline_loss[env_idx]
+    measure = "accuracy" if config.family == "contribution" else "loss"
+    score, baseline = (getattr(standings, name)[env_idx] for name in (measure, f"baseline_{measure}"))
     if config.family == "contribution" and math.isnan(score):
         reason = "accuracy is unknown: family 'contribution' needs it, family 'loss' does not"
     elif config.control_variate and math.isnan(baseline):

@@ -90,7 +90,7 @@ class VectorizedPPOTrainer:
         self.config, self.training = config, training
         self.agent, self.envs = training.agent, FlatVectorEnv(training.envs)
         self.checkpoints, self._sink, self._progress = checkpoints, sink, progress
-        self.stopwatch = training.envs.stopwatch
+        self.stopwatch = training.envs.episodes.stopwatch
         self.round, self._began = 0, time.perf_counter()
         self.best_score: float | None = None
         self._logs_decisions = sink is not None and config.logs_decisions

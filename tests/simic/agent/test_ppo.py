@@ -307,7 +307,7 @@ def test_slots_are_compared_when_parts_meet() -> None:
         ValueError, match=r"the policy has .slot0, slot1., the environment has .slot1, slot0."
     ):
         PPOAgent(policy, CONFIG, num_envs=1, num_steps=1, seed=0, slot_config=SlotConfig(("slot1", "slot0")))
-    other = TamiyoRolloutBuffer.allocate(
+    other = TamiyoRolloutBuffer(
         growth_layout(SlotConfig(("slot1", "slot0")), 3), num_envs=1, num_steps=1, observation_size=1
     )
     agent = PPOAgent(policy, CONFIG, num_envs=1, num_steps=1, seed=0)

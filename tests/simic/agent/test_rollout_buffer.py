@@ -15,7 +15,7 @@ POLICY = RecurrentActorCritic(2, LAYOUT, hidden_size=5, generator=torch.Generato
 
 
 def make(num_envs: int, num_steps: int) -> TamiyoRolloutBuffer:
-    return TamiyoRolloutBuffer.allocate(
+    return TamiyoRolloutBuffer(
         LAYOUT, num_envs=num_envs, num_steps=num_steps, observation_size=2, hidden_size=5
     )
 
@@ -162,7 +162,7 @@ def test_limits_are_kept() -> None:
     with pytest.raises(ValueError, match="num_envs is 0"):
         make(0, 1)
     with pytest.raises(ValueError, match="over max_bytes"):
-        TamiyoRolloutBuffer.allocate(LAYOUT, num_envs=100, num_steps=1000, observation_size=2, max_bytes=1000)
+        TamiyoRolloutBuffer(LAYOUT, num_envs=100, num_steps=1000, observation_size=2, max_bytes=1000)
     assert not hasattr(buffer, "__dict__")
 
 

@@ -18,7 +18,7 @@ def test_a_pool_is_decided_by_its_seed() -> None:
 
 
 def test_what_is_drawn_is_in_it() -> None:
-    pool = CasePool("some", ("a", "a", "a", "b"), 1)
+    pool = CasePool(("a", "a", "a", "b"), "some", host_seeds=1)
     rng = np.random.default_rng(0)
     drawn = Counter(pool.draw(rng) for _ in range(4000))
     assert set(drawn) == {"a", "b"}
@@ -26,7 +26,7 @@ def test_what_is_drawn_is_in_it() -> None:
 
 
 def test_every_pair_once() -> None:
-    pool = CasePool("some", ("b", "a", "b"), 2)
+    pool = CasePool(("b", "a", "b"), "some", host_seeds=2)
     assert list(pool.pairs()) == [("b", 0), ("b", 1), ("a", 0), ("a", 1)]
 
 

@@ -31,6 +31,22 @@ class _Statistics:
         for name in self.names:
             setattr(self, name, state[name].to(self.mean.device).clone())
 
+    def _merge(self, batch: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Take the rows of batch (n, ...) where kept (n,) into mean and count: by weights, without a sync.
+
+        Returns their population variance, how many they are, their share of all, and how far the means differ.
+        """
+        where = kept.reshape(-1, *[1] * (batch.dim() - 1))
+        added = kept.sum().to(batch.dtype)
+        divisor = added.clamp_min(1.0)
+        mean = torch.where(where, batch, 0.0).sum(0) / divisor
+        var = torch.where(where, batch - mean, 0.0).square().sum(0) / divisor
+        delta = mean - self.mean
+        self.count = self.count + added
+        share = added / self.count.clamp_min(1.0)
+        self.mean = self.mean + delta * share
+        return var, added, share, delta
+
 
 class RunningMeanStd(_Statistics):
     """Mean and variance of everything seen, per feature, by merging batch moments (Chan et al., 1979).
@@ -54,14 +70,9 @@ class RunningMeanStd(_Statistics):
             return
         batch = batch.to(self.mean.device, torch.float64)
         kept = torch.isfinite(batch).reshape(batch.shape[0], -1).all(1)
-        mean, var, added = _moments(batch, kept if valid is None else kept & valid)
-        total = self.count + added
-        share = added / total.clamp_min(1.0)
-        delta = mean - self.mean
+        var, added, share, delta = self._merge(batch, kept if valid is None else kept & valid)
         merged = self.var * (1 - share) + var * share + delta.square() * share * (1 - share)
-        self.mean = self.mean + delta * share
         self.var = torch.where(added > 0, merged, self.var)
-        self.count = total
 
     @torch.inference_mode()
     def normalize(self, x: Tensor, *, clip: float = 10.0, eps: float = 1e-8) -> Tensor:
@@ -88,13 +99,9 @@ class RewardNormalizer(_Statistics):
         """Take in the finite ones of rewards of any shape, where `valid` (of that shape, bool) if given."""
         batch = rewards.to(self.mean.device, torch.float64).flatten()
         kept = torch.isfinite(batch)
-        mean, var, added = _moments(batch, kept if valid is None else kept & valid.flatten())
-        total = self.count + added
-        share = added / total.clamp_min(1.0)
-        delta = mean - self.mean
-        self.m2 = self.m2 + var * added + delta.square() * self.count * share
-        self.mean = self.mean + delta * share
-        self.count = total
+        before = self.count
+        var, added, share, delta = self._merge(batch, kept if valid is None else kept & valid.flatten())
+        self.m2 = self.m2 + var * added + delta.square() * before * share
 
     @property
     def std(self) -> Tensor:
@@ -107,13 +114,3 @@ class RewardNormalizer(_Statistics):
     def normalize(self, rewards: Tensor) -> Tensor:
         """clip(r / std), float32."""
         return (rewards.to(torch.float64) / self.std).clamp(-self.clip, self.clip).float()
-
-
-def _moments(batch: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, population variance and count of the rows of batch (n, ...) where kept (n,): weights, no sync."""
-    where = kept.reshape(-1, *[1] * (batch.dim() - 1))
-    count = kept.sum().to(batch.dtype)
-    divisor = count.clamp_min(1.0)
-    mean = torch.where(where, batch, 0.0).sum(0) / divisor
-    var = torch.where(where, batch - mean, 0.0).square().sum(0) / divisor
-    return mean, var, count

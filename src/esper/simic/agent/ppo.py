@@ -103,7 +103,7 @@ class PPOAgent:
         self.detector = AnomalyDetector() if detector is None else detector
         self.failure_checkpoint = failure_checkpoint
         self.optimizer = build_optimizer(plain, config)
-        self.buffer = TamiyoRolloutBuffer.allocate(
+        self.buffer = TamiyoRolloutBuffer(
             plain.layout,
             num_envs=num_envs,
             num_steps=num_steps,

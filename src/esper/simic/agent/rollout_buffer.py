@@ -141,34 +141,29 @@ class Outcome:
     """(env,) value of the state each truncated env was stopped in; None when none was."""
 
 
-@dataclass(slots=True)
 class TamiyoRolloutBuffer:
-    """Struct of arrays over (env, step). What is known on the host (ends, validity) stays there: no syncs."""
+    """Struct of arrays over (env, step). What is known on the host (ends, validity) stays there: no syncs.
 
-    layout: ActionLayout
-    num_envs: int
-    num_steps: int
-    step: int
-    """Steps written so far."""
-    stores_previous: bool
-    observation: Tensor
-    mask: Tensor
-    action: Tensor
-    logits: Tensor
-    value: Tensor
-    reward: Tensor
-    truncation_value: Tensor
-    previous_action: Tensor
-    previous_reward: Tensor
-    initial_hidden: Tensor
-    """(2, env, hidden): the recurrent state before the first step, detached."""
-    begins: NDArray[np.bool_]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    valid: NDArray[np.bool_]
+    ValueError if it would need more than `max_bytes`.
+    """
 
-    @staticmethod
-    def allocate(
+    __slots__ = (
+        *(
+            "layout",
+            "num_envs",
+            "num_steps",
+            "step",
+            "stores_previous",
+            "initial_hidden",
+            "observation",
+            "mask",
+        ),
+        *("action", "logits", "value", "reward", "truncation_value", "previous_action", "previous_reward"),
+        *("begins", "terminated", "truncated", "valid"),
+    )
+
+    def __init__(
+        self,
         layout: ActionLayout,
         *,
         num_envs: int,
@@ -178,8 +173,7 @@ class TamiyoRolloutBuffer:
         stores_previous: bool = False,
         device: torch.device | str = "cpu",
         max_bytes: int = MAX_BYTES,
-    ) -> "TamiyoRolloutBuffer":
-        """An empty buffer; ValueError if it would need more than `max_bytes`."""
+    ) -> None:
         for name, size in (("num_envs", num_envs), ("num_steps", num_steps)):
             if size < 1:
                 raise ValueError(f"{name} is {size}; expected >= 1")
@@ -194,29 +188,21 @@ class TamiyoRolloutBuffer:
         def zeros(*trailing: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(num_envs, num_steps, *trailing, dtype=dtype, device=device)
 
-        def flags() -> NDArray[np.bool_]:
-            return np.zeros((num_envs, num_steps), dtype=np.bool_)
-
-        return TamiyoRolloutBuffer(
-            layout=layout,
-            num_envs=num_envs,
-            num_steps=num_steps,
-            step=0,
-            stores_previous=stores_previous,
-            observation=zeros(observation_size),
-            mask=zeros(layout.width, dtype=torch.bool),
-            action=zeros(heads, dtype=torch.int64),
-            logits=zeros(layout.width),
-            value=zeros(),
-            reward=zeros(),
-            truncation_value=zeros(),
-            previous_action=zeros(heads, dtype=torch.int64).fill_(NO_ACTION),
-            previous_reward=zeros(),
-            initial_hidden=torch.zeros(2, num_envs, hidden_size, device=device),
-            begins=flags(),
-            terminated=flags(),
-            truncated=flags(),
-            valid=flags(),
+        self.layout, self.num_envs, self.num_steps = layout, num_envs, num_steps
+        self.stores_previous = stores_previous
+        self.step = 0
+        """Steps written so far."""
+        self.observation = zeros(observation_size)
+        self.mask = zeros(layout.width, dtype=torch.bool)
+        self.action = zeros(heads, dtype=torch.int64)
+        self.logits = zeros(layout.width)
+        self.value, self.reward, self.truncation_value, self.previous_reward = (zeros() for _ in range(4))
+        self.previous_action = zeros(heads, dtype=torch.int64).fill_(NO_ACTION)
+        self.initial_hidden = torch.zeros(2, num_envs, hidden_size, device=device)
+        """(2, env, hidden): the recurrent state before the first step, detached."""
+        self.begins: NDArray[np.bool_]
+        self.begins, self.terminated, self.truncated, self.valid = np.zeros(
+            (4, num_envs, num_steps), dtype=np.bool_
         )
 
     @property

@@ -160,25 +160,22 @@ def run_update(
             terms = compute_loss(policy, batch, config, constants, updates)
             optimizer.zero_grad(set_to_none=True)
             terms.loss.backward()
-            norms = gradients.measure_and_clip()
+            norms, head_grad_norms = gradients.measure_and_clip()
             ratio = terms.log_ratio.exp()
             ratio_finite = torch.isfinite(ratio).all()
-            finite = ratio_finite & torch.isfinite(terms.loss.detach()) & torch.isfinite(norms.total)
-            applied = gate.step(finite, terms.kl)
-            meter.reports.append(
-                MinibatchReport(
-                    terms.policy_loss,
-                    terms.value_loss,
-                    terms.kl,
-                    ratio_finite,
-                    finite,
-                    applied,
-                    ratio,
-                    terms.evaluation.entropy.detach(),
-                    terms.evaluation.has_choice,
-                    norms,
-                )
-            )
+            finite = ratio_finite & torch.isfinite(terms.loss.detach()) & torch.isfinite(norms["grad_norm"])
+            scalars = {
+                "policy_loss": terms.policy_loss,
+                "value_loss": terms.value_loss,
+                "kl": terms.kl,
+                "ratio_finite": ratio_finite,
+                "finite": finite,
+                "applied": gate.step(finite, terms.kl),
+                **norms,
+            }
+            entropy = terms.evaluation.entropy.detach()
+            has_choice = terms.evaluation.has_choice
+            meter.reports.append(MinibatchReport(scalars, ratio, entropy, has_choice, head_grad_norms))
             if device.type != "cuda" and gate.stopped:
                 break
         # The one sync per epoch: another begins only while the KL is in bounds.

@@ -19,18 +19,6 @@ LOW_VARIANCE = 1e-6
 """Variance of the returns under which explained variance says nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class GradientNorms:
-    """Norms before clipping, on the device."""
-
-    total: Tensor
-    largest: Tensor
-    """Of one parameter tensor."""
-    smallest: Tensor
-    heads: Tensor
-    """(head,) norm over each head's own parameters."""
-
-
 class GradientMeter:
     """One multi-tensor norm per step gives the total for clipping, the extremes and each head's share."""
 
@@ -48,47 +36,30 @@ class GradientMeter:
         self.head_index = torch.tensor(index).to(policy.device, non_blocking=True)
 
     @torch.no_grad()
-    def measure_and_clip(self) -> GradientNorms:
-        """g <- g min(1, max_norm / |g|), and the norms before that."""
+    def measure_and_clip(self) -> tuple[dict[str, Tensor], Tensor]:
+        """g <- g min(1, max_norm / |g|). Returns the norms before that: `GradientStats` by name, and (head,)."""
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         norms = torch.stack(torch._foreach_norm(gradients))  # (parameter,)
         total = torch.linalg.vector_norm(norms)
         torch._foreach_mul_(gradients, (self.max_norm / (total + 1e-6)).clamp_max(1.0))
         squares = norms.new_zeros(self.head_count + 1).index_add(0, self.head_index, norms.square())
-        return GradientNorms(total, norms.max(), norms.min(), squares[:-1].sqrt())
+        return {"grad_norm": total, "max_grad": norms.max(), "min_grad": norms.min()}, squares[:-1].sqrt()
 
 
 @dataclass(frozen=True, slots=True)
 class MinibatchReport:
     """One minibatch, still on the device; statistics are computed for all of them together, at the end."""
 
-    policy_loss: Tensor
-    value_loss: Tensor
-    kl: Tensor
-    ratio_finite: Tensor
-    finite: Tensor
-    applied: Tensor
+    scalars: dict[str, Tensor]
+    """What needs no reduction over steps, by the name of its column."""
     ratio: Tensor
     """(step, head)"""
     entropy: Tensor
     """(step, head)"""
     chosen: Tensor
     """(step, head) bool: relevant, with a choice."""
-    norms: GradientNorms
-
-    def scalars(self) -> dict[str, Tensor]:
-        """What needs no reduction over steps."""
-        return {
-            "policy_loss": self.policy_loss,
-            "value_loss": self.value_loss,
-            "kl": self.kl,
-            "ratio_finite": self.ratio_finite.float(),
-            "finite": self.finite.float(),
-            "applied": self.applied.float(),
-            "grad_norm": self.norms.total,
-            "max_grad": self.norms.largest,
-            "min_grad": self.norms.smallest,
-        }
+    head_grad_norms: Tensor
+    """(head,) gradient norm over each head's own parameters, before clipping."""
 
 
 class UpdateMeter:
@@ -123,14 +94,16 @@ class UpdateMeter:
             per_step = per_step.float()
             return per_step.new_zeros(len(reports), *per_step.shape[1:]).index_add(0, index, per_step)
 
-        scalars = [report.scalars() for report in reports]
         by_head = {
             "entropy_sum": total(entropy),
             "choices": total(chosen),
-            "grad_norm": torch.stack([report.norms.heads for report in reports]),
+            "grad_norm": torch.stack([report.head_grad_norms for report in reports]),
         }
         return {
-            **{name: torch.stack([row[name] for row in scalars]) for name in scalars[0]},
+            **{
+                name: torch.stack([report.scalars[name].float() for report in reports])
+                for name in reports[0].scalars
+            },
             "clipped": total(clipped.sum(-1)),
             "ratio_sum": total(torch.where(chosen, ratio, 0.0).sum(-1)),
             "choices": total(chosen.sum(-1)),

@@ -53,15 +53,13 @@ def case_generator(seed: int) -> np.random.Generator:
     return np.random.default_rng((_GENERATOR_TAG, seed))
 
 
-@dataclass(frozen=True, slots=True)
-class CasePool:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CasePool(CaseList):
     """Cases of a source and host seeds to train on: finite, so that each baseline curve is computed once.
 
     A case that was drawn twice is twice as likely.
     """
 
-    name: str
-    cases: tuple[str, ...]
     host_seeds: int
 
     @staticmethod
@@ -70,11 +68,8 @@ class CasePool:
         if size < 1 or host_seeds < 1:
             raise ValueError(f"a pool needs at least one case and one host seed, not {size} and {host_seeds}")
         rng = np.random.default_rng((0x9001, seed))
-        return CasePool(source.name, tuple(source.draw(rng) for _ in range(size)), host_seeds)
-
-    def draw(self, rng: np.random.Generator) -> str:
-        """One of the cases."""
-        return self.cases[int(rng.integers(len(self.cases)))]
+        cases = tuple(source.draw(rng) for _ in range(size))
+        return CasePool(cases, source.name, host_seeds=host_seeds)
 
     def pairs(self) -> Iterator[tuple[str, int]]:
         """Every (case, host seed) that can be met."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import VectorWrapper
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
@@ -56,8 +56,7 @@ class FlatGrowthEnv(gym.Env[Flat, np.int64]):
         self._encoded: Actions = np.stack(
             [encode(action, env.space, env.space.slot_config) for action in self.actions]
         )
-        size = observation_size(env.space)
-        self.observation_space = gym.spaces.Box(-BOUND, BOUND, (size,), np.float32)
+        self.observation_space = _flat_space(env.space)
         self.action_space = gym.spaces.Discrete(len(self.actions))
 
     def reset(
@@ -66,14 +65,15 @@ class FlatGrowthEnv(gym.Env[Flat, np.int64]):
         """Begin an episode; options are those of `GrowthEnv.reset`."""
         super().reset(seed=seed)
         observation, info = self.env.reset(seed=seed, options=options)
-        return _flatten(observation), self._info(info)
+        return _flatten(observation), info | {"action_mask": self.action_masks()}
 
     def step(self, action: np.int64) -> tuple[Flat, float, bool, bool, dict[str, Any]]:
         """Execute the structural action of this number."""
         if not 0 <= int(action) < len(self.actions):
             raise ValueError(f"action is {action}; expected 0..{len(self.actions) - 1}")
         observation, reward, terminated, truncated, info = self.env.step(self._encoded[int(action)])
-        return _flatten(observation), reward, terminated, truncated, self._info(info)
+        info["action_mask"] = self.action_masks()
+        return _flatten(observation), reward, terminated, truncated, info
 
     def action_masks(self) -> NDArray[np.bool_]:
         """(choice,), True where legal."""
@@ -88,51 +88,42 @@ class FlatGrowthEnv(gym.Env[Flat, np.int64]):
         """Close the `GrowthEnv`."""
         self.env.close()
 
-    def _info(self, info: dict[str, Any]) -> dict[str, Any]:
-        return info | {"action_mask": self.action_masks()}
 
-
-class FlatVectorEnv(VectorEnv[Flat, Actions, NDArray[Any]]):
+class FlatVectorEnv(VectorWrapper):
     """A `GrowthVectorEnv` whose observation is one vector a host (host | slots | blueprints), as `learn` takes it."""
 
+    env: GrowthVectorEnv
+
     def __init__(self, envs: GrowthVectorEnv) -> None:
-        self.envs, self.num_envs = envs, envs.num_envs
-        self.metadata, self.render_mode = envs.metadata, envs.render_mode
-        self.single_observation_space = gym.spaces.Box(
-            -BOUND, BOUND, (observation_size(envs.space),), np.float32
-        )
+        super().__init__(envs)
+        self.single_observation_space = _flat_space(envs.space)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.single_action_space, self.action_space = envs.single_action_space, envs.action_space
 
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Flat, dict[str, Any]]:
         """Begin an episode in every env, as `GrowthVectorEnv.reset`."""
-        _, info = self.envs.reset(seed=seed, options=options)
+        _, info = self.env.reset(seed=seed, options=options)
         return self._observation(), info
 
     def step(self, actions: Actions) -> tuple[Flat, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
         """One action (env, head) in every env; "final_obs" is flat too."""
-        _, reward, terminated, truncated, info = self.envs.step(actions)
+        _, reward, terminated, truncated, info = self.env.step(actions)
         for env_idx in np.flatnonzero(info.get("_final_obs", False)):
             info["final_obs"][env_idx] = _flatten(info["final_obs"][env_idx])
         return self._observation(), reward, terminated, truncated, info
 
     def load_state_dict(self, state: Mapping[str, object]) -> tuple[Flat, dict[str, Any]]:
         """Go on from a `GrowthVectorEnv`'s saved state; returns what `reset` or `step` had returned there."""
-        _, info = self.envs.load_state_dict(state)
+        _, info = self.env.load_state_dict(state)
         return self._observation(), info
 
-    def render(self) -> Any:
-        """The frames of the `GrowthVectorEnv`."""
-        return self.envs.render()
-
-    def close_extras(self, **kwargs: Any) -> None:
-        """Close the `GrowthVectorEnv`."""
-        self.envs.close(**kwargs)
-
     def _observation(self) -> Flat:
-        return self.envs.flat_observation.numpy().copy()
+        return self.env.flat_observation.numpy().copy()
+
+
+def _flat_space(space: GrowthSpace) -> gym.Space[Flat]:
+    return gym.spaces.Box(-BOUND, BOUND, (observation_size(space),), np.float32)
 
 
 def _flatten(observation: Observation) -> Flat:

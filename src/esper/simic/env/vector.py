@@ -15,7 +15,6 @@ from esper.simic.env.rendering import RENDER_MODES, Frame, render_host, require_
 from esper.simic.env.single import Info, OverEpisodes, require_options
 from esper.simic.env.spaces import Actions, action_space, observation_space
 from esper.simic.reward import RewardTelemetry
-from esper.simic.timing import Stopwatch
 
 
 class GrowthVectorEnv(OverEpisodes, VectorEnv[Observation, Actions, NDArray[Any]]):
@@ -113,16 +112,6 @@ class GrowthVectorEnv(OverEpisodes, VectorEnv[Observation, Actions, NDArray[Any]
         if self._last_step is None:
             raise RuntimeError("no step has been taken yet")
         return self._last_step
-
-    @property
-    def stopwatch(self) -> Stopwatch:
-        """Seconds spent in the parts of a step; a training loop adds its own parts."""
-        return self.episodes.stopwatch
-
-    @property
-    def horizon(self) -> int:
-        """Epochs of an episode."""
-        return self.episodes.horizon
 
     @property
     def telemetry(self) -> RewardTelemetry:
