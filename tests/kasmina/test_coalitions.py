@@ -31,6 +31,12 @@ def _grown(host: nn.Module, x: Tensor, blueprint: str, causal: bool = False) -> 
 
 
 def _cases() -> list[tuple[GrowingModel, Tensor]]:
+    with torch.random.fork_rng():  # hosts draw their weights from the global generator
+        torch.manual_seed(0)
+        return _drawn_cases()
+
+
+def _drawn_cases() -> list[tuple[GrowingModel, Tensor]]:
     torch_seed = torch.Generator().manual_seed(0)
     flat = torch.randn(5, 7, generator=torch_seed)
     series = torch.randn(5, 2, 16, generator=torch_seed)
