@@ -32,7 +32,7 @@ HORIZON = 20
 
 
 def demo(**changes: object) -> TrainingConfig:
-    """Few controls, so that it begins soon."""
+    """Few baselines, so that it begins soon."""
     few = {"pool_cases": 4, "workers": 0, "run_tensorboard": True}
     return TrainingConfig.preset("demo", **{**few, **changes})
 

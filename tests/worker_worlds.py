@@ -42,6 +42,11 @@ def refused(number: int) -> int:
     raise ValueError(f"{number} is too much")
 
 
+def unsendable(number: int) -> object:
+    """Something that no pickle can hold."""
+    return lambda: number
+
+
 def fatal_once(path: str, number: int) -> int:
     """Kills its process the first time it is called."""
     if not os.path.exists(path):

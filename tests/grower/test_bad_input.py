@@ -150,6 +150,20 @@ def test_wrapping_a_model_that_is_wrapped(options: dict[str, object]) -> None:
         Grower(model, optimizer=torch.optim.SGD(model.parameters(), 0.1), **options)  # type: ignore[arg-type]
 
 
+def test_an_unknown_option_is_refused_whether_the_model_is_wrapped_or_not() -> None:
+    model = esper.wrap(net(), ["0"], Loop().inputs[:2])
+    with pytest.raises(TypeError, match="unexpected keyword argument 'bogus'"):
+        Grower(model, optimizer=torch.optim.SGD(model.parameters(), 0.1), bogus=None)  # type: ignore[call-arg]
+    Grower(model, optimizer=torch.optim.SGD(model.parameters(), 0.1), causal=False, isolation_penalty=1)
+
+
+def test_an_unknown_way_to_settle_is_refused_before_anything_is_removed() -> None:
+    model = esper.wrap(net(), ["0"], Loop().inputs[:2])
+    grower = Grower(model, optimizer=torch.optim.SGD(model.parameters(), 0.1))
+    with pytest.raises(ValueError, match=r"settle is 'comitted'; expected one of worth, committed"):
+        grower.finish(settle="comitted")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("metrics", "kind", "message"),
     [

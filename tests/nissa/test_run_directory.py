@@ -231,6 +231,18 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
     assert json.loads(target.read_text()) == {"x": [1, None]}
 
 
+def test_writers_of_one_path_do_not_meet(tmp_path: Path) -> None:
+    target = tmp_path / "file"
+
+    def outer(partial: Path) -> None:
+        write_json(target, {"x": 1})  # another writer begins and ends meanwhile
+        partial.write_text("mine")
+
+    write_atomically(target, outer)
+    assert target.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [target]
+
+
 def test_checkpoints(run: RunDirectory) -> None:
     checkpoints = run.checkpoints
     assert checkpoints.newest() is None

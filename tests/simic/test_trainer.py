@@ -24,6 +24,7 @@ from esper.leyline import (
 )
 from esper.leyline.events import NOWHERE
 from esper.nissa import Checkpoints
+from esper.simic.agent import CheckpointError
 from esper.simic.building import build
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.trainer import TrainingResult, VectorizedPPOTrainer, train_ppo_vectorized
@@ -121,6 +122,18 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, saved: str) -> N
     )
     assert _same(_weights(whole), _weights(rest))
     assert (resumed.env_steps, resumed.best_score) == (uninterrupted.env_steps, uninterrupted.best_score)
+
+
+def test_environments_of_another_version_are_refused_by_name(tmp_path: Path) -> None:
+    train_ppo_vectorized(_config(rounds=1), checkpoints=Checkpoints(tmp_path / "checkpoints"))
+    path = tmp_path / "checkpoints" / "last.pt"
+    saved = torch.load(path, weights_only=True)
+    saved["extra"]["envs"]["version"] = 2
+    torch.save(saved, path)
+    with pytest.raises(
+        CheckpointError, match=r"last.pt: the saved environments have version 2; these have 3"
+    ):
+        train_ppo_vectorized(_config(), resume=path)
 
 
 def test_workers_change_nothing(tmp_path: Path) -> None:

@@ -22,7 +22,10 @@ Rules play under the controller's menu and first_growth; in `esper bench` they a
 def run(arguments: list[str]) -> int:
     """Evaluate a controller and the rules beside it; returns the exit code."""
     example = "esper evaluate my-run --task mnist1d:noise=0.2 --episodes 32"
-    parser = VerbParser("evaluate", _SUMMARY, example, "run", "json")
+    parser = VerbParser("evaluate", _SUMMARY, example, "directory", "json")
+    parser.add_argument(
+        "run", metavar="RUN", help="a run or a controller (`esper controllers`): its name or folder"
+    )
     task = "a suite or a task instance; by default the run's own suite"
     parser.add_argument("--task", metavar="CASE", help=task)
     parser.add_count("--episodes", "how many; by default the run's eval_episodes, or 24")

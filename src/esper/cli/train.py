@@ -126,7 +126,7 @@ def _dashed(argument: str) -> str:
 
 def train_recorded(config: TrainingConfig, *, quiet: bool, json: bool, resume: bool = False) -> int:
     """Train a run that has its name, showing how far it is; returns the exit code."""
-    from esper.runs.train import train
+    from esper.runs.train import require_trainable, train
     from esper.simic.agent import NonFiniteUpdateError
 
     use_one_thread()
@@ -134,6 +134,7 @@ def train_recorded(config: TrainingConfig, *, quiet: bool, json: bool, resume: b
     run = config.run_directory / config.run_name
     silent = quiet or json
     try:
+        require_trainable(config)  # before anything is shown
         if not silent:
             print(f"{'resuming' if resume else 'run'} {run}", flush=True)
         with _following(config.rounds, silent=silent) as progress:

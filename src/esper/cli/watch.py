@@ -27,7 +27,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("run", nargs="?", metavar="RUN", help="run to show first; by default the newest")
     host_help = "serve other machines, too; visitors then need the token that is printed (%(default)s)"
     parser.add_argument("--host", default=LOOPBACK, metavar="ADDRESS", help=host_help)
-    parser.add_count("--port", f"by default the first free one from {PORTS[0]} on")
+    parser.add_count("--port", f"by default the first free one from {PORTS[0]} on", least=0)
     shown = parser.add_mutually_exclusive_group()
     once_help = "draw it once, to a .html or .png file, and serve nothing"
     shown.add_argument("--once", type=Path, metavar="FILE", help=once_help)

@@ -8,6 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from esper.kasmina import GrowingModel, WrapError
+from esper.kasmina.wrapping import WrapOptions
 from esper.leyline import ActionSpec, BlueprintCard, LifecycleOp, Style
 from esper.tamiyo.deciders import Decider
 
@@ -36,13 +37,15 @@ def refuse_parallel(model: nn.Module) -> None:
 
 def refuse_wrapping(options: Mapping[str, object]) -> None:
     """The model was wrapped already: options of wrapping, other than their defaults, would change nothing in it."""
+    unknown = set(options) - {"slots", "example_input", *WrapOptions.__annotations__}
+    if unknown:
+        raise TypeError(f"Grower() got an unexpected keyword argument {min(unknown)!r}")
+    usual = {"causal": False, "isolation_penalty": 1.0}
     given = [
         name
         for name, value in options.items()
-        # a tensor is compared by identity alone; the seed is the controller's too
-        if not (
-            value is None or value is False or (isinstance(value, float) and value == 1.0) or name == "seed"
-        )
+        # the seed is the controller's too
+        if value is not None and name != "seed" and not (name in usual and value == usual[name])
     ]
     if given:
         raise WrapError(

@@ -43,6 +43,7 @@ from esper.kasmina.model import GrowingHost
 from esper.kasmina.optimisers import Scheduler
 from esper.kasmina.persistence import ModelFileError, describe, reinstate
 from esper.kasmina.probing import ExampleInput
+from esper.kasmina.settling import require_settle
 from esper.kasmina.settling import settle as settle_models
 from esper.kasmina.wrapping import WrapOptions
 from esper.leyline import ActionSpec, EpochReport, LifecycleOp, Settle, Stage
@@ -404,6 +405,7 @@ class Grower:
         Seeds that are not finished are removed, then each whose removal raises validation utility now. Without
         `validate`, what is HOLDING or FOSSILIZED stays. With `settle="committed"` just fossilised seeds do.
         """
+        require_settle(settle)
         if not self.epoch:
             self._notes.warn(
                 "finish() without a step(): nothing was decided. Call step() once an epoch", once="never"

@@ -1,4 +1,4 @@
-"""Kasmina: the growing model. A host, slots in it, seeds in the slots, alpha, and the care of optimisers."""
+"""Kasmina: the growing model. Host, slots, seeds, alpha, care of optimisers, governor, settling."""
 
 from esper.kasmina.blueprints import Blueprint, Site, all_blueprints, blueprint, forget
 from esper.kasmina.coalitions import Coalition, forward_coalitions, standard_coalitions

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import get_args
 
 from esper.kasmina.coalitions import Coalition
 from esper.kasmina.model import GrowingModel
@@ -10,6 +11,12 @@ from esper.leyline.utility import utility
 
 Scores = Mapping[Coalition, float]
 """Validation accuracy, or another score, by the slots whose seeds are switched on."""
+
+
+def require_settle(settle: str) -> None:
+    """Raise unless it is one of the ways to settle."""
+    if settle not in get_args(Settle):
+        raise ValueError(f"settle is {settle!r}; expected one of {', '.join(get_args(Settle))}")
 
 
 def settle(
@@ -30,6 +37,7 @@ def settle(
 
     Returns the places of the models that lost a seed.
     """
+    require_settle(settle)
     if not 0.0 <= rent < math.inf:
         raise ValueError(f"rent must be a finite number >= 0, not {rent!r}")
     changed = {row for row, model in enumerate(models) if _drop_unfinished(model, settle)}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,10 +15,10 @@ PARTIAL = ".partial"
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a file beside `path`, which then takes the place of `path` in one step.
 
-    The content is on the disk before the name changes. A failure leaves what was there before. Two processes that
-    write the same path do not meet: each fills a file of its own, and the last one stays.
+    The content is on the disk before the name changes. A failure leaves what was there before. Two writers of the
+    same path do not meet: each fills a file of its own, and the last one stays.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PARTIAL}")
     try:
         partial.touch()
         mode = partial.stat().st_mode  # the umask decides who may read it, whatever `write` chooses

@@ -1,4 +1,4 @@
-"""A training round in numbers: what is collected, and the events made of it. Pure functions."""
+"""A training round in numbers: what is collected, and the events made of it."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

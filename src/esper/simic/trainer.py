@@ -278,7 +278,10 @@ class VectorizedPPOTrainer:
                 f"{path} is no checkpoint of a training run: it has no {', '.join(sorted(missing))}"
             )
         self.round, self.best_score = extra["round"], extra["best_score"]
-        self._observation, self._info = self.envs.load_state_dict(extra["envs"])
+        try:
+            self._observation, self._info = self.envs.load_state_dict(extra["envs"])
+        except ValueError as error:
+            raise CheckpointError(f"{path}: {error}") from error
 
 
 def train_ppo_vectorized(

@@ -1,4 +1,4 @@
-"""Tolaria: running hosts. Tasks and their data, populations that train together, the governor, baseline curves.
+"""Tolaria: running hosts. Tasks and their data, the engine that trains many together, worlds, baseline curves.
 
 The public names are loaded on first use: reading the table of tasks needs no engine.
 """

@@ -290,7 +290,9 @@ class PPOAgent:
         """
         checkpoint = read_checkpoint(path, self.device)
         ours = self._checkpoint()
-        require_same_values(path, {"parts": sorted(ours)}, {"parts": sorted(checkpoint)})
+        if set(ours) != set(checkpoint):
+            lacking, unknown = sorted(set(ours) - set(checkpoint)), sorted(set(checkpoint) - set(ours))
+            raise CheckpointError(f"{path}: the checkpoint lacks {lacking} and has unknown parts {unknown}")
         require_same_values(path, ours["layout"], checkpoint["layout"])
         for part in CHECKED_PARTS:
             require_same_form(path, part, ours[part], checkpoint[part])

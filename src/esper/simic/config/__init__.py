@@ -1,1 +1,1 @@
-"""What `TrainingConfig` is made of: ranges, errors, files, presets, and the forms its consumers take."""
+"""What a run is configured by: `TrainingConfig`, its ranges, errors, files and presets."""

@@ -9,7 +9,7 @@ import numpy as np
 
 
 class CaseSource(Protocol):
-    """Draws task instances, as the text that `World.begin` takes."""
+    """Draws task instances, as the text that `Beginning` takes."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""A growth space as Gymnasium spaces."""
+"""A growth space as Gymnasium spaces, and which actions a mask allows."""
 
 import gymnasium as gym
 import numpy as np
@@ -24,15 +24,12 @@ def action_space(space: GrowthSpace) -> gym.spaces.MultiDiscrete:
     return gym.spaces.MultiDiscrete(np.array(space.action_layout.sizes, dtype=np.int64))
 
 
-# Actions against masks, for many envs at once.
-
-
 Actions = NDArray[np.int64]
 Masks = NDArray[np.bool_]
 
 
 class LegalChoices:
-    """Tells which actions (env, head) a flat mask (env, layout.width) allows, and draws allowed ones."""
+    """Checks which actions (env, head) a flat mask (env, layout.width) allows, and draws legal ones."""
 
     __slots__ = ("_offsets", "_parents", "_relevance", "_sizes", "_strides", "layout")
 

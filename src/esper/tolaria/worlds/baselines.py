@@ -19,7 +19,7 @@ from esper.tolaria.tasks import Instance
 from esper.tolaria.worlds.engine import EngineWorld
 from esper.tolaria.worlds.processes import ProcessWorld
 
-_LOG = logging.getLogger("esper.controls")
+_LOG = logging.getLogger("esper.baselines")
 NUMERICS = 2
 """Raised when the engine's numbers change, so that old curves are not compared with new runs."""
 
@@ -165,7 +165,8 @@ def train_by_workers(
 def train_in_processes(
     workers: int, wanted: Sequence[tuple[str, int]], epochs: int, device: torch.device
 ) -> Generator[BaselineRun]:
-    """Train in processes that are started for it."""
+    """Train in processes that are started for it, no more than there are curves to train."""
+    workers = min(workers, len(wanted))
     with ProcessWorld(EngineWorld, num_hosts=workers, workers=workers, timeout=None) as world:
         yield from train_by_workers(world, wanted, epochs, device)
 

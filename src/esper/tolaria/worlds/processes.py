@@ -79,7 +79,7 @@ class WorkerLink:
         self._pending.append(request.func.__name__)
 
     def receive(self) -> Answer:
-        """The answer to the latest request; those to earlier ones, which nobody waited for, are dropped."""
+        """The answer to the latest request; answers to earlier ones are not needed any more and dropped."""
         while True:
             answer = self._receive()
             self.answered = True
@@ -91,7 +91,7 @@ class WorkerLink:
         return answer
 
     def ask_to_stop(self) -> None:
-        """Tell the process to end, without waiting for it."""
+        """Ask the process to end, without waiting for it."""
         with contextlib.suppress(OSError):  # it may be gone already
             self.connection.send_bytes(pickle.dumps(None))
         self.connection.close()

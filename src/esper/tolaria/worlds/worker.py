@@ -150,4 +150,9 @@ def serve(connection: Connection, factory: WorldFactory, num_hosts: int, with_ev
             return
         if request is None:
             return
-        connection.send_bytes(pickle.dumps(answer(world, request, log)))
+        reply = answer(world, request, log)
+        try:
+            message = pickle.dumps(reply)
+        except Exception as error:  # the result of a call can be anything
+            message = pickle.dumps(Answer([], reply.events, f"{type(error).__name__}: {error}"))
+        connection.send_bytes(message)

@@ -16,7 +16,7 @@ from esper.tolaria.worlds.processes import ProcessWorld, WorkerError, WorkerHung
 from esper.tolaria.worlds.toy.instance import toy_case
 from esper.tolaria.worlds.toy.world import ToyWorld
 from esper.tolaria.worlds.worker import Answer, Request
-from worker_worlds import GivenUp, doubled, fatal_once, refused
+from worker_worlds import GivenUp, doubled, fatal_once, refused, unsendable
 from world_steps import begin_host, run_epoch
 
 CASE = toy_case(1)
@@ -109,6 +109,14 @@ def test_who_stops_listening_may_go_on_with_the_world(world: ProcessWorld) -> No
     answers.close()  # type: ignore[attr-defined]
     run_epoch(world, [0, 1])
     assert [world.host(host_idx).report.epoch for host_idx in range(2)] == [1, 1]
+
+
+def test_a_result_that_cannot_be_sent_is_an_error_and_the_worker_goes_on(world: ProcessWorld) -> None:
+    world.begin_many(BOTH)
+    with pytest.raises(WorkerError, match=r"worker 0 could not call: .*pickle"):
+        list(world.call_all(unsendable, [[3]]))
+    run_epoch(world, [0, 1])
+    assert world.restarts == 0
 
 
 def test_what_a_function_refuses_is_said_with_the_workers_name(world: ProcessWorld) -> None:
