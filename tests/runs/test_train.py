@@ -83,4 +83,4 @@ def test_the_commands_pages_commands_work(capsys: pytest.CaptureFixture[str]) ->
 def test_the_commands_pages_python_runs() -> None:
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/command.md").read_text(), flags=re.DOTALL)
     exec(compile(block, "command.md", "exec"), {})
-    assert Path("runs/first/events.jsonl").is_file()
+    assert Path("runs/from-python/events.jsonl").is_file()
