@@ -149,6 +149,13 @@ _EVENTS: tuple[Event, ...] = (
         host_seconds=30.5,
         seconds_by_part={"collect": 31.0, "collect/step": 30.75, "collect/step/hosts": 30.5, "learn": 1.25},
         peak_memory_bytes=734003200,
+        entropy_coef_by_head={
+            **dict.fromkeys(HEAD_NAMES),
+            "op": 0.045,
+            "slot": 0.045,
+            "blueprint": 0.045,
+            "alpha_speed": 0.045,
+        },
     ),
     AnomalyRaised(
         round=4,

@@ -75,6 +75,7 @@ METRICS = PPOUpdateMetrics(
     gradient=GradientStats(0.5, 0.4, 0.1),
     value=ValueDiagnostics(0, 1, 0, 1, -1, 1, 1, 0, 1, 0.75, False, 0.5),
     entropy_coef=0.05,
+    head_entropy_coefs={"op": 0.05, "slot": None},
     epochs=2,
     minibatches_applied=3,
     minibatches_skipped=0,

@@ -84,8 +84,8 @@ class RoundFinished:
     """Gradient norm before clipping, of the last minibatch applied."""
     learning_rate: float
     """Learning rate of this update."""
-    entropy_coef: float
-    """Weight of the entropy bonus, before the per-head floor."""
+    entropy_coef: float | None
+    """Weight of the entropy bonus as it was used, mean over choices; null if there was none."""
     minibatches_applied: int
     """Optimiser steps taken."""
     minibatches_skipped: int
@@ -104,6 +104,8 @@ class RoundFinished:
     """Part of the round (`outer/inner`) -> seconds it took; null if not measured."""
     peak_memory_bytes: int | None = None
     """Peak memory of the training process since it started, without its workers, in bytes; null if not measured."""
+    entropy_coef_by_head: Mapping[str, float | None] | None = None
+    """Head -> weight of its entropy bonus, mean over steps where it had a choice; null where there was none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -384,8 +385,7 @@ def clone_rule(
 def _clone(
     training: Training, config: TrainingConfig, rule: str, episodes: int, held_out: int = 0
 ) -> tuple[PolicyNetwork, CloningReport]:
-    pairs = list(training.pool.pairs())
-    wanted = [pairs[index % len(pairs)] for index in range(episodes)]
+    wanted = list(islice(cycle(training.pool.pairs()), episodes))  # a toy's pairs are ten million
     rng = np.random.default_rng(config.seed)
     player = RulePlayer(lambda _: rule_policy(rule, rng=rng))
     recording, _ = record_episodes(player, training.envs.episodes, wanted)

@@ -86,6 +86,7 @@ def round_finished(
         grad_norm=None if metrics.gradient is None else metrics.gradient.grad_norm,
         learning_rate=learning_rate,
         entropy_coef=metrics.entropy_coef,
+        entropy_coef_by_head=dict(metrics.head_entropy_coefs),
         minibatches_applied=metrics.minibatches_applied,
         minibatches_skipped=metrics.minibatches_skipped,
         had_non_finite=metrics.ratio_has_numerical_issue or metrics.minibatches_skipped > 0,

@@ -1,7 +1,7 @@
 """B6: the adaptive entropy floor. B7: value diagnostics."""
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -66,6 +66,15 @@ def test_the_coefficient_never_falls_below_the_floor() -> None:
     low = PPOConfig(entropy_coef=0.001, entropy_coef_min=0.01)
     assert coefficient_of(low, None, 0) == pytest.approx(0.01)
     assert coefficient_of(ADAPTIVE, legal(2), 10) == pytest.approx(0.02807, abs=1e-5)
+
+
+@pytest.mark.parametrize("updates", [0, 5, 10, 99])
+def test_a_coefficient_of_zero_is_no_bonus_whatever_the_floor(updates: int) -> None:
+    assert coefficient_of(replace(ADAPTIVE, entropy_coef=0.0), legal(2), updates) == 0.0
+    n_legal, n_total = legal_counts(torch.stack((legal(2), legal(2))))
+    by_head = entropy_coefficient(ADAPTIVE, n_legal, n_total, updates, torch.tensor([0.0, 0.05]))
+    assert by_head[0] == 0.0
+    assert by_head[1] >= 0.028
 
 
 def test_a_perfect_critic_explains_everything() -> None:

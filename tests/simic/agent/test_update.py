@@ -200,6 +200,38 @@ def test_a_head_may_have_its_own_entropy_coefficient() -> None:
     assert eager < plain - 1e-3
 
 
+def test_without_entropy_coefficients_there_is_no_bonus() -> None:
+    agent, rollout = agent_with_rollout()
+    terms = loss_of(agent, rollout, replace(CONFIG, entropy_coef=0.0, value_coef=0.0))
+    assert CONFIG.entropy_coef_min > 0
+    assert terms.loss.item() == terms.policy_loss.item()
+
+
+def test_the_entropy_coefficients_reported_are_those_of_the_loss() -> None:
+    """Annealed, of each head, and raised by the floor where few choices are legal."""
+    heads = {"op": 0.0, "slot": 0.2}
+    config = replace(
+        CONFIG, entropy_anneal_steps=10, adaptive_entropy_floor=True, entropy_coef_per_head=heads
+    )
+    agent, rollout = agent_with_rollout()
+    terms = loss_of(agent, rollout, config, updates=8)
+    metrics = run_update(
+        agent.policy,
+        agent.optimizer,
+        rollout,
+        replace(config, num_minibatches=1),
+        n_epochs=1,
+        updates=8,
+        generator=agent.shuffle_generator,
+    )
+    chosen = terms.evaluation.has_choice
+    used = [terms.entropy_coef[:, head][chosen[:, head]].mean().item() for head in range(len(HEAD_NAMES))]
+    assert [metrics.head_entropy_coefs[name] for name in HEAD_NAMES] == pytest.approx(used)
+    assert metrics.entropy_coef == pytest.approx(terms.entropy_coef[chosen].mean().item())
+    assert used[0] == 0.0
+    assert used[1] > used[3] > 0.05 - 0.8 * 0.04  # its own weight, and a floor over that of all choices
+
+
 def test_value_clipping_changes_the_loss() -> None:
     agent, rollout = agent_with_rollout()
     perturb(agent.policy, 3)

@@ -1,11 +1,13 @@
 """Behaviour cloning: a network agrees with its teacher on episodes it was not taught, and PPO can start from it."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from esper.leyline import EpisodeFinished
 from esper.nissa import Checkpoints
 from esper.simic.building import build
 from esper.simic.cloning import (
@@ -20,7 +22,9 @@ from esper.simic.cloning import (
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import make_env
-from esper.simic.evaluation import LearnedPlayer, RulePlayer
+from esper.simic.env.cases import CasePool
+from esper.simic.env.episodes import Episodes
+from esper.simic.evaluation import LearnedPlayer, Player, RulePlayer
 from esper.simic.trainer import train_ppo_vectorized
 from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.controller import NetworkRecord
@@ -204,6 +208,26 @@ def test_ppo_starts_from_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     report = warm_start(build(started), started)
     assert report is not None
     assert report.training.joint > 0.9
+
+
+def test_a_rule_is_cloned_from_as_many_instances_as_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toy's pool has ten million pairs of a case and a host seed: just those that are played are made."""
+    asked: list[tuple[str, int]] = []
+    made = itertools.count()
+    pairs = CasePool.pairs
+
+    def record(
+        player: Player, episodes: Episodes, wanted: list[tuple[str, int]]
+    ) -> tuple[Recording, list[EpisodeFinished]]:
+        asked.extend(wanted)
+        return record_episodes(player, episodes, wanted)
+
+    monkeypatch.setattr("esper.simic.cloning.record_episodes", record)
+    monkeypatch.setattr(CasePool, "pairs", lambda pool: ((next(made), pair)[1] for pair in pairs(pool)))
+    clone_rule(config(pool_cases=5), "plateau", episodes=11, held_out=2)
+    assert [host_seed for _, host_seed in asked] == [0] * 5 + [1] * 5 + [2]
+    assert len({case for case, _ in asked}) == 5
+    assert next(made) == 11
 
 
 def test_a_run_starts_warm_once(

@@ -84,11 +84,15 @@ def entropy_floor(config: PPOConfig, n_legal: Tensor, n_total: Tensor) -> Tensor
 def entropy_coefficient(
     config: PPOConfig, n_legal: Tensor, n_total: Tensor, updates: int, start: Tensor | float
 ) -> Tensor:
-    """max(start - (start - floor) progress, floor), linear over `entropy_anneal_steps` updates."""
+    """max(start - (start - floor) progress, floor), linear over `entropy_anneal_steps` updates.
+
+    It is 0 where start is 0: no bonus was asked for.
+    """
     steps = config.entropy_anneal_steps
     progress = min(updates / steps, 1.0) if steps else 0.0
     floor = entropy_floor(config, n_legal, n_total)
-    return torch.maximum(start - (start - floor) * progress, floor)
+    start = torch.as_tensor(start, dtype=floor.dtype, device=floor.device)
+    return torch.where(start > 0.0, torch.maximum(start - (start - floor) * progress, floor), 0.0)
 
 
 def legal_counts(mask: Tensor | None) -> tuple[Tensor, Tensor]:

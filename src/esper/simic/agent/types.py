@@ -81,8 +81,10 @@ class PPOUpdateMetrics:
     """Norm of the gradients of each head's own parameters in the last applied step."""
     gradient: GradientStats | None
     value: ValueDiagnostics
-    entropy_coef: float
-    """Before any per-step floor."""
+    entropy_coef: float | None
+    """Weight of the entropy bonus as it was used, mean over choices: annealed, of each head, with its floor."""
+    head_entropy_coefs: dict[str, float | None]
+    """The same head by head; None where a head never had a choice."""
     epochs: int
     """Epochs begun."""
     minibatches_applied: int

@@ -60,6 +60,8 @@ class LossTerms:
     kl: Tensor
     log_ratio: Tensor
     """(step, head), new minus old."""
+    entropy_coef: Tensor
+    """(step, head) weight of the entropy bonus."""
     evaluation: HeadEvaluation
 
 
@@ -97,7 +99,9 @@ def compute_loss(
     with torch.no_grad():
         kl = mean_over(k3(joint_log_ratio(evaluation.log_prob, batch.log_prob)), trained)
     loss = policy_loss - mean_over(bonus, trained) + config.value_coef * critic_loss
-    return LossTerms(loss, policy_loss.detach(), critic_loss.detach(), kl, log_ratio.detach(), evaluation)
+    return LossTerms(
+        loss, policy_loss.detach(), critic_loss.detach(), kl, log_ratio.detach(), coefficient, evaluation
+    )
 
 
 class StepGate:
@@ -175,14 +179,16 @@ def run_update(
             }
             entropy = terms.evaluation.entropy.detach()
             has_choice = terms.evaluation.has_choice
-            meter.reports.append(MinibatchReport(scalars, ratio, entropy, has_choice, head_grad_norms))
+            meter.reports.append(
+                MinibatchReport(scalars, ratio, entropy, terms.entropy_coef, has_choice, head_grad_norms)
+            )
             if device.type != "cuda" and gate.stopped:
                 break
         # The one sync per epoch: another begins only while the KL is in bounds.
         if epoch + 1 < n_epochs and bool(gate.stopped):
             break
     optimizer.zero_grad(set_to_none=True)
-    return meter.summarize(config, updates, kl_stopped=gate.stopped)
+    return meter.summarize(config, kl_stopped=gate.stopped)
 
 
 def require_on_policy(

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from esper.leyline import HEAD_NAMES, HeadEntropies
-from esper.simic.agent.losses import entropy_coefficient, legal_counts
 from esper.simic.agent.rollout_buffer import Rollout
 from esper.simic.agent.types import GradientStats, PPOUpdateMetrics, RatioBreakdown, ValueDiagnostics
 from esper.simic.config.ppo import PPOConfig
@@ -56,6 +55,8 @@ class MinibatchReport:
     """(step, head)"""
     entropy: Tensor
     """(step, head)"""
+    entropy_coef: Tensor
+    """(step, head) weight of the entropy bonus."""
     chosen: Tensor
     """(step, head) bool: relevant, with a choice."""
     head_grad_norms: Tensor
@@ -82,6 +83,7 @@ class UpdateMeter:
         ratio = torch.cat([report.ratio for report in reports])  # (step, head)
         chosen = torch.cat([report.chosen for report in reports])
         entropy = torch.where(chosen, torch.cat([report.entropy for report in reports]), 0.0)
+        coefficient = torch.where(chosen, torch.cat([report.entropy_coef for report in reports]), 0.0)
         owner = np.repeat(np.arange(len(reports)), [len(report.ratio) for report in reports])
         index = torch.from_numpy(owner).to(ratio.device, non_blocking=True)
         # Where nothing could be chosen the ratio is 1 and says nothing.
@@ -96,6 +98,7 @@ class UpdateMeter:
 
         by_head = {
             "entropy_sum": total(entropy),
+            "entropy_coef_sum": total(coefficient),
             "choices": total(chosen),
             "grad_norm": torch.stack([report.head_grad_norms for report in reports]),
         }
@@ -108,6 +111,7 @@ class UpdateMeter:
             "ratio_sum": total(torch.where(chosen, ratio, 0.0).sum(-1)),
             "choices": total(chosen.sum(-1)),
             "entropy_sum": total(entropy.sum(-1)),
+            "entropy_coef_sum": total(coefficient.sum(-1)),
             "unforced": total(chosen.any(-1)),
             "ratio_max": ones.scatter_reduce(0, index, seen.amax(-1), "amax", include_self=False),
             "ratio_min": ones.scatter_reduce(0, index, seen.amin(-1), "amin", include_self=False),
@@ -118,7 +122,7 @@ class UpdateMeter:
             },
         }
 
-    def summarize(self, config: PPOConfig, updates: int, *, kl_stopped: Tensor) -> PPOUpdateMetrics:
+    def summarize(self, config: PPOConfig, *, kl_stopped: Tensor) -> PPOUpdateMetrics:
         """The one transfer of an update."""
         columns = self._columns(config.clip_ratio)
         extra = torch.stack((*self.normalized, kl_stopped.float(), self.rollout.forced.sum().float()))
@@ -141,6 +145,7 @@ class UpdateMeter:
 
         heads = self.layout.names
         entropies = {head: share(f"entropy_sum/{head}", of=f"choices/{head}") for head in heads}
+        coefficients = {head: share(f"entropy_coef_sum/{head}", of=f"choices/{head}") for head in heads}
         gradient = None
         if applied:
             gradient = GradientStats(**{name: table[name][applied[-1]] for name in GradientStats.__slots__})
@@ -161,9 +166,8 @@ class UpdateMeter:
             head_grad_norms={head: last(f"grad_norm/{head}") for head in heads},
             gradient=gradient,
             value=unpack_value_diagnostics(packed[len(columns) * count : -4]),
-            entropy_coef=float(
-                entropy_coefficient(config, *legal_counts(None), updates, config.entropy_coef)
-            ),
+            entropy_coef=share("entropy_coef_sum", of="choices"),
+            head_entropy_coefs=coefficients,
             epochs=self.epochs,
             minibatches_applied=len(applied),
             minibatches_skipped=count - len(finite),

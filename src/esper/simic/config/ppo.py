@@ -33,7 +33,7 @@ class PPOSettings:
     value_clip: ranges.Positive = 10.0
     """How far a value may move from the rollout's, with clip_value."""
     entropy_coef: ranges.NotNegative = 0.05
-    """Weight of the entropy bonus at the start."""
+    """Weight of the entropy bonus at the start; 0 is no bonus, whatever the floor."""
     entropy_coef_min: ranges.NotNegative = 0.01
     """Where its annealing ends; it is never below. `adaptive_entropy_floor` scales it."""
     adaptive_entropy_floor: ranges.Flag = False
@@ -66,7 +66,7 @@ class PPOConfig(PPOSettings):
     entropy_anneal_steps: ranges.CountOrZero = 0
     """Updates over which entropy_coef goes to its floor; 0 keeps it."""
     entropy_coef_per_head: ranges.Coefficients = field(default_factory=dict)
-    """head -> its own starting coefficient, instead of entropy_coef."""
+    """head -> its own starting coefficient, instead of entropy_coef; 0 is no bonus for this head."""
     head_names: tuple[str, ...] = HEAD_NAMES
     """The heads `entropy_coef_per_head` may name: the layout's, where it is not the growth layout."""
     num_minibatches: ranges.Count = 4

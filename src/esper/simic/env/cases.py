@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Protocol
 
 import numpy as np
@@ -72,5 +71,5 @@ class CasePool(CaseList):
         return CasePool(cases, source.name, host_seeds=host_seeds)
 
     def pairs(self) -> Iterator[tuple[str, int]]:
-        """Every (case, host seed) that can be met."""
-        return product(dict.fromkeys(self.cases), range(self.host_seeds))
+        """Every (case, host seed) that can be met; all cases before the next host seed."""
+        return ((case, seed) for seed in range(self.host_seeds) for case in dict.fromkeys(self.cases))
