@@ -74,14 +74,15 @@ def test_running_mean_std_state_is_a_copy_of_mean_var_count() -> None:
         stats.update(torch.ones(3))
 
 
-def test_rewards_are_scaled_not_centred_and_clipped() -> None:
+def test_rewards_are_scaled_neither_centred_nor_clipped() -> None:
     rewards = torch.tensor([[1.0, 3.0], [5.0, 7.0]])
     normalizer = RewardNormalizer()
     normalizer.update(rewards[0])
     normalizer.update(rewards[1])
     std = rewards.std(correction=0)
     torch.testing.assert_close(normalizer.normalize(rewards), rewards / std)
-    assert normalizer.normalize(torch.tensor([1e6, -1e6])).tolist() == [10.0, -10.0]
+    rare = torch.tensor([1e6, -1e6])  # a crash among small rewards is as far from them as it was
+    torch.testing.assert_close(normalizer.normalize(rare), rare / std)
 
 
 def test_a_constant_reward_has_no_scale() -> None:

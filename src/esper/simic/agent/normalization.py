@@ -82,16 +82,13 @@ class RunningMeanStd(_Statistics):
 
 
 class RewardNormalizer(_Statistics):
-    """r / std of all rewards seen, clipped; not centred, since a shift of the reward changes the task."""
+    """r / std of all rewards seen: one factor for all, neither centred nor clipped, which would change the task."""
 
-    __slots__ = ("clip", "m2")
+    __slots__ = ("m2",)
     names = ("mean", "m2", "count")
 
-    def __init__(self, clip: float = 10.0, device: torch.device | str = "cpu") -> None:
-        if clip <= 0:
-            raise ValueError(f"clip is {clip}; expected > 0")
+    def __init__(self, device: torch.device | str = "cpu") -> None:
         super().__init__((), device)
-        self.clip = clip
         self.m2 = torch.zeros_like(self.mean)
 
     @torch.inference_mode()
@@ -112,5 +109,5 @@ class RewardNormalizer(_Statistics):
 
     @torch.inference_mode()
     def normalize(self, rewards: Tensor) -> Tensor:
-        """clip(r / std), float32."""
-        return (rewards.to(torch.float64) / self.std).clamp(-self.clip, self.clip).float()
+        """r / std, float32."""
+        return (rewards.to(torch.float64) / self.std).float()
