@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 
 import esper
 from esper.cli import main
@@ -45,6 +46,15 @@ def test_a_run_from_python() -> None:
     assert [event for event in recorded if isinstance(event, RoundFinished)] == [
         event for event in news if isinstance(event, RoundFinished)
     ]
+
+
+def test_python_trains_with_one_thread_as_the_command_does() -> None:
+    try:
+        torch.set_num_threads(2)
+        esper.train(small(rounds=1))
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(1)
 
 
 def test_a_name_is_made_and_never_taken_twice() -> None:

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, table, use_one_thread
+from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, table
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -67,7 +67,6 @@ def _play(chosen: "Namespace") -> int:
         outcomes=chosen.outcomes,
         device=chosen.device,
     )
-    use_one_thread()
     progress = (lambda _: None) if chosen.quiet else show_progress
     result = bench(chosen.out, request, workers=chosen.workers, minutes=chosen.minutes, progress=progress)
     stopped = result.interrupted

@@ -88,13 +88,6 @@ def find_run(given: str, directory: Path) -> Path:
     raise BadInput(f"there is no run {given!r} in {directory}; {hint}")
 
 
-def use_one_thread() -> None:
-    """One torch thread: hosts are small, so threads cost time, and how they split sums is in the last bits."""
-    import torch
-
-    torch.set_num_threads(1)
-
-
 def note(message: str) -> None:
     """One line on stderr, where stdout carries the answer."""
     print(f"esper: {' '.join(message.split())}", file=sys.stderr, flush=True)

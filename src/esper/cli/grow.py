@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.common import BadInput, VerbParser, as_json, note, table, use_one_thread
+from esper.cli.common import BadInput, VerbParser, as_json, note, table
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -33,7 +33,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _grow(chosen: "Namespace") -> int:
-    from esper.simic.env.making import require_device, require_suite
+    from esper.simic.env.making import require_device, require_suite, use_one_thread
     from esper.tolaria.tasks import all_tasks
 
     tasks = [row.name for row in all_tasks()]

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, get_args, get_origin
 
-from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, note, table, use_one_thread
+from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, note, table
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.files import read_settings
 from esper.simic.config.presets import PRESETS, preset_settings
@@ -129,7 +129,6 @@ def train_recorded(config: TrainingConfig, *, quiet: bool, json: bool, resume: b
     from esper.runs.train import require_trainable, train
     from esper.simic.agent import NonFiniteUpdateError
 
-    use_one_thread()
     assert config.run_name is not None
     run = config.run_directory / config.run_name
     silent = quiet or json

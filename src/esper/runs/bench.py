@@ -16,6 +16,7 @@ from esper.benchmark import (
 )
 from esper.benchmark.record import merge_record, record_of
 from esper.nissa import collect_provenance
+from esper.simic.env.making import use_one_thread
 
 
 def bench(
@@ -37,6 +38,7 @@ def bench(
     """
     if workers < 0:
         raise PlanError(f"workers is {workers}; expected a whole number >= 0")
+    use_one_thread()
     directory, plan = Path(directory), plan_bench(request)
     seeds = {"first": plan.first_seed, "hosts": plan.seeds}
     provenance = collect_provenance(seeds=seeds, device=plan.device, precision="fp32")

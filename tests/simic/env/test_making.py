@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from esper.kasmina.governor import GovernorRules
@@ -18,6 +19,15 @@ from world_steps import begin_host
 
 def waiting(envs: GrowthVectorEnv) -> NDArray[np.int64]:
     return np.zeros((envs.num_envs, len(HEAD_NAMES)), dtype=np.int64)
+
+
+def test_hosts_compute_with_one_thread_wherever_they_are() -> None:
+    try:
+        torch.set_num_threads(2)
+        make_env("toy", 1)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(1)
 
 
 def test_an_episode_is_as_long_as_was_asked() -> None:

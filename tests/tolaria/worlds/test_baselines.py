@@ -75,6 +75,20 @@ def test_what_the_numbers_depend_on_is_in_the_name(directory: Path, monkeypatch:
     assert path != curves._path("tiny", 0)
 
 
+def test_threads_are_in_the_name_where_they_are_in_the_numbers(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, by_workers = BaselineCurves(2, directory), BaselineCurves(2, directory, trainer=controls.train_here)
+    path = here._path("tiny", 0)
+    assert path == by_workers._path("tiny", 0)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert path != here._path("tiny", 0)
+    assert path == by_workers._path("tiny", 0)
+    # workers would train with one thread what is kept as trained with two
+    monkeypatch.delattr(controls, "train_in_processes")
+    here.prepare([("tiny", 0), ("tiny", 1)], workers=2)
+
+
 def test_a_file_that_was_written_anew_has_another_curve(tmp_path: Path) -> None:
     curves = BaselineCurves(2, tmp_path / "controls")
     file = tmp_path / "table.csv"

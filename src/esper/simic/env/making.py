@@ -78,6 +78,11 @@ class SuiteCases:
         return str(suite(self.name).draw(rng))
 
 
+def use_one_thread() -> None:
+    """One torch thread: hosts are small, so threads cost time, and how they split sums is in the last bits."""
+    torch.set_num_threads(1)
+
+
 def make_world(
     name: str,
     num_hosts: int,
@@ -95,7 +100,10 @@ def make_world(
     governor  what counts as broken; the toy's hosts do not break
     events    where the events of each host are emitted; the toy's hosts have none
     worker_timeout  seconds that a worker may take for an answer; None waits for ever
+
+    From here on this process computes with one torch thread, as worker processes do.
     """
+    use_one_thread()
     if name in TOY_SUITES:
         return _toy(
             name, num_hosts, device=device, workers=workers, horizon=horizon, worker_timeout=worker_timeout
@@ -167,6 +175,8 @@ def make_env(
     reward   what a step pays; by default shaped, with the task's rent, against the baseline
     worker_timeout  seconds that a worker may take for an answer; None waits for ever
     options  those of `EpisodeOptions`
+
+    Sets torch to one thread, here as in the workers, so that the numbers are the same wherever hosts train.
     """
     setting = make_world(
         suite,

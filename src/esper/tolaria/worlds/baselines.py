@@ -59,7 +59,8 @@ class BaselineCurves:
 
     epochs     how long a curve must be at least
     directory  where they are kept; by default `default_directory()`
-    trainer    trains what is missing; by default this process does, one after another
+    trainer    trains what is missing with one torch thread, as workers do; by default this process does, one after
+               another, with as many threads as it has
     """
 
     def __init__(
@@ -116,7 +117,9 @@ class BaselineCurves:
             return
         _LOG.info("training %s baselines of %s epochs", len(missing), self.epochs)
         progress(0, len(missing))
-        here = train_here if workers <= 1 or len(missing) == 1 else partial(train_in_processes, workers)
+        # worker processes have one thread: a curve of several is trained here
+        alone = workers <= 1 or len(missing) == 1 or torch.get_num_threads() != 1
+        here = train_here if alone else partial(train_in_processes, workers)
         trained = (self._trainer or here)(missing, self.epochs, self.device)
         with contextlib.closing(trained):
             for done, run in enumerate(trained, start=1):
@@ -138,7 +141,10 @@ class BaselineCurves:
         # where the last bits of the numbers come from
         capability = torch.backends.cpu.get_cpu_capability
         hardware = torch.cuda.get_device_name(self.device) if on_gpu else capability()
-        parts = (_fingerprint(instance, instance.source()), seed, NUMERICS, torch.__version__, hardware)
+        parts = [_fingerprint(instance, instance.source()), seed, NUMERICS, torch.__version__, hardware]
+        threads = 1 if on_gpu or self._trainer is not None else torch.get_num_threads()
+        if threads != 1:  # which is not named: so every run of the command computes
+            parts.append(threads)
         name = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
         return self.directory / f"{name}.json"
 
