@@ -11,16 +11,13 @@ from esper.simic.agent import AnomalyDetector, PPOAgent
 from esper.simic.config.errors import ConfigError, nearest
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import GrowthVectorEnv, make_world
-from esper.simic.env.cases import CasePool
+from esper.simic.env.cases import TRAINING_HOSTS, CasePool
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.making import Setting
 from esper.simic.reports import Preparing
 from esper.tamiyo import GrowthPolicy
 from esper.tamiyo.actions import GrowthSpace
 from esper.tolaria.worlds.baselines import BaselineCurves
-
-_SELECTION_HOSTS = 1_000_000
-"""Host seeds from here on are not trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,6 @@ def build(config: TrainingConfig, *, failure_checkpoint: Path | None = None) -> 
         )
         episodes = replace(setting, cases=pool).episodes(
             reward=config.reward(task_rent=setting.rent),
-            host_seeds=pool.host_seeds,
             settle=config.settle,
             decisions=config.decisions,
         )
@@ -125,7 +121,7 @@ def prepare_baselines(
 def selection_cases(training: Training, episodes: int) -> list[tuple[str, int]]:
     """(case, host seed) that the best checkpoint is selected by: cases of the pool, hosts not trained on."""
     cases = training.pool.cases
-    return [(cases[index % len(cases)], _SELECTION_HOSTS + index) for index in range(episodes)]
+    return [(cases[index % len(cases)], TRAINING_HOSTS + index) for index in range(episodes)]
 
 
 def evaluation_episodes(

@@ -225,7 +225,7 @@ def test_a_rule_is_cloned_from_as_many_instances_as_there_are(monkeypatch: pytes
     monkeypatch.setattr("esper.simic.cloning.record_episodes", record)
     monkeypatch.setattr(CasePool, "pairs", lambda pool: ((next(made), pair)[1] for pair in pairs(pool)))
     clone_rule(config(pool_cases=5), "plateau", episodes=11, held_out=2)
-    assert [host_seed for _, host_seed in asked] == [0] * 5 + [1] * 5 + [2]
+    assert [host_seed % 1000 for _, host_seed in asked] == [0] * 5 + [1] * 5 + [2]  # of 1000 a case
     assert len({case for case, _ in asked}) == 5
     assert next(made) == 11
 

@@ -70,7 +70,7 @@ class TrainingConfig(PPOSettings):
     pool_cases: ranges.Count = 64
     """Task instances drawn once to train on: few enough that each one's baseline is trained only once."""
     pool_host_seeds: ranges.Count = 4
-    """Rng seeds of hosts that each of them is trained with."""
+    """Rng seeds of hosts that each of them is trained with, its own ones."""
 
     # The learner
 

@@ -36,6 +36,30 @@ class CaseList:
         return self.cases[int(rng.integers(len(self.cases)))]
 
 
+TRAINING_HOSTS = 1_000_000
+"""Host seeds of a pool are below this; what selects and judges begins here."""
+
+
+class HostSource(Protocol):
+    """Draws the hosts of episodes."""
+
+    def draw_host(self, rng: np.random.Generator) -> tuple[str, int]:
+        """(case, host seed)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AnyHost:
+    """Cases of a source, each with any host seed below `host_seeds`."""
+
+    cases: CaseSource
+    host_seeds: int
+
+    def draw_host(self, rng: np.random.Generator) -> tuple[str, int]:
+        """A case, and a host seed that does not depend on it."""
+        return self.cases.draw(rng), int(rng.integers(self.host_seeds))
+
+
 def as_source(cases: CaseSource | Sequence[str] | str) -> CaseSource:
     """A source as it is; one case or several as a list to draw from."""
     if isinstance(cases, str):
@@ -54,22 +78,39 @@ def case_generator(seed: int) -> np.random.Generator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CasePool(CaseList):
-    """Cases of a source and host seeds to train on: finite, so that each baseline curve is computed once.
+    """Cases of a source, each with host seeds of its own: finite, so that each baseline curve is computed once.
 
-    A case that was drawn twice is twice as likely.
+    A case that was drawn twice is twice as likely. One that was first drawn at place n has the host seeds from
+    n x `host_seeds` on, below TRAINING_HOSTS: no initialisation and no order of minibatches stands for all training.
     """
 
     host_seeds: int
+    """How many each case has."""
 
     @staticmethod
     def drawn(source: CaseSource, *, size: int, host_seeds: int, seed: int) -> "CasePool":
         """`size` cases drawn from a source."""
-        if size < 1 or host_seeds < 1:
-            raise ValueError(f"a pool needs at least one case and one host seed, not {size} and {host_seeds}")
+        if size < 1 or not 1 <= host_seeds <= TRAINING_HOSTS:
+            raise ValueError(
+                f"a pool needs at least one case and 1..{TRAINING_HOSTS} host seeds, not {size} and {host_seeds}"
+            )
         rng = np.random.default_rng((0x9001, seed))
         cases = tuple(source.draw(rng) for _ in range(size))
         return CasePool(cases, source.name, host_seeds=host_seeds)
 
+    def draw_host(self, rng: np.random.Generator) -> tuple[str, int]:
+        """A case, and one of its host seeds."""
+        case = self.draw(rng)
+        return case, self._host_seed(self.cases.index(case), int(rng.integers(self.host_seeds)))
+
     def pairs(self) -> Iterator[tuple[str, int]]:
-        """Every (case, host seed) that can be met; all cases before the next host seed."""
-        return ((case, seed) for seed in range(self.host_seeds) for case in dict.fromkeys(self.cases))
+        """Every (case, host seed) that can be met; all cases before the next host seed of each."""
+        first = dict(reversed([(case, place) for place, case in enumerate(self.cases)]))
+        places = sorted(first.values())
+        for number in range(self.host_seeds):
+            for place in places:
+                yield self.cases[place], self._host_seed(place, number)
+
+    def _host_seed(self, place: int, number: int) -> int:
+        """The `number`-th of the case that was first drawn at `place`."""
+        return (place * self.host_seeds + number) % TRAINING_HOSTS

@@ -34,7 +34,7 @@ from esper.leyline import (
     Situation,
     World,
 )
-from esper.simic.env.cases import CaseSource, as_source, case_generator
+from esper.simic.env.cases import AnyHost, CasePool, CaseSource, HostSource, as_source, case_generator
 from esper.simic.env.spaces import Actions, LegalChoices
 from esper.simic.reward import (
     RewardComponents,
@@ -140,7 +140,7 @@ class EpisodeOptions(TypedDict, total=False):
     decisions: DecisionSettings
     """What may be decided, and when validation is on a plateau."""
     host_seeds: int
-    """Host seeds are drawn below this number; few of them, with few cases, make baselines cheap."""
+    """Host seeds are drawn below this number, except from a `CasePool`, whose cases have their own."""
 
 
 class Episodes:
@@ -180,7 +180,9 @@ class Episodes:
             raise ValueError(f"settle is {settle!r}; expected one of {', '.join(get_args(Settle))}")
         if reward.control_variate and baselines is None:
             raise ValueError("baselines is None: give some, or set control_variate=False in the reward")
-        self.world, self.space, self.cases = world, space, as_source(cases)
+        self.world, self.space = world, space
+        source = as_source(cases)
+        self._hosts: HostSource = source if isinstance(source, CasePool) else AnyHost(source, host_seeds)
         self.num_envs, self.horizon, self.reward = num_envs, horizon, reward
         self.on_illegal, self.settle = on_illegal, settle
         self.telemetry = RewardTelemetry()
@@ -188,7 +190,6 @@ class Episodes:
         """Seconds spent in the parts of a step; a training loop adds its own parts."""
         self.choices = LegalChoices(space.action_layout)
         self.baselines = baselines if reward.control_variate else None
-        self._host_seeds = host_seeds
         self.decisions = decisions
         self.observer = Observer(space, num_envs, decisions=decisions)
         self._episodes: list[Episode | None] = [None] * num_envs
@@ -214,7 +215,7 @@ class Episodes:
         rng = self._generators[env_idx]
         if rng is None:
             raise RuntimeError(f"env {env_idx} was never seeded: call reset(seed=...) first")
-        drawn_case, drawn_seed = self.cases.draw(rng), int(rng.integers(self._host_seeds))
+        drawn_case, drawn_seed = self._hosts.draw_host(rng)
         return Beginning(
             env_idx, drawn_case if case is None else case, drawn_seed if host_seed is None else host_seed
         )

@@ -19,7 +19,9 @@ from esper.tolaria.tasks.shift import KINDS
 Parameters = dict[str, Parameter]
 
 _DRAWN_PERMUTATIONS = (0, 100_000)
-HELD_OUT_DATA = 1  # draws use the samples of data seed 0
+HELD_OUT_DATA = 1
+_DRAWN_DATA = (2, 2**31)
+"""Each draw has samples of its own, so that no validation set stands for all training."""
 _SMALL, _NOISY = 800, 0.3
 
 
@@ -84,7 +86,7 @@ def instance_of(task: str, parameters: Parameters) -> Instance:
 def _outside_the_corner(rng: np.random.Generator) -> Parameters:
     while in_corner(parameters := any_case(rng, _DRAWN_PERMUTATIONS)):
         pass
-    return parameters
+    return parameters | {"data": int(rng.integers(*_DRAWN_DATA))}
 
 
 def shifting(parameters: Parameters, kind: str, rng: np.random.Generator) -> Parameters:
