@@ -52,7 +52,8 @@ number is refused by row and column. Texts are split into stretches of 80 / 10 /
 
 _SUITES = """A suite draws the instances that a controller is trained on, each with samples of its own, and keeps a
 frozen list of others to judge it by: held-out permutations, held-out samples, and a corner of the ranges (few samples
-with many wrong labels) that no draw enters. `suite("cpu").draw(rng)` gives an `Instance`, `suite("cpu").held_out` the list.
+with many wrong labels) that no draw enters. `suite("cpu").draw(rng)` gives an `Instance`, `suite("cpu").held_out` the
+list.
 """
 
 _OWN = """## A task of your own
