@@ -1,152 +1,72 @@
 """Leyline: the contracts every other part agrees on. Plain data and protocols; nothing heavy is imported."""
 
-from esper.leyline.decisions import (
-    ActionOutcome,
-    ActionSpec,
-    DecisionSettings,
-    HostSignals,
-    IllegalChoice,
-    Situation,
-)
-from esper.leyline.events import (
-    NOWHERE,
-    SCHEMA_VERSION,
-    AnomalyRaised,
-    CheckpointReason,
-    CheckpointSaved,
-    CheckpointStore,
-    DecisionTaken,
-    EpisodeFinished,
-    EvaluationFinished,
-    Event,
-    EventSink,
-    HostEvent,
-    HostLog,
-    HostRolledBack,
-    HostSinks,
-    NonFiniteSeedOutput,
-    Place,
-    PlacedSink,
-    RoundFinished,
-    RunEvent,
-    RunFinished,
-    RunSink,
-    RunStarted,
-    RunStatus,
-    SeedFading,
-    SeedGerminated,
-    StageChanged,
-)
-from esper.leyline.heads import (
-    ALPHA_CURVES,
-    ALPHA_SPEEDS,
-    ALPHA_TARGETS,
-    CAUSAL_TABLE,
-    CHOICES,
-    HEAD_NAMES,
-    STYLES,
-    TEMPOS,
-    ActionDict,
-    Composition,
-    Curve,
-    HeadEntropies,
-    HeadLogProbs,
-    Style,
-)
-from esper.leyline.lifecycle import LIVE_STAGES, LifecycleOp, Settle, Stage
-from esper.leyline.slots import (
-    BlueprintCard,
-    BlueprintKind,
-    GrowingModelProtocol,
-    Layout,
-    LegalOperations,
-    SeedSlotProtocol,
-    SlotConfig,
-    SlotSnapshot,
-)
-from esper.leyline.worlds import (
-    BaselineCurve,
-    Baselines,
-    Beginning,
-    EpochReport,
-    HostProtocol,
-    HostsLost,
-    HostState,
-    HostStep,
-    Settling,
-    SlotReading,
-    World,
-)
-
-__all__ = [
-    "ALPHA_CURVES",
-    "ALPHA_SPEEDS",
-    "ALPHA_TARGETS",
-    "CAUSAL_TABLE",
-    "CHOICES",
-    "HEAD_NAMES",
-    "LIVE_STAGES",
-    "NOWHERE",
-    "SCHEMA_VERSION",
-    "STYLES",
-    "TEMPOS",
-    "ActionDict",
-    "ActionOutcome",
-    "ActionSpec",
-    "AnomalyRaised",
-    "BaselineCurve",
-    "Baselines",
-    "Beginning",
-    "BlueprintCard",
-    "BlueprintKind",
-    "CheckpointReason",
-    "CheckpointSaved",
-    "CheckpointStore",
-    "Composition",
-    "Curve",
-    "DecisionSettings",
-    "DecisionTaken",
-    "EpisodeFinished",
-    "EpochReport",
-    "EvaluationFinished",
-    "Event",
-    "EventSink",
-    "GrowingModelProtocol",
-    "HeadEntropies",
-    "HeadLogProbs",
-    "HostEvent",
-    "HostLog",
-    "HostProtocol",
-    "HostRolledBack",
-    "HostSignals",
-    "HostSinks",
-    "HostState",
-    "HostStep",
-    "HostsLost",
-    "IllegalChoice",
-    "Layout",
-    "LegalOperations",
-    "LifecycleOp",
-    "NonFiniteSeedOutput",
-    "Place",
-    "PlacedSink",
-    "RoundFinished",
-    "RunEvent",
-    "RunFinished",
-    "RunSink",
-    "RunStarted",
-    "RunStatus",
-    "SeedFading",
-    "SeedGerminated",
-    "SeedSlotProtocol",
-    "Settle",
-    "Settling",
-    "Situation",
-    "SlotConfig",
-    "SlotReading",
-    "SlotSnapshot",
-    "Stage",
-    "StageChanged",
-    "Style",
-    "World",
-]
+from esper.leyline.decisions import ActionOutcome as ActionOutcome
+from esper.leyline.decisions import ActionSpec as ActionSpec
+from esper.leyline.decisions import DecisionSettings as DecisionSettings
+from esper.leyline.decisions import HostSignals as HostSignals
+from esper.leyline.decisions import IllegalChoice as IllegalChoice
+from esper.leyline.decisions import Situation as Situation
+from esper.leyline.events import NOWHERE as NOWHERE
+from esper.leyline.events import SCHEMA_VERSION as SCHEMA_VERSION
+from esper.leyline.events import AnomalyRaised as AnomalyRaised
+from esper.leyline.events import CheckpointReason as CheckpointReason
+from esper.leyline.events import CheckpointSaved as CheckpointSaved
+from esper.leyline.events import CheckpointStore as CheckpointStore
+from esper.leyline.events import DecisionTaken as DecisionTaken
+from esper.leyline.events import EpisodeFinished as EpisodeFinished
+from esper.leyline.events import EvaluationFinished as EvaluationFinished
+from esper.leyline.events import Event as Event
+from esper.leyline.events import EventSink as EventSink
+from esper.leyline.events import HostEvent as HostEvent
+from esper.leyline.events import HostLog as HostLog
+from esper.leyline.events import HostRolledBack as HostRolledBack
+from esper.leyline.events import HostSinks as HostSinks
+from esper.leyline.events import NonFiniteSeedOutput as NonFiniteSeedOutput
+from esper.leyline.events import Place as Place
+from esper.leyline.events import PlacedSink as PlacedSink
+from esper.leyline.events import RoundFinished as RoundFinished
+from esper.leyline.events import RunEvent as RunEvent
+from esper.leyline.events import RunFinished as RunFinished
+from esper.leyline.events import RunSink as RunSink
+from esper.leyline.events import RunStarted as RunStarted
+from esper.leyline.events import RunStatus as RunStatus
+from esper.leyline.events import SeedFading as SeedFading
+from esper.leyline.events import SeedGerminated as SeedGerminated
+from esper.leyline.events import StageChanged as StageChanged
+from esper.leyline.heads import ALPHA_CURVES as ALPHA_CURVES
+from esper.leyline.heads import ALPHA_SPEEDS as ALPHA_SPEEDS
+from esper.leyline.heads import ALPHA_TARGETS as ALPHA_TARGETS
+from esper.leyline.heads import CAUSAL_TABLE as CAUSAL_TABLE
+from esper.leyline.heads import CHOICES as CHOICES
+from esper.leyline.heads import HEAD_NAMES as HEAD_NAMES
+from esper.leyline.heads import STYLES as STYLES
+from esper.leyline.heads import TEMPOS as TEMPOS
+from esper.leyline.heads import ActionDict as ActionDict
+from esper.leyline.heads import Composition as Composition
+from esper.leyline.heads import Curve as Curve
+from esper.leyline.heads import HeadEntropies as HeadEntropies
+from esper.leyline.heads import HeadLogProbs as HeadLogProbs
+from esper.leyline.heads import LifecycleOp as LifecycleOp
+from esper.leyline.heads import Style as Style
+from esper.leyline.slots import LIVE_STAGES as LIVE_STAGES
+from esper.leyline.slots import BlueprintCard as BlueprintCard
+from esper.leyline.slots import BlueprintKind as BlueprintKind
+from esper.leyline.slots import GrowingModelProtocol as GrowingModelProtocol
+from esper.leyline.slots import Layout as Layout
+from esper.leyline.slots import LegalOperations as LegalOperations
+from esper.leyline.slots import SeedSlotProtocol as SeedSlotProtocol
+from esper.leyline.slots import SlotConfig as SlotConfig
+from esper.leyline.slots import SlotSnapshot as SlotSnapshot
+from esper.leyline.slots import Stage as Stage
+from esper.leyline.worlds import BaselineCurve as BaselineCurve
+from esper.leyline.worlds import Baselines as Baselines
+from esper.leyline.worlds import Beginning as Beginning
+from esper.leyline.worlds import EpochReport as EpochReport
+from esper.leyline.worlds import HostProtocol as HostProtocol
+from esper.leyline.worlds import HostsLost as HostsLost
+from esper.leyline.worlds import HostState as HostState
+from esper.leyline.worlds import HostStep as HostStep
+from esper.leyline.worlds import Settle as Settle
+from esper.leyline.worlds import Settling as Settling
+from esper.leyline.worlds import SlotReading as SlotReading
+from esper.leyline.worlds import World as World

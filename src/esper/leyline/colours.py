@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from esper.leyline.lifecycle import Stage
+from esper.leyline.slots import Stage
 
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
 BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#8C8C8C"

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from esper.leyline.heads import CHOICES, Curve, Style
-from esper.leyline.lifecycle import LifecycleOp
+from esper.leyline.heads import CHOICES, Curve, LifecycleOp, Style
 from esper.leyline.slots import BlueprintCard, LegalOperations, SlotSnapshot
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, Protocol
 
-from esper.leyline.heads import Curve, Style
-from esper.leyline.lifecycle import LifecycleOp, Stage
+from esper.leyline.heads import Curve, LifecycleOp, Style
+from esper.leyline.slots import Stage
 
 SCHEMA_VERSION = 1
 """Version of the recorded form. Raised when old readers would misread new files, not for new kinds or fields."""
@@ -424,24 +424,18 @@ class HostLog:
 
     def sink(self, host_idx: int) -> EventSink:
         """The sink for one host's events."""
-        return _OneHost(self._events, host_idx)
+        return PlacedSink(self, Place(env=host_idx))
+
+    def emit(self, event: Event, place: Place = NOWHERE) -> None:
+        """Record an event of the host `place.env`."""
+        assert isinstance(event, HostEvent)
+        assert place.env is not None
+        self._events.append((place.env, event))
 
     def take(self) -> list[tuple[int, HostEvent]]:
         """(host index, event) since the last call, in order."""
-        events = self._events[:]
-        self._events.clear()  # in place: the sinks hold this list
-        return events
-
-
-class _OneHost:
-    __slots__ = ("_events", "_host_idx")
-
-    def __init__(self, events: list[tuple[int, HostEvent]], host_idx: int) -> None:
-        self._events, self._host_idx = events, host_idx
-
-    def emit(self, event: Event) -> None:
-        assert isinstance(event, HostEvent)
-        self._events.append((self._host_idx, event))
+        taken, self._events = self._events, []
+        return taken
 
 
 class PlacedSink:

@@ -1,17 +1,26 @@
-"""The factored action: its heads, their choices, and which operation makes which head matter."""
+"""The factored action: its heads, their choices, the operations, and which of them makes which head matter."""
 
 from collections.abc import Mapping
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypedDict
-
-from esper.leyline.lifecycle import LifecycleOp
+from typing import TYPE_CHECKING, Generic, TypedDict, TypeVar
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor  # noqa: F401  named in quotes below
 
 HEAD_NAMES = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
 """The action heads in the order they are sampled; the only list of them."""
+
+
+class LifecycleOp(IntEnum):
+    """What a controller may do in one step. The numbers are the choices of the `op` head."""
+
+    WAIT = 0
+    GERMINATE = 1
+    SET_ALPHA_TARGET = 2
+    PRUNE = 3
+    FOSSILIZE = 4
+    ADVANCE = 5
 
 
 class Composition(StrEnum):
@@ -99,40 +108,27 @@ CAUSAL_TABLE: Mapping[LifecycleOp, tuple[str, ...]] = MappingProxyType(
 """operation -> the heads it makes relevant. Sampling, loss, entropy and KL all read this one table."""
 
 
-class ActionDict(TypedDict):
+_Value = TypeVar("_Value")
+
+
+class _ByHead(TypedDict, Generic[_Value]):
+    op: _Value
+    slot: _Value
+    blueprint: _Value
+    style: _Value
+    tempo: _Value
+    alpha_target: _Value
+    alpha_speed: _Value
+    alpha_curve: _Value
+
+
+class ActionDict(_ByHead["Tensor"]):
     """One choice index per head, batched: each value has shape (env,) or (env, step)."""
 
-    op: "Tensor"
-    slot: "Tensor"
-    blueprint: "Tensor"
-    style: "Tensor"
-    tempo: "Tensor"
-    alpha_target: "Tensor"
-    alpha_speed: "Tensor"
-    alpha_curve: "Tensor"
 
-
-class HeadLogProbs(TypedDict):
+class HeadLogProbs(_ByHead["Tensor"]):
     """Log-probability of the chosen action per head; exactly 0 where the head is irrelevant."""
 
-    op: "Tensor"
-    slot: "Tensor"
-    blueprint: "Tensor"
-    style: "Tensor"
-    tempo: "Tensor"
-    alpha_target: "Tensor"
-    alpha_speed: "Tensor"
-    alpha_curve: "Tensor"
 
-
-class HeadEntropies(TypedDict):
+class HeadEntropies(_ByHead[float | None]):
     """Mean entropy per head where it was relevant and had a choice; None where that never happened."""
-
-    op: float | None
-    slot: float | None
-    blueprint: float | None
-    style: float | None
-    tempo: float | None
-    alpha_target: float | None
-    alpha_speed: float | None
-    alpha_curve: float | None

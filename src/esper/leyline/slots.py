@@ -1,12 +1,36 @@
-"""Slots: their identity and order, what passes through them, and what can be seen of them."""
+"""Slots: their identity and order, what passes through them, where they stand and what can be seen of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Protocol
 
-from esper.leyline.heads import Curve, Style
-from esper.leyline.lifecycle import LifecycleOp, Stage
+from esper.leyline.heads import Curve, LifecycleOp, Style
+
+
+class Stage(IntEnum):
+    """Where a slot stands. The numbers index observation and mask tensors."""
+
+    is_live: bool
+    """Whether a seed in this stage takes one of the `max_live_seeds` places."""
+
+    DORMANT = 0
+    """Empty. A seed may be germinated."""
+    TRAINING = 1
+    """A seed learns behind the host without touching it."""
+    BLENDING = 2
+    """Alpha is on its way to its target (or to zero, when fading)."""
+    HOLDING = 3
+    """Alpha has arrived at its target."""
+    FOSSILIZED = 4
+    """The seed is part of the host for good."""
+    EMBARGOED = 5
+    """A seed was pruned here lately; the slot cools down."""
+
+
+LIVE_STAGES = frozenset({Stage.TRAINING, Stage.BLENDING, Stage.HOLDING})
+for _stage in Stage:
+    _stage.is_live = _stage in LIVE_STAGES
 
 
 class Layout(StrEnum):

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from esper.leyline.decisions import ActionSpec
-from esper.leyline.lifecycle import Settle
 from esper.leyline.slots import BlueprintCard, LegalOperations, SlotConfig, SlotSnapshot
 
 
@@ -117,6 +116,10 @@ class Beginning(NamedTuple):
     host_idx: int
     case: str
     seed: int
+
+
+Settle = Literal["worth", "committed"]
+"""What stays of a finished run: the seeds that are worth their rent now, or just the fossilised ones."""
 
 
 class Settling(NamedTuple):

@@ -16,6 +16,7 @@ from esper.leyline import (
     CAUSAL_TABLE,
     CHOICES,
     HEAD_NAMES,
+    LIVE_STAGES,
     NOWHERE,
     DecisionTaken,
     Event,
@@ -25,7 +26,6 @@ from esper.leyline import (
     SlotReading,
     Stage,
 )
-from esper.leyline.lifecycle import LIVE_STAGES
 from esper.simic.agent import PPOAgent
 from esper.simic.env import GrowthVectorEnv
 from esper.simic.env.episodes import StepResult
