@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from esper.simic.agent import PPOAgent, PPOConfig
-from esper.simic.probes import (
+from esper.tamiyo import ActorCritic, ActorState, Policy, RecurrentActorCritic
+from probes import (
     ActionIsObservation,
     ConditionalHead,
     ConstantReward,
@@ -21,7 +22,6 @@ from esper.simic.probes import (
     TwoStepDiscount,
     run_probe,
 )
-from esper.tamiyo import ActorCritic, ActorState, Policy, RecurrentActorCritic
 
 # A critic that has learned its task leaves advantages near zero: that is the aim here.
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std before normalisation:RuntimeWarning")

@@ -13,8 +13,8 @@ import torch
 
 from esper.simic.agent import CheckpointError, PPOAgent, PPOConfig
 from esper.simic.agent.checkpoint import CHECKPOINT_VERSION, read_checkpoint
-from esper.simic.probes import DelayedMemory, iterate
 from esper.tamiyo import RecurrentActorCritic
+from probes import DelayedMemory, iterate
 from synthetic_growth import growth_policy
 
 CONFIG = PPOConfig(

@@ -17,9 +17,9 @@ from esper.simic.agent import (
     PPOUpdateMetrics,
     TamiyoRolloutBuffer,
 )
-from esper.simic.probes import ActionIsObservation, DelayedMemory, iterate, run_probe
 from esper.tamiyo import ActorCritic, Policy, PolicyInputs, RecurrentActorCritic, discrete_layout
 from esper.tamiyo.layout import growth_layout
+from probes import ActionIsObservation, DelayedMemory, iterate, run_probe
 from synthetic_growth import SyntheticGrowth, growth_policy
 
 CONFIG = PPOConfig(target_kl=None, num_minibatches=2)
