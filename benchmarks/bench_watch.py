@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import esper
-from esper.karn.palette import LIGHT
+from esper.karn.drawing import LIGHT
 from esper.karn.sql import query
-from esper.karn.watch.runs import COUNT_ALL, Hub, RunsFolder, Watched
+from esper.karn.watch.runs import COUNT_ALL, Hub, RunsFolder
 from esper.karn.watch.sheet import run_contents
+from esper.karn.watch.state import Watched
 from harness import Row, arguments, interleaved_seconds, ratio, report
 from synthetic_run import round_lines, write_synthetic_run
 

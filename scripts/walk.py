@@ -20,9 +20,9 @@ import torch
 from torch import nn
 
 import esper
-from esper.karn.palette import THEMES
-from esper.karn.watch.once import render
+from esper.karn.drawing import THEMES
 from esper.karn.watch.runs import RunsFolder
+from esper.karn.watch.sheet import render
 from esper.leyline import LifecycleOp
 from esper.simic.env.vector import GrowthVectorEnv
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from esper.karn import texts
+from esper.karn import drawing
 
 
 @pytest.mark.parametrize(
@@ -19,23 +19,23 @@ from esper.karn import texts
     ],
 )
 def test_numbers(value: float | None, expected: str) -> None:
-    assert texts.number(value) == expected
+    assert drawing.number(value) == expected
 
 
 def test_signs() -> None:
-    assert [texts.signed(value, 2) for value in (0.5, -0.5, 0.0, None, math.nan)] == [
+    assert [drawing.signed(value, 2) for value in (0.5, -0.5, 0.0, None, math.nan)] == [
         "+0.50",
         "-0.50",
         "+0.00",
         "—",
         "NaN",
     ]
-    assert texts.interval(None, 0.5) == "—"
-    assert texts.interval(-0.25, 0.5, 2) == "-0.25 to +0.50"
+    assert drawing.interval(None, 0.5) == "—"
+    assert drawing.interval(-0.25, 0.5, 2) == "-0.25 to +0.50"
 
 
 def test_units() -> None:
-    assert [texts.size(value) for value in (None, 0, 1023, 1536, 734003200, 5 * 2**40)] == [
+    assert [drawing.size(value) for value in (None, 0, 1023, 1536, 734003200, 5 * 2**40)] == [
         "—",
         "0 B",
         "1023 B",
@@ -43,19 +43,19 @@ def test_units() -> None:
         "700 MiB",
         "5.0 TiB",
     ]
-    assert [texts.duration(value) for value in (None, math.nan, 1e300, 2.25, 3661.0)] == [
+    assert [drawing.duration(value) for value in (None, math.nan, 1e300, 2.25, 3661.0)] == [
         "—",
         "—",
         "—",
         "2.2 s",
         "1:01:01",
     ]
-    assert texts.share(1, 0) == "—"
-    assert texts.whole(None) == "—"
+    assert drawing.share(1, 0) == "—"
+    assert drawing.thousands(None) == "—"
 
 
 def test_a_text_becomes_one_short_printable_line() -> None:
-    assert texts.clipped("a\nb\x1b[31m\x00") == "a b [31m "
-    assert texts.clipped("x" * 10_000_000, 10) == "x" * 9 + "…"
-    assert texts.clipped("<b>") == "<b>"  # escaping is the business of whoever makes markup
-    assert texts.operation("SET_ALPHA_TARGET") == "set alpha target"
+    assert drawing.clipped("a\nb\x1b[31m\x00") == "a b [31m "
+    assert drawing.clipped("x" * 10_000_000, 10) == "x" * 9 + "…"
+    assert drawing.clipped("<b>") == "<b>"  # escaping is the business of whoever makes markup
+    assert drawing.operation("SET_ALPHA_TARGET") == "set alpha target"

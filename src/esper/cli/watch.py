@@ -67,7 +67,7 @@ def _draw_once(folder: "RunsFolder", name: str | None, file: Path, *, dark: bool
     if not file.parent.is_dir():
         raise BadInput(f"--once is {str(file)!r}; there is no folder {str(file.parent)!r}")
     _require("plotly")
-    from esper.karn.watch.once import draw
+    from esper.karn.watch.sheet import draw
 
     try:
         draw(folder, name or _newest(folder), file, theme="dark" if dark else "light")

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from esper.karn.texts import UNKNOWN, number, signed
+from esper.karn.drawing import UNKNOWN, number, signed
 from esper.leyline import AnomalyRaised, EvaluationFinished, RoundFinished, RunStarted
 from esper.simic.reports import News, Preparing
 

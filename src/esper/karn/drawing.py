@@ -1,11 +1,184 @@
-"""A grown network as SVG: the host as a line from input to output, every slot a card above it."""
+"""How pages, figures and terminals look and read: colours, numbers and names as text, a grown network as SVG.
 
-from collections.abc import Sequence
+No meaning is carried by colour alone: there is always a word, a dash or a mark beside it. What is unknown is a dash;
+NaN and Inf are written as such.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from html import escape
+from typing import Literal
 
-from esper.karn.palette import STAGES, Theme
-from esper.karn.texts import UNKNOWN, clipped, number
+from esper.leyline import HEAD_NAMES
+from esper.leyline.colours import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    STAGE_COLOURS,
+    VERMILION,
+    YELLOW,
+)
+
+# Colours, on light and on dark ground
+
+ThemeName = Literal["light", "dark"]
+
+GOOD, BAD = "#00664C", "#B3261E"
+"""Dark enough for text on white."""
+SERIES = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
+"""Runs or arms, in the order in which they are drawn on light ground."""
+OPERATIONS: Mapping[str, str] = {
+    "WAIT": GREY,
+    "GERMINATE": GREEN,
+    "SET_ALPHA_TARGET": YELLOW,
+    "PRUNE": VERMILION,
+    "FOSSILIZE": BLUE,
+    "ADVANCE": SKY,
+}
+MARKERS: Mapping[str, str] = {
+    "GERMINATE": "triangle-up",
+    "SET_ALPHA_TARGET": "square",
+    "PRUNE": "x",
+    "FOSSILIZE": "star",
+    "ADVANCE": "triangle-right",
+}
+"""Operation -> its symbol in plotly's figures."""
+STAGES: Mapping[str, str] = {stage.name: colour for stage, colour in STAGE_COLOURS.items()}
+HEADS: Mapping[str, str] = dict(
+    zip(HEAD_NAMES, (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, YELLOW, GREY), strict=True)
+)
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """The colours of a page."""
+
+    name: ThemeName
+    page: str
+    """Background of everything."""
+    card: str
+    """Background of a figure."""
+    text: str
+    faint: str
+    """Secondary text; still readable (contrast 4.5 to 1)."""
+    grid: str
+    idle: str
+    """Slots in which nothing grows."""
+    runs: tuple[str, ...]
+    """The run that is looked at, then those beside it."""
+
+    def stage(self, name: str | None) -> str:
+        """Colour of a slot; an unknown stage has the colour of the grid."""
+        return self.idle if name == "DORMANT" else STAGES.get(name or "", self.grid)
+
+
+LIGHT = Theme("light", "#F4F5F7", "#FFFFFF", "#1B1F24", "#5B6470", "#E3E6EA", "#D3D7DC", SERIES)
+DARK = Theme(
+    "dark",
+    "#14171B",
+    "#1D2126",
+    "#E8EAED",
+    "#A3ABB6",
+    "#333941",
+    "#4A525C",
+    (SKY, ORANGE, GREEN, PURPLE, YELLOW, VERMILION),
+)
+THEMES: Mapping[ThemeName, Theme] = {"light": LIGHT, "dark": DARK}
+
+
+def see_through(colour: str, opacity: float) -> str:
+    """A colour as CSS with an opacity, 0..1."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity})"
+
+
+# Numbers and names as text
+
+UNKNOWN = "—"
+LONGEST = 120
+"""Characters of a recorded text that are shown, by default."""
+Fact = tuple[str, str]
+"""A name and a value, as texts."""
+
+
+def finite(value: object) -> float | None:
+    """A number that can be drawn; None for anything else, NaN and Inf too."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1e300:
+        return float(value)
+    return None
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with so many digits after the point."""
+    if value is None:
+        return UNKNOWN
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Inf" if value > 0 else "-Inf")
+    return f"{value:.{digits}f}" if abs(value) < 1e6 else f"{value:.3g}"
+
+
+def signed(value: float | None, digits: int = 3) -> str:
+    """A number with its sign."""
+    text = number(value, digits)
+    return text if value is None or math.isnan(value) or value < 0 else f"+{text}"
+
+
+def interval(low: float | None, high: float | None, digits: int = 3) -> str:
+    """The two ends of an interval."""
+    return UNKNOWN if low is None or high is None else f"{signed(low, digits)} to {signed(high, digits)}"
+
+
+def share(part: float, whole: float) -> str:
+    """A part of a whole in percent."""
+    return f"{part / whole:.0%}" if whole else UNKNOWN
+
+
+def thousands(value: int | None) -> str:
+    """An integer with thousands separated."""
+    return UNKNOWN if value is None else f"{value:,}"
+
+
+def size(value: int | None) -> str:
+    """A number of bytes, in the unit that suits it."""
+    if value is None:
+        return UNKNOWN
+    amount, unit = float(value), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(amount) < 1024 or unit == "TiB":
+            break
+        amount /= 1024
+    return f"{amount:.0f} {unit}" if amount >= 100 or unit == "B" else f"{amount:.1f} {unit}"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds below a minute; hours, minutes and seconds above."""
+    if seconds is None or not math.isfinite(seconds) or abs(seconds) > 1e9:
+        return UNKNOWN
+    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
+
+
+def clipped(text: str, longest: int = LONGEST) -> str:
+    """One line of printable characters, at most `longest`; an ellipsis marks what was cut off."""
+    if len(text) <= longest and text.isprintable():
+        return text
+    line = "".join(char if char.isprintable() else " " for char in text[: longest + 1])
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+def operation(name: str) -> str:
+    """GERMINATE -> germinate, SET_ALPHA_TARGET -> set alpha target."""
+    return clipped(name, 40).replace("_", " ").lower()
+
+
+# A grown network: the host as a line from input to output, every slot a card above it
 
 _CARD, _GAP, _EDGE, _TOP = 172, 46, 74, 26
 _KEY = 140

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from esper.karn.palette import DARK, LIGHT, THEMES, Theme
-from esper.karn.watch import episode_charts
+from esper.karn.drawing import DARK, LIGHT, THEMES, Theme
+from esper.karn.watch import episodes
 from esper.karn.watch.charts import RUN_FIGURES, Curve, Figure, band, curve_of, run_figures
 from esper.karn.watch.episodes import Frame, SlotView, frames
-from esper.karn.watch.points import POINTS, Moments, Points, RoundSums
-from esper.karn.watch.runs import COUNT_ALL, Hub, RunsFolder, Watched
-from esper.karn.watch.state import RunState
+from esper.karn.watch.runs import COUNT_ALL, Hub, RunsFolder
+from esper.karn.watch.state import POINTS, Moments, Points, RoundSums, RunState, Watched
 from esper.leyline import DecisionTaken, EpisodeFinished, LifecycleOp, RoundFinished
 from run_examples import example
 from synthetic_run import write_synthetic_run
@@ -105,17 +104,17 @@ def test_the_course_of_an_episode() -> None:
         DECISION, epoch=2, validation_accuracy=None, stages={"blocks.0": "<b>", "blocks.1": "HOLDING"}
     )
     steps = frames([first, second])
-    text = text_of(episode_charts.course(steps, 1, example(EpisodeFinished), LIGHT))
+    text = text_of(episodes.course(steps, 1, example(EpisodeFinished), LIGHT))
     assert "<img" not in text
     assert "baseline at the end" in text
     rows = next(trace["z"] for trace in json.loads(text)["data"] if trace["type"] == "heatmap")
     assert rows[0] == [0, None]  # dormant, then a stage that nobody knows
-    assert "nothing recorded yet" in text_of(episode_charts.course([], 0, None, DARK))
+    assert "nothing recorded yet" in text_of(episodes.course([], 0, None, DARK))
 
 
 def test_probabilities_name_what_was_taken_and_what_was_masked() -> None:
     slots = tuple(SlotView(name, None, None, None, None) for name in ("blocks.0", "blocks.1"))
-    figure = episode_charts.probabilities(Frame(DECISION, slots), LIGHT)
+    figure = episodes.probabilities(Frame(DECISION, slots), LIGHT)
     data = figure["data"]
     assert isinstance(data, list)
     assert isinstance(data[0], dict)
@@ -128,6 +127,6 @@ def test_probabilities_name_what_was_taken_and_what_was_masked() -> None:
     assert by_label["▶ alpha curve: cosine"] == "75.0%"
     assert not any("slot" in str(label) for label in labels)  # it had no choice
     hostile = replace(DECISION, probabilities={"op": {HOSTILE: 0.5, "PRUNE": math.nan}})
-    assert "<img" not in text_of(episode_charts.probabilities(Frame(hostile, ()), DARK))
+    assert "<img" not in text_of(episodes.probabilities(Frame(hostile, ()), DARK))
     for nothing in (None, Frame(replace(DECISION, probabilities=None), ())):
-        assert "nothing recorded" in text_of(episode_charts.probabilities(nothing, DARK))
+        assert "nothing recorded" in text_of(episodes.probabilities(nothing, DARK))

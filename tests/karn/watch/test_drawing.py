@@ -5,9 +5,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from esper.karn.palette import DARK, LIGHT
-from esper.karn.watch.episode_charts import network
-from esper.karn.watch.episodes import Frame, SlotView
+from esper.karn.drawing import DARK, LIGHT
+from esper.karn.watch.episodes import Frame, SlotView, network
 from esper.leyline import DecisionTaken, LifecycleOp
 from run_examples import example
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from esper.karn.watch.episodes import Frame, decision_facts, episode_line, observation_facts
-from esper.karn.watch.runs import Watched
+from esper.karn.watch.state import Watched
 from esper.karn.watch.verdicts import cost_facts, time_tree
 from esper.leyline import DecisionTaken, EpisodeFinished, RoundFinished
 from run_examples import example

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.karn.watch.points import Moments, pooled
+from esper.karn.watch.state import Moments, pooled
 
 
 def of(*values: float | None) -> Moments:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from esper.karn.palette import DARK, LIGHT
-from esper.karn.watch import once
-from esper.karn.watch.once import CannotDraw, draw, render
+from esper.karn.drawing import DARK, LIGHT
 from esper.karn.watch.runs import RunsFolder
+from esper.karn.watch.sheet import BROWSERS, CannotDraw, draw, render
 from esper.leyline import AnomalyRaised, EpisodeFinished
 from run_examples import example
 from synthetic_run import line_of, write_synthetic_run
@@ -77,7 +76,7 @@ def test_a_picture_needs_a_browser(
 
 
 def test_a_picture(folder: RunsFolder, tmp_path: Path) -> None:
-    if not any(shutil.which(name) for name in once.BROWSERS):
+    if not any(shutil.which(name) for name in BROWSERS):
         pytest.skip("no Chromium on this machine: apt-get install chromium")
     draw(folder, "run", tmp_path / "out.png")
     content = (tmp_path / "out.png").read_bytes()

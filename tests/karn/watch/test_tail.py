@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esper.karn.watch import lines as tails
-from esper.karn.watch.lines import LineTail
+from esper.karn.watch import state as tails
+from esper.karn.watch.state import LineTail
 
 
 def read(tail: LineTail, path: Path) -> list[tuple[int, bytes]]:

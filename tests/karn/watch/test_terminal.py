@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from esper.karn.watch.runs import RunsFolder, Watched
+from esper.karn.watch.runs import RunsFolder
+from esper.karn.watch.state import Watched
 from esper.karn.watch.terminal import follow, picture, sparkline
 from esper.nissa.run_directory import WriterLock
 from synthetic_run import write_synthetic_run

@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from esper.karn.watch.points import Moments
-from esper.karn.watch.runs import Watched
-from esper.karn.watch.state import RunState
+from esper.karn.watch.state import Moments, RunState, Watched
 from esper.karn.watch.verdicts import health, learning, tiles, warnings
 from esper.leyline import AnomalyRaised, EvaluationFinished, RoundFinished
 from run_examples import example

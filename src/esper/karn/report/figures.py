@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 from esper.benchmark import BenchRow, BenchTable
 from esper.benchmark.arms import WAIT
 from esper.benchmark.table import ScoreTable
-from esper.karn.palette import BAD, GOOD, LIGHT, MARKERS, OPERATIONS, SERIES, see_through
+from esper.karn.drawing import BAD, GOOD, LIGHT, MARKERS, OPERATIONS, SERIES, see_through
 from esper.leyline.colours import GREY
 from esper.statistics import Estimate, Floats, Resamples, paired_difference, performance_profile
 from esper.tamiyo.rules import Clause, Schedule

@@ -11,8 +11,7 @@ from plotly.offline import get_plotlyjs
 from esper.benchmark import BenchResult, BenchRow, BenchTable, gate, verdict
 from esper.benchmark.arms import WAIT
 from esper.benchmark.table import ScoreTable, score_table
-from esper.karn.drawing import Card, draw_network
-from esper.karn.palette import BAD, GOOD, LIGHT
+from esper.karn.drawing import BAD, GOOD, LIGHT, Card, draw_network
 from esper.karn.report import figures
 from esper.karn.report.figures import about_arm, big, short_instance, slots_seen, typical_episode
 from esper.leyline import Stage

@@ -1,17 +1,13 @@
 """Figures as plain data for plotly.js, made without plotly: their common look, and the curves of runs over rounds."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from pydantic import JsonValue
 
-from esper.karn.palette import DASHES, HEADS, OPERATIONS, Theme, see_through
-from esper.karn.texts import clipped, operation
-from esper.karn.watch.points import EPISODE_MEASURES
-from esper.karn.watch.runs import Watched
-from esper.karn.watch.state import RunState
+from esper.karn.drawing import DASHES, HEADS, OPERATIONS, Theme, clipped, finite, operation, see_through
+from esper.karn.watch.state import EPISODE_MEASURES, RunState, Watched
 from esper.leyline import HEAD_NAMES, LifecycleOp
 
 Figure = dict[str, JsonValue]
@@ -34,7 +30,7 @@ class Curve:
 
 
 def curve_of(state: RunState, measure: str) -> Curve:
-    """A measure of rounds or of their episodes, by its name in `points`; only the latter have intervals."""
+    """A measure of rounds or of their episodes, by its name in `state`; only the latter have intervals."""
     points = state.points()
     rounds = [point.round for point in points]
     if measure not in EPISODE_MEASURES:
@@ -48,11 +44,6 @@ def curve_of(state: RunState, measure: str) -> Curve:
         [low for low, _ in intervals],
         [high for _, high in intervals],
     )
-
-
-def finite(value: float | None) -> float | None:
-    """The value; None if it is unknown, NaN or Inf."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 def safe(text: str, longest: int = 40) -> str:

@@ -5,12 +5,11 @@ from collections.abc import Awaitable, Callable
 from nicegui import run, ui
 from nicegui.events import ValueChangeEventArguments
 
-from esper.karn import texts
-from esper.karn.palette import Theme
-from esper.karn.watch.charts import finite
+from esper.karn.drawing import Theme, clipped, finite, signed
 from esper.karn.watch.episodes import Frame, episode_line
-from esper.karn.watch.runs import Hub, Selection, Watched
+from esper.karn.watch.runs import Hub, Selection
 from esper.karn.watch.sheet import episode_contents
+from esper.karn.watch.state import Watched
 from esper.karn.watch.widgets import Board, Scrubber, button
 from esper.leyline import EpisodeFinished
 
@@ -178,4 +177,4 @@ def _set(menu: ui.select, options: dict[int, str], value: int | None) -> None:
 
 
 def _offered(row: EpisodeFinished) -> str:
-    return f"{row.episode}  ·  gain {texts.signed(row.gain)}  ·  {texts.clipped(row.case, 32)}"
+    return f"{row.episode}  ·  gain {signed(row.gain)}  ·  {clipped(row.case, 32)}"

@@ -1,21 +1,58 @@
-"""One episode, looked up in the file on demand: its steps, and what they say as names and values."""
+"""One episode, looked up in the file on demand: its steps, in words and in figures."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from esper.karn import texts
-from esper.karn.watch.lines import whole
-from esper.karn.watch.state import RunState
-from esper.leyline import DecisionTaken, EpisodeFinished, LifecycleOp, Stage
+from pydantic import JsonValue
+
+from esper.karn.drawing import (
+    MARKERS,
+    OPERATIONS,
+    STAGES,
+    UNKNOWN,
+    Card,
+    Fact,
+    Theme,
+    clipped,
+    draw_network,
+    finite,
+    number,
+    operation,
+    signed,
+    thousands,
+)
+from esper.karn.watch.charts import Figure, Trace, figure, safe, scatter
+from esper.karn.watch.state import RunState, whole
+from esper.leyline import (
+    ALPHA_CURVES,
+    ALPHA_SPEEDS,
+    ALPHA_TARGETS,
+    STYLES,
+    TEMPOS,
+    DecisionTaken,
+    EpisodeFinished,
+    LifecycleOp,
+    Stage,
+)
 from esper.nissa.wire import BrokenLine, UnknownKind, decode_event
 
 MOST_DECISIONS = 5000
 """Steps of an episode that are read."""
 _EMPTY = (Stage.DORMANT.name, Stage.EMBARGOED.name)
-_CHOICES = ("slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
-Fact = tuple[str, str]
-"""A name and a value."""
+_CHOSEN = ("slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
+MOST_CHOICES = 24
+"""Choices of one head that are drawn."""
+_STAGE_ORDER = tuple(STAGES)
+_CHOICES: Mapping[str, Sequence[str]] = {
+    "op": [op.name for op in LifecycleOp],
+    "style": [style.value for style in STYLES],
+    "tempo": [str(tempo) for tempo in TEMPOS],
+    "alpha_target": [str(target) for target in ALPHA_TARGETS],
+    "alpha_speed": [str(speed) for speed in ALPHA_SPEEDS],
+    "alpha_curve": [curve.value for curve in ALPHA_CURVES],
+}
+"""Head -> its choices, where they are the same everywhere; blueprints that were masked are not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +86,7 @@ def read_episode(state: RunState, file: BinaryIO, row: EpisodeFinished) -> list[
     before = [other.round or 0 for other in state.by_env.get(row.env, ()) if other.episode < row.episode]
     first, last = max(before, default=0), row.round or 0
     by_epoch: dict[int, DecisionTaken] = {}
-    for round_number in [number for number in state.blocks if first <= number <= last]:
+    for round_number in [each for each in state.blocks if first <= each <= last]:
         for line in state.decisions(file, round_number):
             if mark in line[:300] and len(by_epoch) < MOST_DECISIONS:
                 decision = _decision(line)
@@ -89,27 +126,28 @@ def _decision(line: bytes) -> DecisionTaken | None:
     return event if isinstance(event, DecisionTaken) and whole(event.epoch) is not None else None
 
 
+# In words
+
+
 def decision_facts(frame: Frame | None) -> list[Fact]:
     """What was decided, and its result."""
     if frame is None:
-        return [("decision", texts.UNKNOWN)]
+        return [("decision", UNKNOWN)]
     decision = frame.decision
-    rows = [("operation", texts.operation(decision.op.name))]
-    used = ((name, getattr(decision, name)) for name in _CHOICES)
-    rows += [
-        (name.replace("_", " "), texts.clipped(str(value), 60)) for name, value in used if value is not None
-    ]
+    rows = [("operation", operation(decision.op.name))]
+    used = ((name, getattr(decision, name)) for name in _CHOSEN)
+    rows += [(name.replace("_", " "), clipped(str(value), 60)) for name, value in used if value is not None]
     if decision.illegal is not None:
-        rows.append(("illegal", texts.clipped(decision.illegal)))
+        rows.append(("illegal", clipped(decision.illegal)))
     rows += [
-        ("value", texts.signed(decision.value)),
-        ("log-probability", texts.number(decision.log_prob)),
-        ("contribution", texts.signed(decision.contribution)),
-        ("accuracy after", texts.number(decision.validation_accuracy)),
-        ("reward", texts.signed(decision.reward, 4)),
+        ("value", signed(decision.value)),
+        ("log-probability", number(decision.log_prob)),
+        ("contribution", signed(decision.contribution)),
+        ("accuracy after", number(decision.validation_accuracy)),
+        ("reward", signed(decision.reward, 4)),
     ]
     return rows + [
-        (f"· {texts.clipped(name, 40).replace('_', ' ')}", texts.signed(part, 4))
+        (f"· {clipped(name, 40).replace('_', ' ')}", signed(part, 4))
         for name, part in decision.reward_components.items()
         if part
     ]
@@ -119,24 +157,190 @@ def observation_facts(frame: Frame | None) -> list[Fact]:
     """What the policy saw, feature by feature."""
     seen = None if frame is None else frame.decision.observation
     if seen is None:
-        return [(texts.UNKNOWN, "recorded with --run-telemetry debug")]
-    return [(texts.clipped(name, 60), texts.number(value, 4)) for name, value in seen.items()]
+        return [(UNKNOWN, "recorded with --run-telemetry debug")]
+    return [(clipped(name, 60), number(value, 4)) for name, value in seen.items()]
 
 
 def episode_line(row: EpisodeFinished | None, *, recorded: bool) -> str:
     """An episode in one line; `recorded` says whether its decisions were."""
     if row is None:
         return "no episode has ended"
-    accuracy, baseline = texts.number(row.validation_accuracy), texts.number(row.control_accuracy)
+    accuracy, baseline = number(row.validation_accuracy), number(row.control_accuracy)
     parts = [
         f"round {row.round}",
         f"accuracy {accuracy}, baseline {baseline}",
-        f"added parameters {texts.whole(row.added_parameters)}",
+        f"added parameters {thousands(row.added_parameters)}",
     ]
     if row.rolled_back is not None:
-        parts.append(f"rolled back: {texts.clipped(row.rolled_back)}")
+        parts.append(f"rolled back: {clipped(row.rolled_back)}")
     if row.lost:
         parts.append("lost")
     if not recorded:
         parts.append("decisions not recorded")
     return "  ·  ".join(parts)
+
+
+# In figures
+
+
+def course(frames: Sequence[Frame], at: int, row: EpisodeFinished | None, theme: Theme) -> Figure:
+    """Accuracy and operations above, the stages of the slots below; `at` is the index of the frame looked at."""
+    epochs = [frame.epoch for frame in frames]
+    accuracies = [finite(frame.decision.validation_accuracy) for frame in frames]
+    style: Figure = {"color": theme.runs[0], "width": 2}
+    traces = [scatter(epochs, accuracies, name="accuracy", line=style, hovertemplate="%{y:.3f}")]
+    baseline = None if row is None else finite(row.control_accuracy)
+    if baseline is not None and frames:
+        dash: Figure = {"symbol": "line-ew-open", "size": 14, "color": theme.faint}
+        end = scatter(epochs[-1:], [baseline], mode="markers", name="baseline at the end", marker=dash)
+        traces.append({**end, "hovertemplate": "%{y:.3f}"})
+    traces += [_done(frames, op, theme) for op in LifecycleOp if op is not LifecycleOp.WAIT]
+    stages = _stages(frames, theme)
+    traces += stages
+    here = frames[at].epoch if frames else 0
+    marker: Figure = {"type": "line", "x0": here, "x1": here, "yref": "paper", "y0": 0, "y1": 1}
+    marker["line"] = {"color": theme.text, "width": 1.5, "dash": "dash"}
+    top = 0.42 if stages else 0.0
+    below: Figure = {
+        "domain": [0.0, top - 0.06],
+        "automargin": True,
+        "gridcolor": theme.grid,
+        "autorange": "reversed",
+    }
+    span: Figure = {"range": [epochs[0] - 0.6, epochs[-1] + 0.6]} if epochs else {}
+    return figure(
+        [trace for trace in traces if trace["x"]],
+        theme,
+        "The episode",
+        x_title="epoch",
+        y={"domain": [top, 1.0]},
+        shapes=[marker],
+        layout={"hovermode": "closest", **({"yaxis2": below} if stages else {})},
+        x={"anchor": "y2" if stages else "y", "dtick": max(len(frames) // 10, 1), **span},
+    )
+
+
+def probabilities(frame: Frame | None, theme: Theme) -> Figure:
+    """Every choice of the heads that were used: its probability, whether it was taken, whether it was masked."""
+    if frame is None or frame.decision.probabilities is None:
+        return figure([], theme, "Probabilities", x_title="", legend=False, layout={"height": 160})
+    bars = _bars(frame)
+    colours: list[JsonValue] = [theme.runs[0] if chosen else theme.faint for *_, chosen in bars]
+    trace: Trace = {
+        "type": "bar",
+        "orientation": "h",
+        "x": [0.0 if value is None else finite(value) for _, _, value, _ in bars],
+        "y": [_label(head, name, chosen) for head, name, _, chosen in bars],
+        "text": ["masked" if value is None else f"{value:.1%}" for _, _, value, _ in bars],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "marker": {"color": colours},
+        "hoverinfo": "skip",
+    }
+    return figure(
+        [trace],
+        theme,
+        "Probabilities (▶ was taken)",
+        x_title="",
+        x={"range": [0, 1.16], "tickformat": ".0%", "tickvals": [0, 0.5, 1]},
+        y={"autorange": "reversed", "type": "category"},
+        legend=False,
+        layout={"hovermode": "closest", "height": 76 + 19 * max(len(bars), 3)},
+    )
+
+
+def _bars(frame: Frame) -> list[tuple[str, str, float | None, bool]]:
+    """Head, choice, its probability (None if it was masked), whether it was taken; of heads with a choice."""
+    decision, bars = frame.decision, list[tuple[str, str, float | None, bool]]()
+    known = {**_CHOICES, "slot": [slot.name for slot in frame.slots]}
+    for head, choices in (decision.probabilities or {}).items():
+        if len(choices) < 2 and head != "op":
+            continue
+        taken = decision.op.name if head == "op" else str(getattr(decision, head, None))
+        names = [*choices, *(name for name in known.get(head, ()) if name not in choices)]
+        bars += [(head, name, choices.get(name), name == taken) for name in names[:MOST_CHOICES]]
+    return bars
+
+
+def _label(head: str, name: str, chosen: bool) -> str:
+    shown = operation(name) if head == "op" else name
+    return f"{'▶ ' if chosen else ''}{safe(head.replace('_', ' '), 20)}: {safe(shown, 24)}"
+
+
+def _done(frames: Sequence[Frame], op: LifecycleOp, theme: Theme) -> Trace:
+    acted = [frame for frame in frames if frame.decision.op is op]
+    edge: Figure = {"width": 1, "color": theme.text}
+    return scatter(
+        [frame.epoch for frame in acted],
+        [finite(frame.decision.validation_accuracy) for frame in acted],
+        mode="markers",
+        text=[
+            safe(" ".join(filter(None, (frame.decision.blueprint, frame.decision.slot)))) for frame in acted
+        ],
+        name=operation(op.name),
+        marker={"symbol": MARKERS[op.name], "size": 10, "color": OPERATIONS[op.name], "line": edge},
+        hovertemplate="%{text}",
+    )
+
+
+def _stages(frames: Sequence[Frame], theme: Theme) -> list[Trace]:
+    """A row of colours for each slot, with alpha as text; nothing if stages were not recorded."""
+    if not any(slot.stage for frame in frames for slot in frame.slots):
+        return []
+    names = [slot.name for slot in frames[0].slots]
+    rows: list[JsonValue] = []
+    words: list[JsonValue] = []
+    for place in range(len(names)):
+        views = [frame.slots[place] for frame in frames]
+        rows.append([_STAGE_ORDER.index(view.stage) if view.stage in STAGES else None for view in views])
+        words.append([_in_short(view) for view in views])
+    count = len(_STAGE_ORDER)
+    scale: list[JsonValue] = []
+    for place, stage in enumerate(_STAGE_ORDER):
+        scale += [[place / count, theme.stage(stage)], [(place + 1) / count, theme.stage(stage)]]
+    return [
+        {
+            "type": "heatmap",
+            "x": [frame.epoch for frame in frames],
+            "y": [safe(name, 24) for name in names],
+            "z": rows,
+            "text": words,
+            "hovertemplate": "%{y}: %{text}<extra></extra>",
+            "colorscale": scale,
+            "zmin": -0.5,
+            "zmax": count - 0.5,
+            "showscale": False,
+            "xgap": 1,
+            "ygap": 2,
+            "yaxis": "y2",
+        }
+    ]
+
+
+def _in_short(slot: SlotView) -> str:
+    parts = [
+        safe((slot.stage or "unknown").lower()),
+        None if slot.blueprint is None else safe(slot.blueprint),
+        None if slot.alpha is None else f"alpha {slot.alpha:.2f}",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def network(frame: Frame | None, theme: Theme) -> str:
+    """The host and its slots at one step, as SVG; the slot acted on has a thick frame."""
+    if frame is None or not frame.slots:
+        return draw_network((), "no slots recorded", theme)
+    decided = operation(frame.decision.op.name)
+    cards = [
+        Card(
+            slot.name,
+            slot.stage,
+            slot.blueprint,
+            slot.alpha,
+            (f"contribution {signed(slot.contribution)}",),
+            decided if frame.decision.slot == slot.name else "",
+        )
+        for slot in frame.slots
+    ]
+    slots = "; ".join(f"{clipped(card.slot, 24)}: {(card.stage or 'unknown').lower()}" for card in cards)
+    return draw_network(cards, f"epoch {frame.epoch}. {slots}. then {decided}", theme)

@@ -5,10 +5,9 @@ from collections.abc import Awaitable
 from nicegui import run, ui
 from nicegui.events import ValueChangeEventArguments
 
-from esper.karn import texts
-from esper.karn.palette import THEMES, ThemeName
+from esper.karn.drawing import THEMES, ThemeName, clipped
 from esper.karn.watch.episode_view import EpisodeView
-from esper.karn.watch.runs import MOST_BESIDE, Hub, Selection, Watched
+from esper.karn.watch.runs import MOST_BESIDE, Hub, Selection
 from esper.karn.watch.sheet import (
     CSS,
     SECTIONS,
@@ -19,6 +18,7 @@ from esper.karn.watch.sheet import (
     run_contents,
     seeds_note,
 )
+from esper.karn.watch.state import Watched
 from esper.karn.watch.widgets import Board, button
 
 SECONDS = 1.0
@@ -120,7 +120,7 @@ class WatchPage:
 
     async def _draw(self, runs: list[Watched]) -> None:
         first, theme = runs[0], THEMES[self._theme_name]
-        name = texts.clipped(first.name)
+        name = clipped(first.name)
         self._standing.set_text(first.standing)
         if first.standing == "gone" and not first.state.events:
             self._notify(f"There is no run {name}.")
@@ -151,7 +151,7 @@ class WatchPage:
         self._names = offered
         self._quiet = True
         try:
-            options = {name: texts.clipped(name, 80) for name in offered}
+            options = {name: clipped(name, 80) for name in offered}
             self._run.set_options(options, value=self._selection.run)
             self._beside.set_options(options, value=list(self._selection.beside))
         finally:

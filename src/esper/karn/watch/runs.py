@@ -14,10 +14,9 @@ from urllib.parse import urlencode
 from pydantic import JsonValue
 from pydantic_core import from_json
 
-from esper.karn.palette import THEMES, ThemeName
+from esper.karn.drawing import THEMES, ThemeName
 from esper.karn.watch.episodes import Frame, read_episode
-from esper.karn.watch.lines import real, whole
-from esper.karn.watch.state import RunState
+from esper.karn.watch.state import Watched
 from esper.leyline import EpisodeFinished
 from esper.nissa import is_being_written
 from esper.nissa.run_directory import CONFIG_FILE, EVENTS_FILE
@@ -123,29 +122,6 @@ class RunsFolder:
             except OSError:
                 continue
         return max(times, default=None)
-
-
-@dataclass(slots=True)
-class Watched:
-    """A run, what is known of it, and its state."""
-
-    name: str
-    state: RunState = field(default_factory=RunState)
-    config: dict[str, JsonValue] = field(default_factory=dict)
-    standing: str = "unknown"
-    """running, finished, interrupted, failed, crashed, not begun, or gone."""
-    read_at: float = 0.0
-    """When it was last read, on the monotonic clock."""
-
-    @property
-    def planned_rounds(self) -> int | None:
-        """Rounds the run was configured for; None if unknown."""
-        return whole(self.config.get("rounds"))
-
-    @property
-    def target_kl(self) -> float | None:
-        """KL divergence the updates aim at; None if unknown."""
-        return real(self.config.get("target_kl"))
 
 
 class Hub:

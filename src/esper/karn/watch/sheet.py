@@ -1,26 +1,43 @@
-"""The sheet that the page and the single file both show, declared once: its look, its sections, and its texts.
+"""The sheet that the live page and the single file both show, declared once: its look, its sections, and its
 
 Panels are declared by name; `run_contents` and `episode_contents` give what each shows, a figure or HTML. Recorded
-texts are escaped here.
+texts are escaped here. `draw` writes a run as one file: a page that holds everything it needs, or a picture of it.
 """
 
+import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from esper.karn import texts
-from esper.karn.palette import DARK, LIGHT, Theme
+from pydantic_core import to_json
+
+from esper.karn.drawing import DARK, LIGHT, LONGEST, THEMES, Fact, Theme, ThemeName, clipped, share, signed
+from esper.karn.seeds import SeedCount
 from esper.karn.watch.charts import Figure, run_figures
-from esper.karn.watch.episode_charts import course, network, probabilities
-from esper.karn.watch.episodes import Fact, Frame, decision_facts, observation_facts
-from esper.karn.watch.runs import Watched
-from esper.karn.watch.seed_tally import SeedCount
+from esper.karn.watch.episodes import (
+    Frame,
+    course,
+    decision_facts,
+    episode_line,
+    network,
+    observation_facts,
+    probabilities,
+)
+from esper.karn.watch.runs import COUNT_ALL, Hub, RunsFolder
+from esper.karn.watch.state import Watched
 from esper.karn.watch.verdicts import WINDOW, Tile, Warning, cost_facts, tiles, time_tree, warnings
 from esper.leyline import EpisodeFinished
+from esper.leyline.errors import EsperError
 
 MOST_WARNINGS = 6
 """Kinds of anomaly that are listed."""
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+WIDTH, HEIGHT = 1280, 2280
+_PATIENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +119,8 @@ SEED_COLUMNS: dict[str, Callable[[SeedCount], str | int]] = {
     "fossilised": lambda row: row.fossilized,
     "pruned": lambda row: row.pruned,
     "neither": lambda row: row.undecided,
-    "share fossilised": lambda row: texts.share(row.fossilized, row.germinated),
-    "mean contribution": lambda row: texts.signed(row.contribution, 4),
+    "share fossilised": lambda row: share(row.fossilized, row.germinated),
+    "mean contribution": lambda row: signed(row.contribution, 4),
 }
 """Title of a column -> what it shows of the seeds of one blueprint at one slot; the first two are names."""
 
@@ -148,9 +165,9 @@ def seeds_note(watched: Watched) -> str:
     )
 
 
-def html(text: str, longest: int = texts.LONGEST) -> str:
+def html(text: str, longest: int = LONGEST) -> str:
     """A recorded text as HTML."""
-    return escape(texts.clipped(text, longest), quote=True)
+    return escape(clipped(text, longest), quote=True)
 
 
 def heading(number: int, section: Section, about: str) -> str:
@@ -191,3 +208,109 @@ CSS = f"body {{ {_colours(LIGHT)} }}\nbody.body--dark {{ {_colours(DARK)} }}\n" 
     "sheet.css"
 ).read_text(encoding="utf-8")
 """The look of the page; colours come from the palette."""
+
+
+# One file
+
+
+class CannotDraw(EsperError, RuntimeError):
+    """A picture that this machine cannot make; the message says what would help."""
+
+
+def draw(folder: RunsFolder, run: str, file: Path, *, theme: ThemeName = "light") -> None:
+    """Write a run to a .html file, or a .png file."""
+    page = render(folder, run, THEMES[theme])
+    if file.suffix == ".html":
+        file.write_text(page, encoding="utf-8")
+        return
+    with tempfile.TemporaryDirectory() as place:
+        source = Path(place) / "page.html"
+        source.write_text(page, encoding="utf-8")
+        _photograph(source, file)
+
+
+def render(folder: RunsFolder, run: str, theme: Theme) -> str:
+    """The page as text: figures, answers and tables as they are now."""
+    from plotly.offline import get_plotlyjs
+
+    hub = Hub(folder, counting_seconds=COUNT_ALL)
+    watched = hub.look(run)
+    row = watched.state.episodes[-1] if watched.state.episodes else None
+    frames = [] if row is None else hub.episode(run, row)
+    contents = run_contents([watched], theme) | episode_contents(row, frames, len(frames) - 1, theme)
+    about = {
+        "doing": f"the last episode: {episode_line(row, recorded=bool(frames))}",
+        "why": "the last decision of that episode",
+    }
+    parts = [
+        f"<h1>{html(watched.name)} <span class='about'>{html(watched.standing)}</span></h1>",
+        f"<div class='tiles'>{contents.pop('tiles')}</div>",
+    ]
+    for number, section in enumerate(SECTIONS, start=1):
+        parts.append(
+            f"<h2 class='section'>{heading(number, section, about.get(section.anchor, section.about))}</h2>"
+        )
+        for columns, panels in section.rows:
+            cells = "".join(_panel(panel, contents) for panel in panels)
+            parts.append(f"<div class='grid {columns}'>{cells}</div>")
+    parts.append(_seed_table(watched))
+    figures = {name: content for name, content in contents.items() if not isinstance(content, str)}
+    data = to_json(figures, inf_nan_mode="null").decode().replace("<", "\\u003c")
+    dark = "body--dark" if theme.name == "dark" else ""
+    return (
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
+        f"<title>{html(run)} - Esper</title><style>{CSS}</style>"
+        f"<script>{get_plotlyjs()}</script></head><body class='{dark}'><main class='sheet'>{''.join(parts)}</main>"
+        f"<script>const figures = {data}; for (const [name, each] of Object.entries(figures)) "
+        "Plotly.newPlot(name, each.data, each.layout, each.config);</script></body></html>"
+    )
+
+
+def _panel(panel: Panel, contents: dict[str, Figure | str]) -> str:
+    if panel.is_figure:
+        return f"<div class='panel'><div id='{panel.name}' class='{panel.classes}'></div></div>"
+    return f"<div class='panel {panel.classes}'>{contents[panel.name]}</div>"
+
+
+def _seed_table(watched: Watched) -> str:
+    head = "".join(f"<th>{name}</th>" for name in SEED_COLUMNS)
+    rows = [[pick(row) for pick in SEED_COLUMNS.values()] for row in watched.state.seed_counts()]
+    cells = (
+        "".join(f"<td>{html(cell if isinstance(cell, str) else f'{cell:,}')}</td>" for cell in row)
+        for row in rows
+    )
+    body = "".join(f"<tr>{row}</tr>" for row in cells)
+    return (
+        f"<div class='faint'>{html(seeds_note(watched), 200)}</div>"
+        f"<table class='panel'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    )
+
+
+def _photograph(source: Path, file: Path) -> None:
+    browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if browser is None:
+        raise CannotDraw(
+            "a .png is drawn by Chromium, and there is none: apt-get install chromium, or draw a .html instead"
+        )
+    command = [
+        browser,
+        "--headless",
+        "--hide-scrollbars",
+        "--disable-gpu",
+        "--virtual-time-budget=10000",
+        f"--window-size={WIDTH},{HEIGHT}",
+        f"--user-data-dir={source.parent / 'profile'}",
+        f"--screenshot={file.resolve()}",
+        *(["--no-sandbox"] if os.geteuid() == 0 else []),  # Chromium refuses its sandbox to root
+        source.as_uri(),
+    ]
+    file.unlink(missing_ok=True)
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_PATIENCE, check=False)
+    except subprocess.TimeoutExpired:
+        raise CannotDraw(
+            f"{browser} did not answer within {_PATIENCE:.0f} seconds; draw a .html instead"
+        ) from None
+    if not file.is_file():
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise CannotDraw(f"{browser} drew nothing: {''.join(last)}; draw a .html instead")

@@ -9,9 +9,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from esper.karn import texts
+from esper.karn.drawing import clipped, number
 from esper.karn.watch.charts import curve_of
-from esper.karn.watch.runs import Hub, RunsFolder, Watched
+from esper.karn.watch.runs import Hub, RunsFolder
+from esper.karn.watch.state import Watched
 from esper.karn.watch.verdicts import Mood, Warning, tiles, warnings
 from esper.leyline import HEAD_NAMES
 
@@ -56,7 +57,7 @@ def picture(watched: Watched) -> RenderableType:
     found = warnings(watched.state)[:_MOST_WARNINGS]
     if found:
         parts.append(_warned(found))
-    return Panel(Group(*parts), title=Text(texts.clipped(watched.name, 60)), border_style="dim")
+    return Panel(Group(*parts), title=Text(clipped(watched.name, 60)), border_style="dim")
 
 
 def sparkline(values: Sequence[float | None], width: int = _WIDTH) -> str:
@@ -87,7 +88,7 @@ def _curves(watched: Watched) -> Table:
         values = curve_of(watched.state, measure).values
         known = any(value is not None for value in values)
         if known or measure not in HEAD_NAMES:  # a head that never had a choice is not shown
-            last = texts.number(values[-1] if values else None, digits)
+            last = number(values[-1] if values else None, digits)
             grid.add_row(Text(name, style="dim"), Text(last), Text(sparkline(values), "blue"))
     return grid
 
@@ -96,5 +97,5 @@ def _warned(found: Sequence[Warning]) -> Table:
     grid = Table.grid(padding=(0, 2))
     for warning in found:
         name = Text(warning.marked, style="bold red" if warning.recent else "dim")
-        grid.add_row(name, Text(warning.when, style="dim"), Text(texts.clipped(warning.last.advice, 200)))
+        grid.add_row(name, Text(warning.when, style="dim"), Text(clipped(warning.last.advice, 200)))
     return grid

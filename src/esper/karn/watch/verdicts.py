@@ -6,11 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from esper.karn import texts
-from esper.karn.watch.episodes import Fact
-from esper.karn.watch.points import Moments, pooled
-from esper.karn.watch.runs import Watched
-from esper.karn.watch.state import RunState
+from esper.karn.drawing import (
+    UNKNOWN,
+    Fact,
+    clipped,
+    duration,
+    interval,
+    number,
+    share,
+    signed,
+    size,
+    thousands,
+)
+from esper.karn.watch.state import Moments, RunState, Watched, pooled
 from esper.leyline import AnomalyRaised, RoundFinished
 
 Mood = Literal["good", "neutral", "bad", "unknown"]
@@ -52,7 +60,7 @@ class Warning:
     @property
     def marked(self) -> str:
         """The name for people, with a mark if it is recent."""
-        return f"{'▼ ' if self.recent else ''}{texts.clipped(self.name, 60).replace('_', ' ')}"
+        return f"{'▼ ' if self.recent else ''}{clipped(self.name, 60).replace('_', ' ')}"
 
     @property
     def when(self) -> str:
@@ -85,7 +93,7 @@ def learning(state: RunState) -> Tile:
     answer = {"good": "better than waiting", "bad": "worse than waiting"}.get(
         mood, "no different from waiting"
     )
-    basis = f"gain {texts.interval(low, high)}, {gain.count:,} episodes of the last {WINDOW} rounds"
+    basis = f"gain {interval(low, high)}, {gain.count:,} episodes of the last {WINDOW} rounds"
     return Tile("Is it learning?", answer, basis, mood)
 
 
@@ -98,7 +106,7 @@ def health(state: RunState) -> Tile:
     if broken:
         return Tile("Is it healthy?", "NaN or Inf", f"in {broken} of the last updates", "bad")
     if recent:
-        names = ", ".join(texts.clipped(name, 30).replace("_", " ") for name in recent[:3])
+        names = ", ".join(clipped(name, 30).replace("_", " ") for name in recent[:3])
         return Tile("Is it healthy?", "look at it", f"{names}, in the last {WINDOW} rounds", "bad")
     return Tile("Is it healthy?", "nothing looks wrong", f"no anomaly in the last {WINDOW} rounds", "good")
 
@@ -108,13 +116,13 @@ def tiles(watched: Watched) -> list[Tile]:
     state = watched.state
     accuracy, baseline = (_recent(state, name).mean for name in ("accuracy", "baseline_accuracy"))
     last = state.rounds[-1] if state.rounds else None
-    done = texts.whole(None if last is None else last.round)
+    done = thousands(None if last is None else last.round)
     of = "" if watched.planned_rounds is None else f" of {watched.planned_rounds:,}"
-    steps = texts.whole(None if last is None else last.env_steps)
+    steps = thousands(None if last is None else last.env_steps)
     return [
         learning(state),
         health(state),
-        Tile("Accuracy now", texts.number(accuracy), f"baseline {texts.number(baseline)}"),
+        Tile("Accuracy now", number(accuracy), f"baseline {number(baseline)}"),
         _held_out(state),
         Tile("Round", f"{done}{of}", f"{watched.standing}, {steps} env-epochs"),
     ]
@@ -123,10 +131,10 @@ def tiles(watched: Watched) -> list[Tile]:
 def _held_out(state: RunState) -> Tile:
     last = next((each for each in reversed(state.evaluations) if each.policy == "learned"), None)
     if last is None:
-        return Tile("Held-out gain", texts.UNKNOWN, "not evaluated yet", "unknown")
-    known = texts.interval(last.gain_low, last.gain_high)
-    detail = f"{known}, round {last.round}" if known != texts.UNKNOWN else f"round {last.round}"
-    return Tile("Held-out gain", texts.signed(last.mean_gain), detail, _mood(last.gain_low, last.gain_high))
+        return Tile("Held-out gain", UNKNOWN, "not evaluated yet", "unknown")
+    known = interval(last.gain_low, last.gain_high)
+    detail = f"{known}, round {last.round}" if known != UNKNOWN else f"round {last.round}"
+    return Tile("Held-out gain", signed(last.mean_gain), detail, _mood(last.gain_low, last.gain_high))
 
 
 def warnings(state: RunState) -> list[Warning]:
@@ -144,16 +152,16 @@ def cost_facts(watched: Watched) -> list[Fact]:
     last = rounds[-1] if rounds else None
     spent = None if last is None else sum(row.seconds for row in rounds if row.seconds == row.seconds)
     lost = sum(row.lost_episodes for row in rounds)
-    speed = texts.number(None if last is None else last.env_epochs_per_second, 1)
+    speed = number(None if last is None else last.env_epochs_per_second, 1)
     return [
-        ("env-epochs", texts.whole(None if last is None else last.env_steps)),
+        ("env-epochs", thousands(None if last is None else last.env_steps)),
         ("speed now", f"{speed} env-epochs/s"),
-        ("time in rounds", texts.duration(spent)),
-        ("last round", texts.duration(None if last is None else last.seconds)),
-        ("peak memory", texts.size(None if last is None else last.peak_memory_bytes)),
-        ("episodes", texts.whole(len(watched.state.episodes)) + (f", {lost:,} lost" if lost else "")),
-        ("events read", texts.whole(watched.state.events)),
-        ("unreadable lines", texts.whole(watched.state.unreadable_lines)),
+        ("time in rounds", duration(spent)),
+        ("last round", duration(None if last is None else last.seconds)),
+        ("peak memory", size(None if last is None else last.peak_memory_bytes)),
+        ("episodes", thousands(len(watched.state.episodes)) + (f", {lost:,} lost" if lost else "")),
+        ("events read", thousands(watched.state.events)),
+        ("unreadable lines", thousands(watched.state.unreadable_lines)),
     ]
 
 
@@ -166,11 +174,11 @@ def time_tree(rounds: Sequence[RoundFinished]) -> list[Fact]:
         for path, seconds in (row.seconds_by_part or {}).items():
             parts[path] = parts.get(path, 0.0) + seconds
     if not parts:
-        return [("parts of a round", texts.UNKNOWN)]
+        return [("parts of a round", UNKNOWN)]
     return [
         (
-            f"{'· ' * path.count('/')}{texts.clipped(path.rpartition('/')[2], 40)}",
-            texts.share(parts[path], whole),
+            f"{'· ' * path.count('/')}{clipped(path.rpartition('/')[2], 40)}",
+            share(parts[path], whole),
         )
         for path in sorted(parts)[:MOST_PARTS]
     ]

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from esper.karn.seeds import seed_lives
-from esper.karn.watch.seed_tally import SeedCount, SeedTally
+from esper.karn.seeds import SeedCount, SeedTally, seed_lives
 from esper.leyline import DecisionTaken, LifecycleOp
 from esper.nissa.wire import decode
 from run_examples import example
