@@ -39,6 +39,7 @@ def reward_microseconds(rounds: int) -> float:
         Standings(*rng.random((5, ENVS))),
         Standings(*rng.random((5, ENVS))),
         np.full(ENVS, 1426.0),
+        np.full(ENVS, 2000.0),
         np.full(ENVS, 2.3),
         rng.random(ENVS) < 0.05,
         np.zeros(ENVS, dtype=np.bool_),

@@ -28,6 +28,7 @@ class Step(NamedTuple):
     terminated: bool = False
     rolled_back: bool = False
     host_parameters: int = 1426
+    largest_growth: int = 2000
     untrained_loss: float = 2.302585
 
 
@@ -41,6 +42,7 @@ def batch(*steps: Step) -> RewardInputs:
         before=stacked([step.before for step in steps]),
         after=stacked([step.after for step in steps]),
         host_parameters=np.array([float(step.host_parameters) for step in steps]),
+        largest_growth=np.array([float(step.largest_growth) for step in steps]),
         untrained_loss=np.array([step.untrained_loss for step in steps]),
         terminated=np.array([step.terminated for step in steps]),
         rolled_back=np.array([step.rolled_back for step in steps]),

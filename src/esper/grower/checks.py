@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from esper.kasmina import GrowingModel, WrapError
 from esper.kasmina.wrapping import WrapOptions
-from esper.leyline import ActionSpec, BlueprintCard, LifecycleOp, Style
+from esper.leyline import ActionSpec, BlueprintCard, LifecycleOp, Style, gate_parameters
 from esper.tamiyo.deciders import Decider
 
 EPOCHS_TO_BLEND = 2
@@ -121,6 +121,7 @@ def affordable(model: GrowingModel, action: ActionSpec, parameter_budget: int) -
         return action
     slot = model.slots[str(action.slot)]
     cost = next(card.parameters for card in slot.cards if card.name == action.blueprint)
-    gate = slot.site.channels + 1
     room = parameter_budget - model.added_parameters
-    return action if cost + gate <= room else replace(action, style=Style.LINEAR_ADD)
+    return (
+        action if cost + gate_parameters(slot.channels) <= room else replace(action, style=Style.LINEAR_ADD)
+    )

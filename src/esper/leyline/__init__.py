@@ -58,6 +58,7 @@ from esper.leyline.slots import SeedSlotProtocol as SeedSlotProtocol
 from esper.leyline.slots import SlotConfig as SlotConfig
 from esper.leyline.slots import SlotSnapshot as SlotSnapshot
 from esper.leyline.slots import Stage as Stage
+from esper.leyline.slots import gate_parameters as gate_parameters
 from esper.leyline.worlds import BaselineCurve as BaselineCurve
 from esper.leyline.worlds import Baselines as Baselines
 from esper.leyline.worlds import Beginning as Beginning

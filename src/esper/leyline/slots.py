@@ -89,6 +89,11 @@ class SlotConfig:
             )
 
 
+def gate_parameters(channels: int) -> int:
+    """Parameters that a gate adds to a seed: a weight for each channel, and a bias."""
+    return channels + 1
+
+
 @dataclass(frozen=True, slots=True)
 class BlueprintCard:
     """A blueprint as offered at one slot: a stable name and the features a policy scores it by."""

@@ -2,8 +2,8 @@
 
 Utility is what a host is worth: score minus rent, minus the score of its baseline where that is subtracted.
 The score is validation accuracy (family "contribution"), or minus the validation loss over that of the untrained
-host (family "loss"). The last step pays the utility of the product. Shaping (Ng, Harada and Russell 1999) adds to
-every step
+host, at least -3 (family "loss"). The last step pays the utility of the product. Shaping (Ng, Harada and Russell
+1999) adds to every step
 
     F(s, s') = gamma phi(s') - phi(s),  phi = U,  phi(terminal) = 0
 
@@ -13,6 +13,13 @@ It telescopes, so it changes no optimum: over an episode of T steps with the uti
 
 A truncated state is not terminal: its potential stays, as the value that bootstraps from it does. Operations are no
 part of the inputs: what was done is never rewarded as such.
+
+Ending by the governor never pays. With scores in [s_min, s_max], and R the rent of the largest growth, no product is
+worth less than s_min - R - s_max where the baseline is subtracted. A lost host pays, with a penalty p >= 1,
+
+    s_min - score of the baseline now - p (s_max - s_min) - R <= s_min - R - s_max,
+
+which is not positive, so that no discount makes going on worth less.
 """
 
 import math
@@ -23,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from esper.leyline import HostProtocol, gate_parameters
 from esper.leyline.utility import rent_due
 from esper.simic.config import ranges
 from esper.simic.config.errors import CHECKED, explained
@@ -34,8 +42,8 @@ Mode = Literal["sparse", "shaped"]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-WORTHLESS: dict[Family, float] = {"contribution": 0.0, "loss": -1.0}
-"""Score of a product that the governor took away. By loss that of an untrained host: 0 would be a perfect one."""
+SCORES: dict[Family, tuple[float, float]] = {"contribution": (0.0, 1.0), "loss": (-3.0, 0.0)}
+"""The worst score, which a host has that the governor took away, and the best. A loss that is larger counts as -3."""
 COMPONENT_NAMES = (
     "final_score",  # score of the product, on the last step only
     "final_rent",  # minus the rent of the product
@@ -62,7 +70,7 @@ class RewardConfig:
     control_variate: ranges.Flag = True
     """Subtract the utility of the baseline: the same instance and rng seed when nothing is grown."""
     rollback_penalty: ranges.AtLeastOne = 1.0
-    """Subtracted beside a worthless product. Under 1, the whole range of accuracy, losing a host could pay."""
+    """Beside the worst product, in ranges of scores (1 by accuracy, 3 by loss). Under 1, a crash could pay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,8 @@ class RewardInputs:
     before: Standings
     after: Standings
     host_parameters: Floats
+    largest_growth: Floats
+    """Parameters that each host can add at most, see `largest_growth`."""
     untrained_loss: Floats
     """Validation loss of each host before its first epoch, by which losses are scaled."""
     terminated: Flags
@@ -121,12 +131,14 @@ class RewardComponents:
 def compute_rewards(config: RewardConfig, inputs: RewardInputs) -> RewardComponents:
     """Sparse: the product's utility on the last step. Shaped: plus potential-based shaping.
 
-    An end by the governor pays a worthless product, the penalty, and no rent.
+    An end by the governor pays the worst score, the penalty, and the rent of the largest growth.
     """
     _require_possible(config, inputs)
     terminated, lost = inputs.terminated, inputs.rolled_back
     score, rent, baseline = utility_parts(config, inputs.after, inputs.host_parameters, inputs.untrained_loss)
-    score, rent = np.where(lost, WORTHLESS[config.family], score), np.where(lost, 0.0, rent)
+    worst, best = SCORES[config.family]
+    largest = -rent_due(config.rent, inputs.largest_growth, inputs.host_parameters)
+    score, rent = np.where(lost, worst, score), np.where(lost, largest, rent)
     after = score + rent + baseline
     _require_finite(config, "after", inputs.after, after)
     values = np.zeros((len(COMPONENT_NAMES), len(terminated)))
@@ -139,7 +151,7 @@ def compute_rewards(config: RewardConfig, inputs: RewardInputs) -> RewardCompone
         _require_finite(config, "before", inputs.before, before)
         values[3] = np.where(terminated, 0.0, config.gamma * after)
         values[4] = -before
-    values[5] = np.where(lost, -config.rollback_penalty, 0.0)
+    values[5] = np.where(lost, -config.rollback_penalty * (best - worst), 0.0)
     return RewardComponents(values)
 
 
@@ -154,8 +166,18 @@ def utility_parts(
     if config.family == "contribution":
         score, baseline = standings.accuracy, -standings.baseline_accuracy
     else:
-        score, baseline = -standings.loss / untrained_loss, standings.baseline_loss / untrained_loss
+        largest = -SCORES["loss"][0]
+        score = -np.minimum(standings.loss / untrained_loss, largest)
+        baseline = np.minimum(standings.baseline_loss / untrained_loss, largest)
     return score, rent, baseline if config.control_variate else np.zeros_like(baseline)
+
+
+def largest_growth(host: HostProtocol) -> int:
+    """Parameters of the largest seed with a gate in every slot: no host can add more."""
+    return sum(
+        max((card.parameters for card in host.cards[slot.name]), default=0) + gate_parameters(slot.channels)
+        for slot in host.snapshots()
+    )
 
 
 def _require_possible(config: RewardConfig, inputs: RewardInputs) -> None:

@@ -21,7 +21,7 @@ from esper.leyline import (
 )
 from esper.simic.env import GrowthVectorEnv, IllegalActionError, make_env
 from esper.simic.env.episodes import Episodes
-from esper.simic.reward import RewardConfig
+from esper.simic.reward import RewardConfig, largest_growth
 from esper.tamiyo.layout import growth_layout
 from esper.tamiyo.rules import rule_policy
 from esper.tolaria.worlds.toy.host import ToyHost
@@ -169,6 +169,8 @@ def test_a_rollback_ends_the_episode_and_costs() -> None:
     case, blueprint = harmful()
     envs = toy_envs([case], horizon=30)
     envs.reset(seed=1)
+    host = envs.episodes.host(0)
+    rent = envs.episodes.reward.rent * largest_growth(host) / host.host_parameters
     actions = iter([ActionSpec(G, "blocks.0", blueprint), ActionSpec(A, "blocks.0")])
     terminated, total, steps = np.array([False]), 0.0, 0
     while not terminated[0]:
@@ -181,7 +183,7 @@ def test_a_rollback_ends_the_episode_and_costs() -> None:
     assert (summary.utility, summary.gain, summary.added_parameters) == (None, None, None)
     control = ToyBaselines(30).curve(case, summary.host_seed).accuracies[steps]
     assert control is not None
-    assert total == pytest.approx(0.995 ** (steps - 1) * (0.0 - control - 1.0))
+    assert total == pytest.approx(0.995 ** (steps - 1) * (0.0 - rent - control - 1.0))
 
 
 def test_a_host_condemned_in_its_last_epoch_is_not_settled(monkeypatch: pytest.MonkeyPatch) -> None:

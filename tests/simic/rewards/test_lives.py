@@ -3,14 +3,18 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.leyline import LifecycleOp
-from esper.simic.reward import RewardConfig, utility_parts
-from reward_strategies import Standing, Step, batch, reward
+from esper.leyline import ActionSpec, Beginning, HostStep, LifecycleOp, Style
+from esper.simic.agent import RewardNormalizer
+from esper.simic.env import make_world
+from esper.simic.reward import RewardConfig, largest_growth, utility_parts
+from reward_strategies import Standing, Step, batch, configs, reward
 
 HOST = 1426
+LARGEST_GROWTH = 300 * HOST
 OPS = (
     # Three seeds in three slots: one kept, one pruned, one sent up and down. Operation, added parameters after it.
     (LifecycleOp.GERMINATE, 300),
@@ -58,6 +62,7 @@ def rewards(
                 terminated=step == last and not truncated,
                 rolled_back=step == last and crashed,
                 host_parameters=HOST,
+                largest_growth=LARGEST_GROWTH,
                 untrained_loss=2.3,
             ),
         )
@@ -94,38 +99,49 @@ def test_shaping_telescopes_over_a_life_in_three_slots(
     assert cut == pytest.approx(gamma**steps * last - first, abs=1e-6)
 
 
-accuracies = st.floats(0.05, 1.0)
+accuracies = st.floats(0.0, 1.0)
+losses = st.floats(0.0, 1e6)  # a host that overfits has no bound of its own
 lives = st.lists(
     st.builds(
-        lambda accuracy, control, added: Standing(
-            accuracy,
-            loss=2.3 * (1 - accuracy),
-            added_parameters=added,
-            baseline_accuracy=control,
-            baseline_loss=2.3 * (1 - control),
-        ),
-        accuracies,
-        accuracies,
-        st.integers(0, 5 * HOST),  # at rent 0.01 never more than chance is worth
+        Standing,
+        accuracy=accuracies,
+        loss=losses,
+        added_parameters=st.integers(0, LARGEST_GROWTH),
+        baseline_accuracy=accuracies,
+        baseline_loss=losses,
     ),
-    min_size=3,
+    min_size=2,
     max_size=25,
 )
 
 
-@given(lives, st.sampled_from([1.0, 0.995]), st.data())
-def test_losing_the_host_never_pays(life: list[Standing], gamma: float, data: st.DataObject) -> None:
-    """Whatever would have come, an episode ended by the governor returns less than one that goes on."""
-    config = RewardConfig(
-        family=data.draw(st.sampled_from(["contribution", "loss"])),
-        mode=data.draw(st.sampled_from(["sparse", "shaped"])),
-        gamma=gamma,
-        control_variate=data.draw(st.booleans()),
-    )
-    kept = discounted(gamma, rewards(config, life))
-    crash = data.draw(st.integers(2, len(life)))
-    lost = discounted(gamma, rewards(config, life[:crash], crashed=True))
-    assert lost < kept
+@given(lives, configs, st.data())
+def test_losing_the_host_never_pays(life: list[Standing], config: RewardConfig, data: st.DataObject) -> None:
+    """Whatever would have come, from every state an end by the governor returns no more than going on.
+
+    Also with rewards divided by their deviation, as the learner may do.
+    """
+    crash = data.draw(st.integers(1, len(life) - 1))
+    kept, lost = rewards(config, life), rewards(config, life[: crash + 1], crashed=True)
+    assert kept[: crash - 1] == lost[:-1]  # the same until the step of the crash
+    assert lost[-1] <= discounted(config.gamma, kept[crash - 1 :]) + 1e-9
+    normalizer = RewardNormalizer()
+    normalizer.update(torch.tensor([*kept, *lost]))
+    kept, lost = (normalizer.normalize(torch.tensor(paid)).tolist() for paid in (kept, lost))
+    scale = 1 + max(map(abs, [*kept, *lost]))
+    assert lost[-1] <= discounted(config.gamma, kept[crash - 1 :]) + 1e-5 * scale
+
+
+def test_the_largest_growth_fills_every_slot_with_its_largest_seed_and_a_gate() -> None:
+    world, added = make_world("toy", 1).world, 0
+    begin = [Beginning(0, "toy:draw=3", 0)]
+    world.begin_many(begin)
+    for name, cards in world.host(0).cards.items():
+        world.begin_many(begin)
+        largest = max(cards, key=lambda card: card.parameters).name
+        world.step_many([HostStep(0, ActionSpec(LifecycleOp.GERMINATE, name, largest, Style.GATE))])
+        added += world.host(0).added_parameters
+    assert largest_growth(world.host(0)) == added > 0
 
 
 @given(lives)

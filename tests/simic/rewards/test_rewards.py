@@ -11,7 +11,7 @@ from reward_strategies import Standing, Step, batch, components, configs, ends, 
 
 BEFORE = Standing(accuracy=0.5, loss=1.0, added_parameters=20, baseline_accuracy=0.4, baseline_loss=1.2)
 AFTER = Standing(accuracy=0.7, loss=0.8, added_parameters=50, baseline_accuracy=0.45, baseline_loss=1.1)
-STEP = Step(BEFORE, AFTER, host_parameters=100, untrained_loss=2.0)
+STEP = Step(BEFORE, AFTER, host_parameters=100, largest_growth=60, untrained_loss=2.0)
 LAST = STEP._replace(terminated=True)
 
 
@@ -46,12 +46,13 @@ def test_the_baseline_is_subtracted_from_every_utility() -> None:
     assert reward(config, LAST) == pytest.approx(after - before)
 
 
-def test_an_end_by_the_governor_pays_nothing_and_a_penalty() -> None:
+def test_an_end_by_the_governor_pays_the_worst_product_and_a_penalty() -> None:
+    """Rent of the largest growth: 0.1 x 60 / 100."""
     condemned = AFTER._replace(accuracy=math.nan, loss=math.nan)
     lost = LAST._replace(after=condemned, rolled_back=True)
-    assert reward(accuracy_only(), lost) == pytest.approx(-1.0 - 0.48)
+    assert reward(accuracy_only(), lost) == pytest.approx(-0.06 - 1.0 - 0.48)
     config = RewardConfig(rent=0.1, rollback_penalty=3.0)
-    assert reward(config, lost) == pytest.approx(0.0 - 0.45 - 3.0 - (0.48 - 0.4))
+    assert reward(config, lost) == pytest.approx(-0.06 - 0.45 - 3.0 - (0.48 - 0.4))
 
 
 def test_the_loss_family_scales_by_the_untrained_loss() -> None:
@@ -61,8 +62,10 @@ def test_the_loss_family_scales_by_the_untrained_loss() -> None:
     assert reward(config, LAST) == pytest.approx(after - before)
     against = replace(config, control_variate=True)
     assert reward(against, LAST) == pytest.approx((after + 1.1 / 2.0) - (before + 1.2 / 2.0))
-    # A lost host is worth an untrained one, not a perfect one.
-    assert reward(config, LAST._replace(rolled_back=True)) == pytest.approx(-1.0 - 1.0 - before)
+    # A loss of three times the untrained one is the worst that counts, and what a lost host is given.
+    awful = LAST._replace(after=AFTER._replace(loss=99.0))
+    assert reward(config, awful) == pytest.approx(-3.0 - 0.05 - before)
+    assert reward(config, LAST._replace(rolled_back=True)) == pytest.approx(-3.0 - 0.06 - 3.0 - before)
 
 
 def test_no_accuracy_is_needed_for_the_loss_family() -> None:

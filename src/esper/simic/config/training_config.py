@@ -119,7 +119,7 @@ class TrainingConfig(PPOSettings):
     reward_control_variate: ranges.Flag = True
     """Subtract the utility of the same instance and seed when nothing is grown."""
     reward_rollback_penalty: ranges.AtLeastOne = 1.0
-    """Paid for a host the governor had to take back, on top of a worthless product."""
+    """Paid for a host the governor took back, beside the worst product; in ranges of scores (accuracy 1, loss 3)."""
 
     # Watching the learner
 

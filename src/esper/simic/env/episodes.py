@@ -43,6 +43,7 @@ from esper.simic.reward import (
     RewardTelemetry,
     Standings,
     compute_rewards,
+    largest_growth,
     utility_parts,
 )
 from esper.simic.timing import Stopwatch
@@ -196,8 +197,7 @@ class Episodes:
         self._generators: list[np.random.Generator | None] = [None] * num_envs
         self._begun = [0] * num_envs  # episodes, since the env was seeded
         self._now = Standings.unknown(num_envs)
-        self._host_parameters = np.full(num_envs, np.nan)
-        self._untrained_loss = np.full(num_envs, np.nan)
+        self._scales = np.full((3, num_envs), np.nan)  # host parameters, largest growth, untrained loss
 
     # Beginning
 
@@ -240,9 +240,7 @@ class Episodes:
             host = self.world.host(env_idx)
             self._episodes[env_idx] = Episode(self._begun[env_idx], case, host_seed, curve)
             self._begun[env_idx] += 1
-            self._host_parameters[env_idx] = host.host_parameters
-            self._untrained_loss[env_idx] = host.report.validation_loss
-            self._stand(env_idx, host, self._now)
+            self._meet(env_idx, host, host.report.validation_loss)
 
     # Seeing
 
@@ -322,10 +320,9 @@ class Episodes:
             terminated[env_idx] = rolled_back[env_idx] or episode.epoch == self.horizon
             self._stand(env_idx, host, after)
             self.observer.record(env_idx, host, op)
-        components = compute_rewards(
-            self.reward,
-            RewardInputs(before, after, self._host_parameters, self._untrained_loss, terminated, rolled_back),
-        )
+        sizes, largest, untrained = self._scales
+        inputs = RewardInputs(before, after, sizes, largest, untrained, terminated, rolled_back)
+        components = compute_rewards(self.reward, inputs)
         components.values[:, lost] = 0.0
         self.telemetry.add(components, ~lost)
         self._now = after
@@ -357,7 +354,7 @@ class Episodes:
         kept = not lost and report.rolled_back is None
         utility = gain = control_accuracy = None
         if kept:
-            parts = utility_parts(self.reward, self._now, self._host_parameters, self._untrained_loss)
+            parts = utility_parts(self.reward, self._now, self._scales[0], self._scales[2])
             score, rent, baseline = (float(part[env_idx]) for part in parts)
             utility = score + rent
             if episode.baseline is not None:
@@ -419,7 +416,7 @@ class Episodes:
         return {
             "generator": None if rng is None else dict(rng.bit_generator.state),
             "episode": asdict(self.episode(env_idx)),
-            "untrained_loss": float(self._untrained_loss[env_idx]),
+            "untrained_loss": float(self._scales[-1, env_idx]),
             "host": host,
             "observer": self.observer.state_dict(env_idx),
         }
@@ -438,9 +435,8 @@ class Episodes:
         self.observer.load_state_dict(env_idx, host, observer)
         restored = self._episodes[env_idx] = Episode.from_state(episode)
         self._begun[env_idx] = restored.number + 1
-        self._host_parameters[env_idx] = host.host_parameters
-        self._untrained_loss[env_idx] = untrained
-        self._stand(env_idx, host, self._now)
+        assert isinstance(untrained, float)
+        self._meet(env_idx, host, untrained)
 
     # Helpers
 
@@ -484,12 +480,16 @@ class Episodes:
             asked = WAIT
         return ActionOutcome(asked, WAIT, illegal_choice(action, mask, self.space))
 
+    def _meet(self, env_idx: int, host: HostProtocol, untrained_loss: float) -> None:
+        """Write down what the utilities of an episode are scaled by, and where its host stands."""
+        self._scales[:, env_idx] = host.host_parameters, largest_growth(host), untrained_loss
+        self._stand(env_idx, host, self._now)
+
     def _stand(self, env_idx: int, host: HostProtocol, standings: Standings) -> None:
         """Write down what the utility of the host is made of now, and that of its baseline."""
         report, episode = host.report, self.episode(env_idx)
-        standings.accuracy[env_idx] = (
-            math.nan if report.validation_accuracy is None else report.validation_accuracy
-        )
+        accuracy = report.validation_accuracy
+        standings.accuracy[env_idx] = math.nan if accuracy is None else accuracy
         standings.loss[env_idx] = report.validation_loss
         standings.added_parameters[env_idx] = host.added_parameters
         baseline = episode.baseline

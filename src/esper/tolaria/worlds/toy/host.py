@@ -35,6 +35,7 @@ from esper.leyline import (
     SlotReading,
     SlotSnapshot,
     Stage,
+    gate_parameters,
 )
 from esper.leyline.utility import rent_due
 from esper.tolaria.worlds.toy.instance import (
@@ -138,7 +139,7 @@ class ToySlot(LivingSlot):
         style = self.life.style
         if self.blueprint < 0 or style is None:
             return 0
-        gate = self.channels + 1 if style.composition is Composition.GATE else 0
+        gate = gate_parameters(self.channels) if style.composition is Composition.GATE else 0
         return self._cards[self.blueprint].parameters + gate
 
     def gradients_finite(self) -> bool:
