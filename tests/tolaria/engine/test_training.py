@@ -118,10 +118,11 @@ def test_the_data_change_with_the_phase() -> None:
     assert host.training_samples == 61
     first = host.validation
     population.train_epoch()
-    assert host.training_samples == 67
-    assert host.validation is first  # the epoch that was trained was of the first phase
+    assert host.training_samples == 61  # nothing announces a change before its data do
+    assert host.validation is first
     assert host.draw_order().min() >= 61
     population.train_epoch()
+    assert host.training_samples == 67
     assert host.validation is not first
 
 

@@ -123,8 +123,8 @@ class TrainedHost(GrowingHost):
 
     @property
     def training_samples(self) -> int:
-        """Training samples of the phase that the next epoch is in."""
-        return len(self.data.ranges[self.data.phase_at(self.epoch)])
+        """Training samples of the epoch that was trained last (of the first one, before that)."""
+        return len(self.data.ranges[self._met_phase])
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -140,27 +140,31 @@ class TrainedHost(GrowingHost):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Minibatches of an epoch: the task's number, or as many as the training set fills."""
-        return self.task.steps_per_epoch or max(self.training_samples // self.task.batch, 1)
+        """Minibatches of the epoch to come: the task's number, or as many as its training set fills."""
+        return self.task.steps_per_epoch or max(len(self._coming_samples) // self.task.batch, 1)
 
     @property
     def validation(self) -> Split:
         """The validation set of the epoch that was trained last (of the first one, before that)."""
-        return self.data.validations[self._validated_phase]
+        return self.data.validations[self._met_phase]
 
     @property
     def chance_accuracy(self) -> float:
         """The accuracy on that set of always predicting the commonest class."""
-        return self.data.chances[self._validated_phase]
+        return self.data.chances[self._met_phase]
 
     @property
-    def _validated_phase(self) -> int:
+    def _met_phase(self) -> int:
+        """The phase of the epoch that was trained last: all that an observer may know of the data."""
         return self.data.phase_at(max(self.epoch - 1, 0))
+
+    @property
+    def _coming_samples(self) -> range:
+        return self.data.ranges[self.data.phase_at(self.epoch)]
 
     def draw_order(self) -> Tensor:
         """Indices (step, batch) of the samples of the epoch to come."""
-        samples = self.data.ranges[self.data.phase_at(self.epoch)]
-        return self.stream.draw(samples, self.steps_per_epoch, self.task.batch)
+        return self.stream.draw(self._coming_samples, self.steps_per_epoch, self.task.batch)
 
     # What is done to it
 
