@@ -22,6 +22,7 @@ def growth_policy(
     generator: torch.Generator,
     *,
     hidden_size: int = 128,
+    num_lstm_layers: int = 1,
     privileged_features: int = 0,
 ) -> GrowthPolicy:
     """A growth policy over `slots` slots and as many blueprints."""
@@ -29,6 +30,7 @@ def growth_policy(
     return GrowthPolicy(
         GrowthSpace(numbered_slots(slots), names),
         hidden_size=hidden_size,
+        num_lstm_layers=num_lstm_layers,
         privileged_features=privileged_features,
         generator=generator,
     )

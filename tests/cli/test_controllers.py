@@ -18,7 +18,18 @@ from tiny_controllers import tiny_controller
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
 TRAIN = ["train", "--preset", "toy", "--run-name", "mine", "--no-run-tensorboard", "--quiet"]
-TRAIN += ["--rounds", "1", "--num-envs", "3", "--num-minibatches", "1", "--hidden-size", "13"]
+TRAIN += [
+    "--rounds",
+    "1",
+    "--num-envs",
+    "3",
+    "--num-minibatches",
+    "1",
+    "--hidden-size",
+    "13",
+    "--num-lstm-layers",
+    "2",
+]
 TRAIN += ["--pool-cases", "3", "--pool-host-seeds", "1", "--eval-every", "0"]
 
 
@@ -36,7 +47,7 @@ def test_a_run_becomes_a_controller(trained: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == "last checkpoint of mine is now the controller given\n"
     card = Controller.load("given").card
     assert (card.name, card.summary, card.licence) == ("given", "a try", "MIT")
-    assert card.network.hidden_size == 13
+    assert (card.network.hidden_size, card.network.num_lstm_layers) == (13, 2)
     assert card.decisions.frozen_heads == {
         "style": "linear_add", "tempo": 3, "alpha_target": 1.0, "alpha_speed": 0, "alpha_curve": "linear"
     }  # fmt: skip

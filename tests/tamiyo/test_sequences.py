@@ -20,18 +20,19 @@ def step_by_step(
             if resets[step]:
                 state = torch.zeros_like(state)
             state = advance(lstm, inputs[step : step + 1], state)
-            outputs.append(state[0])
+            outputs.append(state[lstm.num_layers - 1])
         start += length
     return torch.cat(outputs)
 
 
+@pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("seed", range(5))
-def test_replay_equals_a_loop(seed: int) -> None:
+def test_replay_equals_a_loop(seed: int, layers: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     lengths = [11, 1, 7, 13]
-    lstm = nn.LSTM(3, 5)
+    lstm = nn.LSTM(3, 5, layers)
     inputs = torch.randn(32, 3, generator=generator)
-    hidden = torch.randn(2, 4, 5, generator=generator)
+    hidden = torch.randn(2 * layers, 4, 5, generator=generator)
     resets = (torch.rand(32, generator=generator) < 0.2).numpy()
     hidden[:, [row for row, start in enumerate((0, 11, 12, 19)) if resets[start]]] = 0.0
     plan = SequencePlan.build(resets, np.array(lengths), torch.device("cpu"))

@@ -78,7 +78,7 @@ class HostProtocol(Protocol):
 
     @property
     def training_samples(self) -> int:
-        """Training samples of the latest epoch; of the first one, before that (they may change in a task that shifts)."""
+        """Training samples of the latest epoch (of the first one, before that); a task that shifts changes them."""
         ...
 
     @property

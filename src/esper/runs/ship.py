@@ -52,7 +52,12 @@ def controller_of_run(
         summary=summary or f"trained on {config.suite}",
         licence=licence,
         layout=layout_fingerprint(),
-        network=NetworkRecord(hidden_size=policy.hidden_size, width=policy.width, key_size=policy.key_size),
+        network=NetworkRecord(
+            hidden_size=policy.hidden_size,
+            num_lstm_layers=policy.num_lstm_layers,
+            width=policy.width,
+            key_size=policy.key_size,
+        ),
         decisions=config.decisions,
         reward=RewardRecord(
             family=config.reward_family,

@@ -75,7 +75,12 @@ def build_agent(
 ) -> PPOAgent:
     """A new agent for these environments."""
     generator = torch.Generator().manual_seed(config.seed)
-    policy = GrowthPolicy(envs.space, hidden_size=config.hidden_size, generator=generator)
+    policy = GrowthPolicy(
+        envs.space,
+        hidden_size=config.hidden_size,
+        num_lstm_layers=config.num_lstm_layers,
+        generator=generator,
+    )
     policy.begin_leaning(config.initial_op_logits)
     policy = policy.to(config.device)
     policy.exploration_floor = config.exploration_floor

@@ -36,7 +36,9 @@ from esper.tamiyo.sequences import SequencePlan
 
 EPISODES = 64
 """Episodes of the training pool that a rule is recorded on."""
-_FORMAT = "esper-clone-1"
+_FORMAT = "esper-clone-2"
+_SIZES = ("hidden_size", "num_lstm_layers")
+"""Of the policy, written beside its weights."""
 _TENSORS = ("observation", "mask", "action", "previous_reward", "length")
 
 
@@ -196,14 +198,18 @@ class PolicyNetwork:
         space: GrowthSpace,
         *,
         hidden_size: int = 128,
+        num_lstm_layers: int = 1,
         seed: int = 0,
         notes: Mapping[str, JsonValue] | None = None,
     ) -> None:
-        self.space, self.hidden_size = space, hidden_size
+        self.space = space
         self.notes = dict(notes or {})
         """Plain data that travel with the weights: the settings it was recorded under."""
         self.policy = GrowthPolicy(
-            space, hidden_size=hidden_size, generator=torch.Generator().manual_seed(seed)
+            space,
+            hidden_size=hidden_size,
+            num_lstm_layers=num_lstm_layers,
+            generator=torch.Generator().manual_seed(seed),
         )
         self._seed = seed
 
@@ -269,8 +275,9 @@ class PolicyNetwork:
 
     def save(self, path: Path) -> None:
         """To a .safetensors file."""
-        sizes = {"hidden_size": str(self.hidden_size), "notes": json.dumps(self.notes)}
-        _save(path, self.policy.state_dict(), self.space, format=_FORMAT, **sizes)
+        written = {name: str(getattr(self.policy, name)) for name in _SIZES}
+        written["notes"] = json.dumps(self.notes)
+        _save(path, self.policy.state_dict(), self.space, format=_FORMAT, **written)
 
     @staticmethod
     def load(path: Path) -> "PolicyNetwork":
@@ -282,7 +289,7 @@ class PolicyNetwork:
                     raise ValueError(f"its format is {written.get('format')!r}, expected {_FORMAT!r}")
                 network = PolicyNetwork(
                     _space_of(written),
-                    hidden_size=int(written["hidden_size"]),
+                    **{name: int(written[name]) for name in _SIZES},
                     notes=json.loads(written["notes"]),
                 )
                 network.policy.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
@@ -307,8 +314,7 @@ class PolicyNetwork:
         )
         starts = np.zeros(int(lengths.sum()), dtype=np.bool_)
         plan = SequencePlan.build(starts, lengths.numpy(), self.policy.device)
-        hidden = torch.zeros(2, len(lengths), self.hidden_size)
-        output = self.policy(inputs, hidden, plan)
+        output = self.policy(inputs, self.policy.initial_hidden(len(lengths)), plan)
         distribution = self.policy.distribution(output.logits, recording.mask[inside])
         action = recording.action[inside]
         return distribution.evaluate(action), action, distribution.mode()
@@ -357,12 +363,15 @@ def warm_start(training: Training, config: TrainingConfig) -> CloningReport | No
         weights = _weights(config.warm_start)
     policy = unwrap(training.agent.policy)
     own = policy.state_dict()
-    other = [name for name, value in weights.items() if value.shape != own[name].shape]
+    wanted = {**weights, **_without_critic(own)}
+    shapes, own_shapes = ({name: value.shape for name, value in each.items()} for each in (weights, own))
+    other = [name for name in wanted if shapes.get(name) != own_shapes.get(name)]
     if other:
         hidden_size = weights["lstm_ln.weight"].numel()
+        layers = sum(name.startswith("lstm.weight_ih") for name in weights)
         raise ConfigError(
-            f"warm_start is {config.warm_start!r}, a network of hidden_size {hidden_size}; this run has hidden_size "
-            f"{config.hidden_size} ({other[0]} does not fit)"
+            f"warm_start is {config.warm_start!r}, a network of hidden_size {hidden_size} and num_lstm_layers "
+            f"{layers}; this run has {config.hidden_size} and {config.num_lstm_layers} ({other[0]} does not fit)"
         )
     policy.load_state_dict({**own, **weights})
     return report
@@ -396,6 +405,7 @@ def _clone(
     network = PolicyNetwork(
         training.envs.space,
         hidden_size=config.hidden_size,
+        num_lstm_layers=config.num_lstm_layers,
         seed=config.seed,
         notes={"config": config.to_dict(), "rule": rule, "episodes": episodes},
     )

@@ -1,4 +1,4 @@
-"""Plain networks for flat observations: without memory, and with one LSTM."""
+"""Plain networks for flat observations: without memory, and with an LSTM."""
 
 import torch
 from torch import Tensor, nn
@@ -79,7 +79,7 @@ class ActorCritic(Policy):
 
 
 class RecurrentActorCritic(RecurrentPolicy):
-    """One LSTM with a LayerNorm on its output, then an actor and a critic MLP.
+    """An LSTM with a LayerNorm on its output, then an actor and a critic MLP.
 
     `uses_previous` adds the previous action (one-hot per relevant head) and reward (symlog) to the input.
     """
@@ -92,6 +92,7 @@ class RecurrentActorCritic(RecurrentPolicy):
         layout: ActionLayout,
         *,
         hidden_size: int = 64,
+        num_lstm_layers: int = 1,
         widths: tuple[int, ...] = (64,),
         uses_previous: bool = False,
         generator: torch.Generator,
@@ -101,11 +102,11 @@ class RecurrentActorCritic(RecurrentPolicy):
             raise ValueError(f"hidden_size is {hidden_size}; expected >= 1 (use ActorCritic without memory)")
         self.layout = layout
         self.observation_size = observation_size
-        self.hidden_size = hidden_size
+        self.hidden_size, self.num_lstm_layers = hidden_size, num_lstm_layers
         self.uses_previous = uses_previous
         extra = sum(layout.sizes) + 1 if uses_previous else 0
         self.register_buffer("relevance", layout.relevance.clone(), persistent=False)
-        self.lstm = orthogonal_lstm(observation_size + extra, hidden_size, generator)
+        self.lstm = orthogonal_lstm(observation_size + extra, hidden_size, generator, num_lstm_layers)
         self.lstm_ln = nn.LayerNorm(hidden_size)
         self.actor = FlatActor((hidden_size, *widths), layout, generator)
         self.critic = value_network((hidden_size, *widths), generator)

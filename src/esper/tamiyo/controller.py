@@ -57,6 +57,7 @@ class NetworkRecord(_Record):
     """The sizes of a `GrowthPolicy`."""
 
     hidden_size: AtLeastOne
+    num_lstm_layers: AtLeastOne = 1
     width: AtLeastOne
     key_size: AtLeastOne
 

@@ -1,4 +1,4 @@
-"""The growth controller's network: any number of slots, any list of blueprints, one LSTM.
+"""The growth controller's network: any number of slots, any list of blueprints, an LSTM.
 
 No parameter's shape depends on how many slots or blueprints there are: slots share one encoder and are
 pointed at, blueprints are scored by their features. Both come with the observation, so hosts of different
@@ -131,6 +131,7 @@ class GrowthPolicy(RecurrentPolicy):
         *,
         privileged_features: int = 0,
         hidden_size: int = 128,
+        num_lstm_layers: int = 1,
         width: int = 64,
         key_size: int = 32,
         generator: torch.Generator,
@@ -140,7 +141,8 @@ class GrowthPolicy(RecurrentPolicy):
         self.layout = layout = space.action_layout
         self.privileged_features = privileged_features
         self.observation_size = observation_size(space) + privileged_features
-        self.hidden_size, self.width, self.key_size = hidden_size, width, key_size
+        self.hidden_size, self.num_lstm_layers = hidden_size, num_lstm_layers
+        self.width, self.key_size = width, key_size
         self.uses_previous = True
         self._shapes = (*observation_parts(space).values(), (privileged_features,))
         self._sizes = [math.prod(shape) for shape in self._shapes]
@@ -150,7 +152,7 @@ class GrowthPolicy(RecurrentPolicy):
         self.slot_encoder = orthogonal_mlp((len(SLOT_FEATURES) + 1, width, width), generator)
         inputs = len(HOST_FEATURES) + 2 * width + ops + BLUEPRINT_FEATURES + 1
         self.joint_encoder = orthogonal_mlp((inputs, hidden_size), generator)
-        self.lstm = orthogonal_lstm(hidden_size, hidden_size, generator)
+        self.lstm = orthogonal_lstm(hidden_size, hidden_size, generator, num_lstm_layers)
         self.lstm_ln = nn.LayerNorm(hidden_size)
         self.actor = GrowthActor(hidden_size, width, layout, key_size, generator)
         self.critic = value_network((hidden_size + privileged_features, width), generator)

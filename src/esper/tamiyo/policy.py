@@ -72,16 +72,18 @@ def value_network(sizes: tuple[int, ...], generator: torch.Generator) -> nn.Sequ
     )
 
 
-def orthogonal_lstm(input_size: int, hidden_size: int, generator: torch.Generator) -> nn.LSTM:
+def orthogonal_lstm(
+    input_size: int, hidden_size: int, generator: torch.Generator, num_layers: int = 1
+) -> nn.LSTM:
     """An LSTM whose gates have orthogonal weights (gain 1) and zero bias."""
-    lstm = nn.LSTM(input_size, hidden_size, device="meta").to_empty(device="cpu")
+    lstm = nn.LSTM(input_size, hidden_size, num_layers, device="meta").to_empty(device="cpu")
     with torch.no_grad():
-        weight_ih, weight_hh, bias_ih, bias_hh = lstm.all_weights[0]
-        for weight in (weight_ih, weight_hh):
-            for gate in weight.chunk(4):
-                nn.init.orthogonal_(gate, generator=generator)
-        bias_ih.zero_()
-        bias_hh.zero_()
+        for weight_ih, weight_hh, bias_ih, bias_hh in lstm.all_weights:
+            for weight in (weight_ih, weight_hh):
+                for gate in weight.chunk(4):
+                    nn.init.orthogonal_(gate, generator=generator)
+            bias_ih.zero_()
+            bias_hh.zero_()
     return lstm
 
 
@@ -116,7 +118,7 @@ class ActorState:
     """All that acting carries from step to step, for each env."""
 
     hidden: Tensor
-    """(2, env, hidden): the LSTM's h and c; hidden is 0 without memory."""
+    """(2 layers, env, hidden): h of each of the LSTM's layers, then c of each; hidden is 0 without memory."""
     previous_action: Tensor
     """(env, head) int64."""
     previous_reward: Tensor
@@ -126,7 +128,7 @@ class ActorState:
     def initial(policy: "Policy", num_envs: int, device: torch.device) -> "ActorState":
         """The state in which every env begins an episode."""
         return ActorState(
-            hidden=torch.zeros(2, num_envs, policy.hidden_size, device=device),
+            hidden=policy.initial_hidden(num_envs).to(device),
             previous_action=torch.full((num_envs, policy.layout.head_count), NO_ACTION, device=device),
             previous_reward=torch.zeros(num_envs, device=device),
         )
@@ -169,7 +171,9 @@ class Policy(nn.Module, ABC):
     layout: ActionLayout
     observation_size: int
     hidden_size: int
-    """Size of the recurrent state; 0 without memory."""
+    """Width of the recurrent state; 0 without memory."""
+    num_lstm_layers: int = 1
+    """Layers of the recurrent state."""
     uses_previous: bool
     """Whether the previous action and reward are inputs."""
     exploration_floor: float = 0.0
@@ -184,7 +188,11 @@ class Policy(nn.Module, ABC):
 
     @abstractmethod
     def step(self, inputs: PolicyInputs, hidden: Tensor) -> tuple[PolicyOutput, Tensor]:
-        """One step in each env, from hidden (2, env, h) to the next hidden."""
+        """One step in each env, from hidden (2 layers, env, h) to the next hidden."""
+
+    def initial_hidden(self, num_envs: int) -> Tensor:
+        """Zeros (2 layers, env, hidden), where episodes begin; on the CPU."""
+        return torch.zeros(2 * self.num_lstm_layers, num_envs, self.hidden_size)
 
     @property
     def recurrent(self) -> bool:
@@ -296,7 +304,7 @@ class RecurrentPolicy(Policy):
         return self.decode(replay(self.lstm, features, initial_hidden, plan), others)
 
     def step(self, inputs: PolicyInputs, hidden: Tensor) -> tuple[PolicyOutput, Tensor]:
-        """One step in each env, from hidden (2, env, h) to the next hidden."""
+        """One step in each env, from hidden (2 layers, env, h) to the next hidden."""
         features, others = self.encode(inputs)
         hidden = advance(self.lstm, features, hidden)
-        return self.decode(hidden[0], others), hidden
+        return self.decode(hidden[self.num_lstm_layers - 1], others), hidden

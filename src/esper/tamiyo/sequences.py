@@ -52,7 +52,7 @@ class SequencePlan:
 
 
 def replay(lstm: nn.LSTM, inputs: Tensor, initial_hidden: Tensor, plan: SequencePlan) -> Tensor:
-    """LSTM outputs (step, hidden) of inputs (step, feature); initial_hidden (2, row, hidden): h and c."""
+    """LSTM outputs (step, hidden) of inputs (step, feature), from initial_hidden (2 layers, row, hidden)."""
     steps, features = inputs.shape
     if plan.position.shape != (steps,) or initial_hidden.shape[1:] != (
         len(plan.first_segments),
@@ -65,24 +65,26 @@ def replay(lstm: nn.LSTM, inputs: Tensor, initial_hidden: Tensor, plan: Sequence
     with fp32(inputs.device):  # the recurrence stays in fp32
         block = inputs.new_zeros(plan.length * plan.segments, features, dtype=torch.float32)
         block = block.index_copy(0, plan.position, inputs.float())
-        start = initial_hidden.new_zeros(2, plan.segments, lstm.hidden_size)
+        start = initial_hidden.new_zeros(2 * lstm.num_layers, plan.segments, lstm.hidden_size)
         start = start.index_copy(1, plan.first_segments, initial_hidden)
         outputs: Tensor
-        outputs, _ = lstm(block.view(plan.length, plan.segments, features), (start[:1], start[1:]))
+        outputs, _ = lstm(block.view(plan.length, plan.segments, features), start.chunk(2))
         return outputs.flatten(0, 1).index_select(0, plan.position)
 
 
 def advance(lstm: nn.LSTM, inputs: Tensor, hidden: Tensor) -> Tensor:
-    """One step for a batch: inputs (env, feature), hidden (2, env, hidden) -> the next hidden.
+    """One step for a batch: inputs (env, feature), hidden (2 layers, env, hidden) -> the next hidden.
 
-    The fused cell on the LSTM's own weights: several times faster than the LSTM at length 1.
+    hidden is h of every layer, then c of every layer. The fused cell on the LSTM's own weights: several times faster
+    than the LSTM at length 1.
     """
-    weight_ih, weight_hh, bias_ih, bias_hh = lstm._flat_weights
-    assert weight_ih is not None
-    assert weight_hh is not None
+    states: list[tuple[Tensor, Tensor]] = []
     with fp32(inputs.device):
-        h, c = torch.lstm_cell(inputs.float(), (hidden[0], hidden[1]), weight_ih, weight_hh, bias_ih, bias_hh)
-        return torch.stack((h, c))
+        below = inputs.float()
+        for h, c, weights in zip(*hidden.chunk(2), lstm.all_weights, strict=True):
+            states.append(torch.lstm_cell(below, (h, c), *weights))
+            below = states[-1][0]
+        return torch.stack([part for parts in zip(*states, strict=True) for part in parts])
 
 
 def fp32(device: torch.device) -> AbstractContextManager[object]:

@@ -32,6 +32,7 @@ def make(seed: int) -> tuple[PPOAgent, DelayedMemory]:
         2,
         DelayedMemory.layout,
         hidden_size=8,
+        num_lstm_layers=2,
         uses_previous=True,
         generator=torch.Generator().manual_seed(seed),
     )

@@ -23,7 +23,8 @@ ENVS, STEPS = 5, 23
 
 def agent_with_rollout(seed: int = 0, config: PPOConfig = CONFIG) -> tuple[PPOAgent, Rollout]:
     """A growth agent and a rollout with resets, truncations, masks and irrelevant heads."""
-    policy = growth_policy(3, 5, torch.Generator().manual_seed(seed), hidden_size=16)
+    layers = 1 + seed % 2
+    policy = growth_policy(3, 5, torch.Generator().manual_seed(seed), hidden_size=16, num_lstm_layers=layers)
     perturb(policy, seed)
     agent = PPOAgent(policy, config, num_envs=ENVS, num_steps=STEPS, seed=seed)
     source = SyntheticGrowth(policy, ENVS, torch.Generator().manual_seed(seed + 1), end_probability=0.1)

@@ -183,7 +183,7 @@ def test_ppo_starts_from_a_saved_clone(taught: PolicyNetwork, tmp_path: Path) ->
     for name, value in training.agent.policy.state_dict().items():
         wanted = before[name] if name.startswith("critic.") else taught.policy.state_dict()[name]
         assert torch.equal(value, wanted), name
-    with pytest.raises(ConfigError, match="this run has hidden_size 16"):
+    with pytest.raises(ConfigError, match="this run has 16 and 1"):
         warm_start(build(config(hidden_size=16)), replace(started, hidden_size=16))
 
 
@@ -198,7 +198,9 @@ def test_ppo_starts_from_a_controller(tmp_path: Path) -> None:
     for name, value in training.agent.policy.state_dict().items():
         assert torch.equal(value, controller.weights[name]), name
     tiny_controller().save(tmp_path / "tiny")
-    with pytest.raises(ConfigError, match=r"hidden_size 11; this run has hidden_size 64 \(.* does not fit\)"):
+    with pytest.raises(
+        ConfigError, match=r"hidden_size 11 and num_lstm_layers 1; this run has 64 and 1 \(.* does not fit\)"
+    ):
         warm_start(training, config(warm_start=str(tmp_path / "tiny")))
 
 

@@ -34,6 +34,7 @@ COUNTS = (
     "n_epochs",
     "num_minibatches",
     "hidden_size",
+    "num_lstm_layers",
     "eval_episodes",
 )
 COUNTS_OR_ZERO = ("workers", "seed", "lr_anneal_steps", "entropy_anneal_steps", "eval_every")
@@ -236,7 +237,7 @@ CONSUMERS: dict[str, Callable[[TrainingConfig], object]] = {
 }
 TRAINER = {
     *("suite", "horizon", "workers", "device", "seed", "rollout_steps", "hidden_size", "exploration_floor"),
-    "warm_start",
+    *("num_lstm_layers", "warm_start"),
     *("run_name", "run_directory", "run_checkpoint_every", "run_keep_checkpoints", "run_tensorboard"),
     *("run_wandb", "worker_timeout", "initial_op_logits"),
     *("eval_every", "eval_episodes", "pool_cases", "pool_host_seeds"),

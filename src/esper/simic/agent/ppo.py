@@ -109,6 +109,7 @@ class PPOAgent:
             num_steps=num_steps,
             observation_size=plain.observation_size,
             hidden_size=plain.hidden_size,
+            num_lstm_layers=plain.num_lstm_layers,
             stores_previous=plain.uses_previous,
             device=self.device,
         )

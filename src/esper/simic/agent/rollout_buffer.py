@@ -42,7 +42,7 @@ class Rollout(Steps):
     """A finished rollout, flat over valid steps; row r (an env) owns row_lengths[r] consecutive steps."""
 
     initial_hidden: Tensor
-    """(2, row, hidden)"""
+    """(2 layers, row, hidden)"""
     begins: NDArray[np.bool_]
     """(step,) True where an episode begins; on the host."""
     row_lengths: NDArray[np.int64]
@@ -170,6 +170,7 @@ class TamiyoRolloutBuffer:
         num_steps: int,
         observation_size: int,
         hidden_size: int = 0,
+        num_lstm_layers: int = 1,
         stores_previous: bool = False,
         device: torch.device | str = "cpu",
         max_bytes: int = MAX_BYTES,
@@ -198,8 +199,8 @@ class TamiyoRolloutBuffer:
         self.logits = zeros(layout.width)
         self.value, self.reward, self.truncation_value, self.previous_reward = (zeros() for _ in range(4))
         self.previous_action = zeros(heads, dtype=torch.int64).fill_(NO_ACTION)
-        self.initial_hidden = torch.zeros(2, num_envs, hidden_size, device=device)
-        """(2, env, hidden): the recurrent state before the first step, detached."""
+        self.initial_hidden = torch.zeros(2 * num_lstm_layers, num_envs, hidden_size, device=device)
+        """(2 layers, env, hidden): the recurrent state before the first step, detached."""
         self.begins: NDArray[np.bool_]
         self.begins, self.terminated, self.truncated, self.valid = np.zeros(
             (4, num_envs, num_steps), dtype=np.bool_

@@ -90,6 +90,8 @@ class TrainingConfig(PPOSettings):
     """Groups of envs in a pass; None is 4, or num_envs if there are fewer."""
     hidden_size: ranges.Count = 128
     """Width of the policy's memory."""
+    num_lstm_layers: ranges.Count = 1
+    """Layers of the policy's memory."""
     initial_op_logits: ranges.OpLogits = field(default_factory=dict)
     """operation -> its logit before anything is learned, 0 where not named: under 0 it is tried seldom at first."""
     warm_start: ranges.WarmStart = None
