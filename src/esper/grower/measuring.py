@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from esper.kasmina import GrowingModel
+from esper.kasmina.blueprints.registry import main_tensor
 from esper.kasmina.coalitions import CoalitionPlan, coalition_alphas, plan_coalitions
-from esper.kasmina.probing import main_tensor, untouched
+from esper.kasmina.model import untouched
 from esper.leyline.utility import utility
 from esper.tamiyo.controller import RewardRecord
 

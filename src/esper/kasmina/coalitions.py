@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from esper.kasmina.blueprints.registry import main_tensor
 from esper.kasmina.model import GrowingModel
-from esper.kasmina.probing import ExampleInput, batch_size, call_with, main_tensor, rebatched
+from esper.kasmina.probing import ExampleInput, batch_size, call_with, rebatched
 from esper.leyline import Stage
 
 Coalition = frozenset[str]

@@ -12,7 +12,7 @@ from torch import Tensor
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.optimisers import Scheduler
 from esper.kasmina.seed import Seed
-from esper.kasmina.stage_machine import SlotRecord
+from esper.kasmina.slot import SlotRecord
 
 
 class Verdict(StrEnum):

@@ -4,23 +4,22 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from esper.kasmina.errors import BlueprintError
+from esper.kasmina.blueprints.registry import BlueprintError
 from esper.kasmina.optimisers import OptimiserCare, Scheduler
 from esper.kasmina.seed import bear_seed, birth_randomness
 from esper.kasmina.slot import IsolationPenalty, Slot
-from esper.kasmina.stage_machine import GrowthRules
+from esper.kasmina.stage_machine import LivingHost, require_choice
 from esper.leyline import (
     ALPHA_CURVES,
     ALPHA_SPEEDS,
     ALPHA_TARGETS,
     CAUSAL_TABLE,
-    LIVE_STAGES,
     STYLES,
     TEMPOS,
     ActionSpec,
@@ -29,23 +28,18 @@ from esper.leyline import (
     EpochReport,
     Event,
     EventSink,
-    LegalOperations,
     LifecycleOp,
     NonFiniteSeedOutput,
     SeedFading,
     SeedGerminated,
     SlotConfig,
-    SlotReading,
-    SlotSnapshot,
     Stage,
     StageChanged,
     Style,
 )
 
-_Choice = TypeVar("_Choice")
 
-
-class GrowingModel(nn.Module):
+class GrowingModel(LivingHost, nn.Module):
     """A host that can grow. Made by `esper.wrap`; calling it calls the host.
 
     Once per epoch, in this order: one operation (or none), `tick()`, train, and `report` what was measured.
@@ -81,28 +75,6 @@ class GrowingModel(nn.Module):
         # A copy grows on its own: it has no optimiser yet and emits no events.
         return {**self.__dict__, "care": None, "_events": None}
 
-    # What can be seen
-
-    @property
-    def added_parameters(self) -> int:
-        """Parameters of live and fossilised seeds, gates included."""
-        return sum(slot.parameter_count for slot in self.slots.values())
-
-    @property
-    def live_slots(self) -> tuple[str, ...]:
-        """The names of the slots with live seeds, in order."""
-        return tuple(name for name, slot in self.slots.items() if slot.life.stage in LIVE_STAGES)
-
-    def legal_operations(self) -> dict[str, LegalOperations]:
-        """What may be executed now at each slot: exactly that, no more and no less."""
-        free = self._free_places()
-        return {name: slot.legal(free_places=free) for name, slot in self.slots.items()}
-
-    def readings(self) -> list[SlotReading]:
-        """Every slot in numbers, in order."""
-        free = self._free_places()
-        return [slot.reading(free_places=free) for slot in self.slots.values()]
-
     # The operations
 
     def execute(self, action: ActionSpec) -> None:
@@ -134,9 +106,9 @@ class GrowingModel(nn.Module):
         alpha_target  where that ramp will end (0.5, 0.7 or 1)
         """
         place = self._require(slot, LifecycleOp.GERMINATE)
-        style = _choice("style", style, STYLES)
-        tempo = _choice("tempo", tempo, TEMPOS)
-        alpha_target = _choice("alpha_target", alpha_target, ALPHA_TARGETS)
+        style = require_choice("style", style, STYLES)
+        tempo = require_choice("tempo", tempo, TEMPOS)
+        alpha_target = require_choice("alpha_target", alpha_target, ALPHA_TARGETS)
         if blueprint not in place.blueprints:
             raise BlueprintError(
                 f"blueprint {blueprint!r} is not offered at slot {slot!r} (layout {place.layout}"
@@ -175,17 +147,19 @@ class GrowingModel(nn.Module):
         """
         place = self._require(slot, LifecycleOp.SET_ALPHA_TARGET)
         life, legal = place.life, place.legal(free_places=0)
-        style = _choice("style", life.style if style is None else style, legal.styles)
-        alpha_target = _choice("alpha_target", alpha_target, legal.alpha_targets)
-        speed = _choice("alpha_speed", alpha_speed, ALPHA_SPEEDS)
-        life.set_alpha_target(alpha_target, style, speed, _choice("alpha_curve", alpha_curve, ALPHA_CURVES))
+        style = require_choice("style", life.style if style is None else style, legal.styles)
+        alpha_target = require_choice("alpha_target", alpha_target, legal.alpha_targets)
+        speed = require_choice("alpha_speed", alpha_speed, ALPHA_SPEEDS)
+        life.set_alpha_target(
+            alpha_target, style, speed, require_choice("alpha_curve", alpha_curve, ALPHA_CURVES)
+        )
         self._changed(place, Stage.HOLDING, LifecycleOp.SET_ALPHA_TARGET)
 
     def prune(self, slot: str, *, alpha_speed: int = 0, alpha_curve: Curve | str = Curve.LINEAR) -> None:
         """Remove a seed: now, or faded out over `alpha_speed` epochs, frozen meanwhile (3, 5 or 8)."""
         place = self._require(slot, LifecycleOp.PRUNE)
-        speed = _choice("alpha_speed", alpha_speed, ALPHA_SPEEDS)
-        curve = _choice("alpha_curve", alpha_curve, ALPHA_CURVES)
+        speed = require_choice("alpha_speed", alpha_speed, ALPHA_SPEEDS)
+        curve = require_choice("alpha_curve", alpha_curve, ALPHA_CURVES)
         self._take_out(place, speed, curve)
 
     def remove(self, slot: str) -> None:
@@ -377,17 +351,9 @@ class GrowingModel(nn.Module):
         self.slot_config.index(name)
         return self.slots[name]
 
-    @property
-    def rules(self) -> GrowthRules:
-        """The waiting times and limits that hold for every slot."""
-        return next(iter(self.slots.values())).life.rules
-
-    def _free_places(self) -> int:
-        return self.rules.max_live_seeds - len(self.live_slots)
-
     def _require(self, name: str, operation: LifecycleOp) -> Slot:
         slot = self._slot(name)
-        slot.require_legal(operation, free_places=self._free_places())
+        slot.require_legal(operation, free_places=self.free_places)
         return slot
 
     def _emit_if_broken(self, slot: Slot) -> None:
@@ -404,13 +370,6 @@ class GrowingModel(nn.Module):
             self._events.emit(event)
 
 
-def _choice(name: str, value: object, choices: Sequence[_Choice]) -> _Choice:
-    for choice in choices:
-        if choice == value:
-            return choice
-    raise ValueError(f"{name}={value!r} is not a choice here; choose from {', '.join(map(str, choices))}")
-
-
 class GrowingHost:
     """A growing model as deciders read hosts: leyline's `HostProtocol` but for `training_samples`.
 
@@ -420,19 +379,32 @@ class GrowingHost:
     def __init__(self, model: GrowingModel) -> None:
         self.model = model
         self.slot_config, self.host_parameters = model.slot_config, model.host_parameters
-        self.readings, self.legal_operations = model.readings, model.legal_operations
+        self.readings, self.snapshots = model.readings, model.snapshots
+        self.legal_operations = model.legal_operations
         self.report = EpochReport(0, None, None, math.nan, None, None, None)
 
     @property
     def cards(self) -> Mapping[str, tuple[BlueprintCard, ...]]:
         """Slot -> the blueprints offered there."""
-        return {name: slot.cards for name, slot in self.model.slots.items()}
+        return self.model.cards
 
     @property
     def added_parameters(self) -> int:
         """Parameters that seeds have added."""
         return self.model.added_parameters
 
-    def snapshots(self) -> tuple[SlotSnapshot, ...]:
-        """Every slot in words, in order."""
-        return tuple(slot.snapshot() for slot in self.model.slots.values())
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Eval mode inside; training flags and random states as before afterwards."""
+    flags = [(module, module.training) for module in model.modules()]
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    model_training = model.training
+    with torch.random.fork_rng(devices=devices):
+        model.eval()
+        try:
+            yield
+        finally:
+            model.train(model_training)  # a module may do more than set its flag
+            for module, training in flags:
+                module.training = training

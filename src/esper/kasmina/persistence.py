@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.optimisers import OptimiserCare
 from esper.kasmina.seed import Seed, bear_seed, birth_randomness
-from esper.kasmina.slot import Slot
-from esper.kasmina.stage_machine import GrowthRules, SlotRecord
+from esper.kasmina.slot import Slot, SlotRecord
+from esper.kasmina.stage_machine import GrowthRules
 from esper.leyline import SlotConfig, Stage
 from esper.leyline.errors import EsperError
 from esper.leyline.files import write_atomically

@@ -1,73 +1,17 @@
-"""One forward of the example through the bare host, to see what passes through each slot; and the main tensor of an
-output, whatever form it has."""
+"""One forward of the example through the bare host, to see what passes through each slot."""
 
-import copy
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from esper.kasmina.errors import WrapError
+from esper.kasmina.blueprints.registry import PLAIN, OutputForm, main_tensor, output_form
+from esper.kasmina.model import untouched
 from esper.leyline import Layout
-
-Kind = Literal["tensor", "tuple", "list", "named tuple", "mapping"]
-
-
-@dataclass(frozen=True, slots=True)
-class OutputForm:
-    """Where the main tensor sits: the output itself, the first member, or under a field or key."""
-
-    kind: Kind
-    key: str | None = None
-
-    def pick(self, output: Any) -> Any:
-        """The main tensor of an output of this form; of an `fx.Proxy` the proxy of it."""
-        if self.kind == "tensor":
-            return output
-        return output[self.key if self.kind == "mapping" else 0]
-
-    def put_back(self, output: Any, tensor: Any) -> Any:
-        """`output`, or the `fx.Proxy` of one, with its main tensor replaced; the original is left as it was."""
-        if self.kind == "tensor":
-            return tensor
-        if self.kind == "named tuple":
-            return output._replace(**{str(self.key): tensor})
-        if self.kind == "mapping":
-            replaced = output.copy() if isinstance(output, fx.Proxy) else copy.copy(output)
-            replaced.__setitem__(self.key, tensor)  # as a call, which a proxy records
-            return replaced
-        first = (tensor,) if self.kind == "tuple" else [tensor]
-        return first + output[1:]
-
-
-PLAIN = OutputForm("tensor")
-
-
-def output_form(output: object) -> OutputForm | None:
-    """The form of an output that can grow; None if it holds no tensor where one is expected."""
-    if isinstance(output, Tensor):
-        return PLAIN
-    if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
-        if isinstance(output, tuple) and hasattr(output, "_replace"):
-            return OutputForm("named tuple", getattr(output, "_fields")[0])  # noqa: B009
-        if type(output) in (tuple, list):
-            return OutputForm("tuple" if isinstance(output, tuple) else "list")
-    if isinstance(output, MutableMapping):
-        key = next((key for key, value in output.items() if isinstance(value, Tensor)), None)
-        return None if key is None else OutputForm("mapping", key)
-    return None
-
-
-def main_tensor(output: object) -> Tensor | None:
-    """The output itself, or the first member of a tuple or list, or the first tensor of a mapping."""
-    form = output_form(output)
-    tensor: Tensor | None = None if form is None else form.pick(output)
-    return tensor
-
+from esper.leyline.errors import EsperError
 
 ExampleInput = Tensor | tuple[object, ...] | list[object] | Mapping[str, object]
 
@@ -84,6 +28,10 @@ _SERIES_MODULES = (
 )
 _TOKEN_MODULES = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Embedding, nn.MultiheadAttention, nn.RNNBase)
 _CHANNELS_LAST_MODULES = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Embedding)
+
+
+class WrapError(EsperError, ValueError):
+    """The model, a slot name or the example cannot be wrapped as asked."""
 
 
 @dataclass(slots=True)
@@ -306,19 +254,3 @@ def read_layout(name: str, seen: Sighting, asked: Layout | None) -> Layout:
             f"{type(seen.telling).__name__}): name an enclosing block that puts out (batch, channel, height, width)"
         )
     return layout
-
-
-@contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside; training flags and random states as before afterwards."""
-    flags = [(module, module.training) for module in model.modules()]
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    model_training = model.training
-    with torch.random.fork_rng(devices=devices):
-        model.eval()
-        try:
-            yield
-        finally:
-            model.train(model_training)  # a module may do more than set its flag
-            for module, training in flags:
-                module.training = training

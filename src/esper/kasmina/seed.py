@@ -12,8 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from esper.kasmina.blueprints import Blueprint, Site
 from esper.kasmina.blueprints.catalogue import pointwise
-from esper.kasmina.errors import BlueprintError
-from esper.kasmina.probing import main_tensor
+from esper.kasmina.blueprints.registry import BlueprintError, main_tensor
 from esper.leyline import Composition, Layout
 
 

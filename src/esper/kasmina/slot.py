@@ -1,26 +1,75 @@
 """A slot: the permanent hook on one submodule of the host, and the seed behind it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from copy import copy
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.utils._pytree import tree_map_only
 
 from esper.kasmina.blueprints import Blueprint, Site
-from esper.kasmina.probing import output_form
+from esper.kasmina.blueprints.registry import output_form
 from esper.kasmina.seed import Seed, drop_non_finite_gradient, isolate
-from esper.kasmina.stage_machine import Facts, GrowthRules, Life, LivingSlot, SlotRecord
-from esper.leyline import BlueprintCard, Stage
+from esper.kasmina.stage_machine import Count, Facts, GrowthRules, Life, LivingSlot, Ramp, Share
+from esper.leyline import BlueprintCard, Stage, Style
 
 _Tree = TypeVar("_Tree")
+_LIFE = tuple(field.name for field in fields(Life) if field.name != "rules")
 _MEASURED = (
     *("contribution", "probe", "gradient_norm", "gradient_health"),
     *("reported_gradients_finite", "remembered_gradients_finite"),
 )
+
+
+class SlotRecord(BaseModel):
+    """The state of one slot, but for tensors: its life, what grows there and what was measured of it.
+
+    A rollback in memory and a saved model hold the same record; read from a file, it is checked.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    blueprint: Annotated[str, Field(min_length=1)] | None
+    stage: Stage
+    fading: bool
+    age: Count
+    epochs_in_stage: Count
+    births: Count
+    alpha: Share
+    alpha_target: Share | None
+    style: Style | None
+    tempo: Count
+    ramp: Ramp | None
+    contribution: float | None
+    probe: float | None = None
+    gradient_norm: float | None = None
+    gradient_health: float | None = None
+    reported_gradients_finite: bool | None
+    remembered_gradients_finite: bool | None
+    non_finite: tuple[bool, bool]
+    """As in `Slot.non_finite`."""
+
+    @model_validator(mode="after")
+    def _is_a_life(self) -> "SlotRecord":
+        grown = self.stage.is_live or self.stage is Stage.FOSSILIZED
+        blended = grown and self.stage is not Stage.TRAINING
+        checks = {
+            "a seed is there exactly in the stages that have one": (self.blueprint is not None) == grown,
+            "a seed has a style, an alpha target and a birth": not grown
+            or (self.style is not None and self.alpha_target is not None and self.births > 0),
+            "alpha is 0 before blending and without a seed": blended or self.alpha == 0.0,
+            "a ramp belongs to BLENDING": (self.ramp is not None) == (self.stage is Stage.BLENDING),
+            "only a BLENDING seed fades": not self.fading or self.stage is Stage.BLENDING,
+        }
+        for rule, holds in checks.items():
+            if not holds:
+                raise ValueError(rule)
+        return self
 
 
 @dataclass
@@ -181,18 +230,18 @@ class Slot(LivingSlot, nn.Module):
 
     def record(self, *, non_finite: tuple[bool, bool] = (False, False)) -> SlotRecord:
         """The slot's state, but for the seed and `non_finite`, which is on the device: the caller copies both."""
-        life = {field.name: getattr(self.life, field.name) for field in fields(Life) if field.name != "rules"}
+        life = {name: copy(getattr(self.life, name)) for name in _LIFE}
         known = {name: getattr(self, name) for name in _MEASURED}
         # .grad is not kept, what it showed is
         known["remembered_gradients_finite"] = self.gradients_finite() if self.stage.is_live else None
-        if self.life.ramp is not None:
-            life["ramp"] = replace(self.life.ramp)
         blueprint = None if self.seed is None else self.seed.blueprint_name
         return SlotRecord(blueprint=blueprint, non_finite=non_finite, **life, **known)
 
     def restore(self, record: SlotRecord, rules: GrowthRules) -> None:
         """Bring life and measurements back to what was recorded; the caller has put the seed in its place."""
-        self.life = record.life(rules)
+        self.life = Life(
+            rules, **{name: copy(getattr(record, name)) for name in _LIFE}
+        )  # a ramp goes on by itself
         for name in _MEASURED:
             setattr(self, name, getattr(record, name))
 

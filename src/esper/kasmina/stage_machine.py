@@ -1,20 +1,18 @@
-"""The stage machine of one slot: waiting times, alpha ramps, which operation is legal when, and what each does.
+"""The stage machine of a slot: waiting times, alpha ramps, which operation is legal when, and what each does.
 
-Pure bookkeeping, no tensors.
-
+Pure bookkeeping, no tensors. `LivingSlot` and `LivingHost` are what can be seen of it, whatever grows.
 An operation is applied before the tick, the tick before the epoch's training. So at the next decision a
 counter says how many epochs have been trained in that state.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cache, lru_cache
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 
-from esper.kasmina.errors import IllegalOperation
 from esper.leyline import (
     ALPHA_TARGETS,
     STYLES,
@@ -28,6 +26,9 @@ from esper.leyline import (
     Stage,
     Style,
 )
+from esper.leyline.errors import EsperError
+
+_Choice = TypeVar("_Choice")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +66,7 @@ def curve_value(curve: Curve, progress: float) -> float:
     cosine   (1 - cos pi p) / 2
     sigmoid  (s(p) - s(0)) / (s(1) - s(0)) with s(p) = 1 / (1 + exp(-k (p - 1/2)))
     """
-    if progress <= 0.0:
-        return 0.0
-    if progress >= 1.0:
-        return 1.0
+    progress = min(max(progress, 0.0), 1.0)
     if curve is Curve.LINEAR:
         return progress
     if curve is Curve.COSINE:
@@ -175,9 +173,33 @@ LEGALITY: Mapping[LifecycleOp, tuple[Condition, ...]] = {
 """operation -> what must hold, in order. Legal operations, masks, refusals and their text all come from here."""
 
 
+class IllegalOperation(EsperError, ValueError):
+    """An operation that the slot's stage does not allow now."""
+
+    def __init__(
+        self, slot: str, stage: Stage, operation: LifecycleOp, reason: str, legal: frozenset[LifecycleOp]
+    ) -> None:
+        self.slot, self.stage, self.operation, self.reason, self.legal = slot, stage, operation, reason, legal
+        names = ", ".join(op.name for op in sorted(legal))
+        super().__init__(
+            f"{operation.name} is not legal at slot {slot!r} in stage {stage.name}: {reason}. Legal now: {names}"
+        )
+
+    def __reduce__(self) -> tuple[type["IllegalOperation"], tuple[object, ...]]:
+        return type(self), (self.slot, self.stage, self.operation, self.reason, self.legal)
+
+
 def refusal(operation: LifecycleOp, facts: Facts) -> str | None:
     """Why `operation` is not legal, or None if it is."""
     return next((reason for holds, reason in LEGALITY[operation] if not holds(facts)), None)
+
+
+def require_choice(name: str, value: object, choices: Sequence[_Choice]) -> _Choice:
+    """The one of `choices` that equals the value; another value is an error that lists them."""
+    for choice in choices:
+        if choice == value:
+            return choice
+    raise ValueError(f"{name}={value!r} is not a choice here; choose from {', '.join(map(str, choices))}")
 
 
 @cache  # there are a few hundred facts
@@ -218,20 +240,6 @@ class Life:
             self.age >= rules.min_prune_age,
             self.epochs_in_stage >= rules.min_training_epochs,
             self.epochs_in_stage >= rules.min_holding_epochs,
-        )
-
-    def legal(self, facts: Facts, blueprints: tuple[str, ...]) -> LegalOperations:
-        """The legal operations and what they may be done with, where `blueprints` are offered."""
-        bits = legal_bits(facts)
-        operations = frozenset(op for op in LifecycleOp if bits >> op & 1)
-        germinate = LifecycleOp.GERMINATE in operations
-        if not germinate and LifecycleOp.SET_ALPHA_TARGET not in operations:
-            return LegalOperations(operations, (), (), ())
-        return LegalOperations(
-            operations=operations,
-            blueprints=blueprints if germinate else (),
-            styles=STYLES if germinate or self.style is None else self.style.compatible,
-            alpha_targets=tuple(target for target in ALPHA_TARGETS if target != self.alpha_target),
         )
 
     def germinate(self, style: Style, tempo: int, alpha_target: float) -> None:
@@ -345,8 +353,18 @@ class LivingSlot:
         return self.life.facts(free_places=free_places)
 
     def legal(self, *, free_places: int) -> LegalOperations:
-        """What may be executed here now."""
-        return self.life.legal(self.facts(free_places=free_places), tuple(card.name for card in self.cards))
+        """The operations that may be executed here now, and what they may be done with."""
+        bits, life = legal_bits(self.facts(free_places=free_places)), self.life
+        operations = frozenset(op for op in LifecycleOp if bits >> op & 1)
+        germinate = LifecycleOp.GERMINATE in operations
+        if not germinate and LifecycleOp.SET_ALPHA_TARGET not in operations:
+            return LegalOperations(operations, (), (), ())
+        return LegalOperations(
+            operations=operations,
+            blueprints=tuple(card.name for card in self.cards) if germinate else (),
+            styles=STYLES if germinate or life.style is None else life.style.compatible,
+            alpha_targets=tuple(target for target in ALPHA_TARGETS if target != life.alpha_target),
+        )
 
     def require_legal(self, operation: LifecycleOp, *, free_places: int) -> None:
         """Raise `IllegalOperation`, which says why, unless the operation may be executed here now."""
@@ -393,7 +411,7 @@ class LivingSlot:
             life.age,
             life.epochs_in_stage,
             card,
-            -1 if life.style is None else _STYLE_INDEX[life.style],
+            -1 if life.style is None else STYLES.index(life.style),
             self.parameter_count,
             legal_bits(self.facts(free_places=free_places)),
             # of a fossil it is not measured any more: what the slot remembers is the last word on the seed
@@ -402,9 +420,6 @@ class LivingSlot:
             _number(self.gradient_norm),
             _number(self.gradient_health),
         )
-
-
-_STYLE_INDEX = {style: index for index, style in enumerate(STYLES)}
 
 
 @lru_cache(maxsize=64)
@@ -419,54 +434,47 @@ def _number(measured: float | None) -> float:
     return math.nan if measured is None else measured
 
 
-class SlotRecord(BaseModel):
-    """The state of one slot, but for tensors: its life, what grows there and what was measured of it.
+class LivingHost:
+    """The slots of one host together: what can be seen of them and what may be done there, whatever grows."""
 
-    A rollback in memory and a saved model hold the same record; read from a file, it is checked.
-    """
+    slots: Mapping[str, LivingSlot]
+    """Name -> slot, in order."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    @property
+    def rules(self) -> GrowthRules:
+        """The waiting times and limits that hold for every slot."""
+        return next(iter(self.slots.values())).life.rules
 
-    blueprint: Annotated[str, Field(min_length=1)] | None
-    stage: Stage
-    fading: bool
-    age: Count
-    epochs_in_stage: Count
-    births: Count
-    alpha: Share
-    alpha_target: Share | None
-    style: Style | None
-    tempo: Count
-    ramp: Ramp | None
-    contribution: float | None
-    probe: float | None = None
-    gradient_norm: float | None = None
-    gradient_health: float | None = None
-    reported_gradients_finite: bool | None
-    remembered_gradients_finite: bool | None
-    non_finite: tuple[bool, bool]
-    """As in `Slot.non_finite`."""
+    @property
+    def cards(self) -> dict[str, tuple[BlueprintCard, ...]]:
+        """Slot -> the blueprints offered there."""
+        return {name: slot.cards for name, slot in self.slots.items()}
 
-    @model_validator(mode="after")
-    def _is_a_life(self) -> "SlotRecord":
-        grown = self.stage.is_live or self.stage is Stage.FOSSILIZED
-        blended = grown and self.stage is not Stage.TRAINING
-        checks = {
-            "a seed is there exactly in the stages that have one": (self.blueprint is not None) == grown,
-            "a seed has a style, an alpha target and a birth": not grown
-            or (self.style is not None and self.alpha_target is not None and self.births > 0),
-            "alpha is 0 before blending and without a seed": blended or self.alpha == 0.0,
-            "a ramp belongs to BLENDING": (self.ramp is not None) == (self.stage is Stage.BLENDING),
-            "only a BLENDING seed fades": not self.fading or self.stage is Stage.BLENDING,
-        }
-        for rule, holds in checks.items():
-            if not holds:
-                raise ValueError(rule)
-        return self
+    @property
+    def added_parameters(self) -> int:
+        """Parameters of live and fossilised seeds, gates included."""
+        return sum(slot.parameter_count for slot in self.slots.values())
 
-    def life(self, rules: GrowthRules) -> Life:
-        """The life that was recorded; it goes on by itself."""
-        recorded = {field.name: getattr(self, field.name) for field in fields(Life) if field.name != "rules"}
-        life = Life(rules, **recorded)
-        life.ramp = None if self.ramp is None else replace(self.ramp)
-        return life
+    @property
+    def live_slots(self) -> tuple[str, ...]:
+        """The names of the slots with live seeds, in order."""
+        return tuple(name for name, slot in self.slots.items() if slot.life.stage.is_live)
+
+    @property
+    def free_places(self) -> int:
+        """Seeds that may still come to live beside those that do."""
+        return self.rules.max_live_seeds - len(self.live_slots)
+
+    def legal_operations(self) -> dict[str, LegalOperations]:
+        """What may be executed now at each slot: exactly that, no more and no less."""
+        free = self.free_places
+        return {name: slot.legal(free_places=free) for name, slot in self.slots.items()}
+
+    def readings(self) -> list[SlotReading]:
+        """Every slot in numbers, in order."""
+        free = self.free_places
+        return [slot.reading(free_places=free) for slot in self.slots.values()]
+
+    def snapshots(self) -> tuple[SlotSnapshot, ...]:
+        """Every slot in words, in order."""
+        return tuple(slot.snapshot() for slot in self.slots.values())

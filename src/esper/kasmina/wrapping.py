@@ -11,10 +11,9 @@ from torch import nn
 
 from esper.kasmina.blueprints import Blueprint, Site, all_blueprints
 from esper.kasmina.blueprints.catalogue import bare_copy
-from esper.kasmina.blueprints.registry import channel_axis
-from esper.kasmina.errors import BlueprintError, WrapError
+from esper.kasmina.blueprints.registry import BlueprintError, channel_axis
 from esper.kasmina.model import GrowingModel
-from esper.kasmina.probing import ExampleInput, Sighting, batch_size, probe, read_layout
+from esper.kasmina.probing import ExampleInput, Sighting, WrapError, batch_size, probe, read_layout
 from esper.kasmina.slot import IsolationPenalty, Slot
 from esper.kasmina.stage_machine import GrowthRules
 from esper.leyline import EventSink, Layout

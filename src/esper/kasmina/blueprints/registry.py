@@ -1,14 +1,73 @@
-"""Blueprints and where they are registered, and the site that a blueprint builds for."""
+"""Blueprints and where they are registered; the site that a blueprint builds for, and the form of its outputs."""
 
-from collections.abc import Callable, Iterable
+import copy
+from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, fx, nn
 
-from esper.kasmina.errors import BlueprintError
-from esper.kasmina.probing import PLAIN, OutputForm
 from esper.leyline import BlueprintKind, Layout
+from esper.leyline.errors import EsperError
+
+Kind = Literal["tensor", "tuple", "list", "named tuple", "mapping"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputForm:
+    """Where the main tensor sits: the output itself, the first member, or under a field or key."""
+
+    kind: Kind
+    key: str | None = None
+
+    def pick(self, output: Any) -> Any:
+        """The main tensor of an output of this form; of an `fx.Proxy` the proxy of it."""
+        if self.kind == "tensor":
+            return output
+        return output[self.key if self.kind == "mapping" else 0]
+
+    def put_back(self, output: Any, tensor: Any) -> Any:
+        """`output`, or the `fx.Proxy` of one, with its main tensor replaced; the original is left as it was."""
+        if self.kind == "tensor":
+            return tensor
+        if self.kind == "named tuple":
+            return output._replace(**{str(self.key): tensor})
+        if self.kind == "mapping":
+            replaced = output.copy() if isinstance(output, fx.Proxy) else copy.copy(output)
+            replaced.__setitem__(self.key, tensor)  # as a call, which a proxy records
+            return replaced
+        first = (tensor,) if self.kind == "tuple" else [tensor]
+        return first + output[1:]
+
+
+PLAIN = OutputForm("tensor")
+
+
+def output_form(output: object) -> OutputForm | None:
+    """The form of an output that can grow; None if it holds no tensor where one is expected."""
+    if isinstance(output, Tensor):
+        return PLAIN
+    if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
+        if isinstance(output, tuple) and hasattr(output, "_replace"):
+            return OutputForm("named tuple", getattr(output, "_fields")[0])  # noqa: B009
+        if type(output) in (tuple, list):
+            return OutputForm("tuple" if isinstance(output, tuple) else "list")
+    if isinstance(output, MutableMapping):
+        key = next((key for key, value in output.items() if isinstance(value, Tensor)), None)
+        return None if key is None else OutputForm("mapping", key)
+    return None
+
+
+def main_tensor(output: object) -> Tensor | None:
+    """The output itself, or the first member of a tuple or list, or the first tensor of a mapping."""
+    form = output_form(output)
+    tensor: Tensor | None = None if form is None else form.pick(output)
+    return tensor
+
+
+class BlueprintError(EsperError, ValueError):
+    """A blueprint is unknown, does not serve the slot, or is badly made."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ def plan_for(
 def final_utility(world: ToyWorld, *, settle: Settle = "worth") -> float:
     settle_hosts(world, RENT, settle)
     host = world.host(0)
-    return host.expected_accuracy() - RENT * host.added_parameters / host.host_parameters
+    return host.expected_at(host.report.epoch) - RENT * host.added_parameters / host.host_parameters
 
 
 @pytest.mark.parametrize("settle", get_args(Settle))

@@ -17,23 +17,17 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from esper.kasmina.stage_machine import GrowthRules, Life, LivingSlot
+from esper.kasmina.stage_machine import GrowthRules, Life, LivingHost, LivingSlot, require_choice
 from esper.leyline import (
-    ALPHA_CURVES,
-    ALPHA_SPEEDS,
     CAUSAL_TABLE,
-    TEMPOS,
+    CHOICES,
     ActionSpec,
     BlueprintCard,
     Composition,
     EpochReport,
     Layout,
-    LegalOperations,
     LifecycleOp,
     Settling,
-    SlotConfig,
-    SlotReading,
-    SlotSnapshot,
     Stage,
     gate_parameters,
 )
@@ -178,15 +172,16 @@ _LIFE = TypeAdapter(Life)
 _SLOT_FIELDS = ("blueprint", "clock", "contribution", "probe", "gradient_norm", "gradient_health")
 
 
-class ToyHost:
+class ToyHost(LivingHost):
     """One instance with one rng seed of its noise (a `HostProtocol`)."""
 
     host_parameters = HOST_PARAMETERS
 
     def __init__(self, instance: ToyInstance, seed: int, rules: GrowthRules) -> None:
-        self.instance, self.seed, self.rules = instance, seed, rules
-        self.slot_config: SlotConfig = instance.slot_config
-        self.slots = [ToySlot(index, name, rules) for index, name in enumerate(self.slot_config.slot_ids)]
+        self.instance, self.seed = instance, seed
+        self.slot_config = instance.slot_config
+        names = self.slot_config.slot_ids
+        self.slots: dict[str, ToySlot] = {name: ToySlot(i, name, rules) for i, name in enumerate(names)}
         self._bare = host_curve(instance, BLOCK)
         """Noise-free accuracy of the bare host by epoch, made longer when it is needed."""
         self._phase = instance.phases[0]
@@ -197,40 +192,10 @@ class ToyHost:
         self.report: EpochReport
         self._measure(0)
 
-    # What can be seen
-
-    @property
-    def cards(self) -> Mapping[str, tuple[BlueprintCard, ...]]:
-        """The blueprints that each slot offers."""
-        return {slot.name: slot.cards for slot in self.slots}
-
-    @property
-    def added_parameters(self) -> int:
-        """Parameters of the seeds that it has now."""
-        return sum(slot.parameter_count for slot in self.slots)
-
     @property
     def training_samples(self) -> int:
         """Training samples of the instance."""
         return self.instance.training_samples
-
-    @property
-    def _free_places(self) -> int:
-        return self.rules.max_live_seeds - sum(slot.life.stage.is_live for slot in self.slots)
-
-    def readings(self) -> Sequence[SlotReading]:
-        """Every slot in numbers, in order."""
-        free = self._free_places
-        return [slot.reading(free_places=free) for slot in self.slots]
-
-    def snapshots(self) -> tuple[SlotSnapshot, ...]:
-        """Every slot in words, in order."""
-        return tuple(slot.snapshot() for slot in self.slots)
-
-    def legal_operations(self) -> dict[str, LegalOperations]:
-        """What can be done in each slot now."""
-        free = self._free_places
-        return {slot.name: slot.legal(free_places=free) for slot in self.slots}
 
     # What is done to it
 
@@ -258,14 +223,14 @@ class ToyHost:
 
     def epoch(self) -> None:
         """Live through one epoch and measure it."""
-        for slot in self.slots:
+        for slot in self.slots.values():
             slot.tick()
         self._measure(self.report.epoch + 1)
 
     def settle(self, settling: Settling) -> None:
         """Keep what is worth its rent. Effects add up, so each seed can be judged alone."""
         changed = False
-        for slot in self.slots:
+        for slot in self.slots.values():
             life = slot.life
             if not life.stage.is_live:
                 continue
@@ -282,22 +247,19 @@ class ToyHost:
             raise ValueError(
                 f"{action.op.name} names no slot; the slots are {', '.join(self.slot_config.slot_ids)}"
             )
-        slot, op = self.slots[self.slot_config.index(action.slot)], action.op
-        slot.require_legal(op, free_places=self._free_places)
-        legal = slot.legal(free_places=self._free_places)
+        self.slot_config.index(action.slot)
+        slot, free = self.slots[action.slot], self.free_places
+        slot.require_legal(action.op, free_places=free)
+        legal = slot.legal(free_places=free)
         choices: dict[str, Sequence[object]] = {
+            **CHOICES,
             "blueprint": legal.blueprints,
             "style": legal.styles,
-            "tempo": TEMPOS,
             "alpha_target": legal.alpha_targets,
-            "alpha_speed": ALPHA_SPEEDS,
-            "alpha_curve": ALPHA_CURVES,
         }
-        for name, offered in choices.items():
-            value = getattr(action, name)
-            if name in CAUSAL_TABLE[op] and value not in offered:
-                names = ", ".join(map(str, offered))
-                raise ValueError(f"{name}={value!r} is not a choice here; choose from {names}")
+        for name in CAUSAL_TABLE[action.op]:
+            if name in choices:
+                require_choice(name, getattr(action, name), choices[name])
         return slot
 
     # The curves
@@ -310,12 +272,9 @@ class ToyHost:
             gain = self._phase.gains[slot.index][slot.blueprint]
         return alpha * gain * maturity(slot.clock, self.instance.epochs_to_learn[slot.blueprint])
 
-    def expected_accuracy(self) -> float:
-        """Validation accuracy without noise."""
-        return self._expected_at(self.report.epoch)
-
-    def _expected_at(self, epoch: int) -> float:
-        effects = sum(self._effect(slot, slot.life.alpha) for slot in self.slots)
+    def expected_at(self, epoch: int) -> float:
+        """Validation accuracy without noise, at an epoch, of what has grown until now."""
+        effects = sum(self._effect(slot, slot.life.alpha) for slot in self.slots.values())
         return self._bare[epoch] + effects - self._scars
 
     def _measure(self, epoch: int) -> None:
@@ -323,12 +282,12 @@ class ToyHost:
         if epoch >= len(self._bare):
             self._bare = host_curve(instance, 2 * epoch)
         self._phase = instance.phase_at(epoch)
-        self._touched = self._touched or any(slot.life.alpha > 0.0 for slot in self.slots)
+        self._touched = self._touched or any(slot.life.alpha > 0.0 for slot in self.slots.values())
         noise = noise_of(instance, self.seed, epoch)
-        expected = self._expected_at(epoch)
+        expected = self.expected_at(epoch)
         accuracy = measured(expected, instance.noise, noise[1 if self._touched else 0])
         train_accuracy = measured(expected + generalisation_gap(instance, epoch), instance.noise, noise[2])
-        for slot in self.slots:
+        for slot in self.slots.values():
             self._read(slot, noise)
         untrained = epoch == 0
         gradient = host_gradient_norm(instance, epoch) * (1.0 + instance.noise * noise[3])
@@ -362,13 +321,13 @@ class ToyHost:
     def _govern(self) -> None:
         """Remove every live seed where one does too much harm in each phase."""
         worst = 0.0
-        for slot in self.slots:
+        for slot in self.slots.values():
             least_harm = max(phase.gains[slot.index][slot.blueprint] for phase in self.instance.phases)
             worst = min(worst, self._effect(slot, slot.life.alpha, least_harm))
         if worst > CONDEMNED:
             return
         reason = f"validation accuracy {self.report.validation_accuracy:.3f} after a seed took {-worst:.3f}"
-        for slot in self.slots:
+        for slot in self.slots.values():
             if slot.life.stage.is_live:
                 slot.remove()
         self.report = replace(self.report, rolled_back=reason)
@@ -383,7 +342,7 @@ class ToyHost:
             "scars": self._scars,
             "touched": self._touched,
             "report": asdict(self.report),
-            "slots": [slot.state_dict() for slot in self.slots],
+            "slots": [slot.state_dict() for slot in self.slots.values()],
         }
 
     @classmethod
@@ -394,7 +353,7 @@ class ToyHost:
         self.report = EpochReport(**state["report"])
         self._bare = host_curve(self.instance, max(2 * self.report.epoch, BLOCK))
         self._phase = self.instance.phase_at(self.report.epoch)
-        for slot, saved in zip(self.slots, state["slots"], strict=True):
+        for slot, saved in zip(self.slots.values(), state["slots"], strict=True):
             slot.load_state_dict(saved)
         return self
 
