@@ -19,6 +19,7 @@ Told = tuple[Tensor, list[SlotSnapshot]]
 OPTIMISERS: dict[str, Callable[[nn.Module], Optimizer]] = {
     "sgd": lambda model: SGD(model.parameters(), lr=0.05, momentum=0.9),
     "adam": lambda model: Adam(model.parameters(), lr=torch.tensor(0.01), foreach=False),
+    "named": lambda model: SGD(model.named_parameters(), lr=0.05, momentum=0.9),
 }
 
 
@@ -128,6 +129,21 @@ def test_what_happened_since_is_undone(kind: str, change: Callable[[GrowingModel
     assert all(parameter.grad is None for parameter in model.parameters())
     assert [slot.snapshot() for slot in model.slots.values()] == seen
     assert _same([_epoch(model) for _ in range(3)], [_epoch(straight) for _ in range(3)])
+
+
+def test_names_of_parameters_come_back_with_them() -> None:
+    model = _model("named")
+    _live(model, 6)
+    assert model.care is not None
+    groups = model.care.optimizer.param_groups
+    names = [list(group["param_names"]) for group in groups]
+    snapshot = ModelSnapshot(model)
+    for change in (_fossilize, _fossilize, _prune):  # again after the first return, and after what came of that
+        change(model)
+        assert [group["param_names"] for group in groups] != names
+        snapshot.restore()
+        assert [group["param_names"] for group in groups] == names
+        assert [len(group["params"]) for group in groups] == list(map(len, names))
 
 
 def test_an_optimiser_that_had_not_begun_has_not_begun() -> None:

@@ -156,7 +156,7 @@ class ModelSnapshot:
         self._schedules: list[tuple[Scheduler, str, list[Any]]] = []
         self.take()
 
-    @torch.no_grad()
+    @torch.no_grad()  # not inference_mode: what is restored is trained on
     def take(self) -> None:
         """Remember the model as it is now."""
         care = self._model.care
@@ -167,8 +167,8 @@ class ModelSnapshot:
         if care is not None:
             optimizer = care.optimizer
             self._schedules = [(owner, name, list(values)) for owner, name, values in care.group_lists()]
-            self._groups = [{**group, "params": list(group["params"])} for group in optimizer.param_groups]
-            self._state = {parameter: dict(state) for parameter, state in optimizer.state.items()}
+            self._groups = [_own(group) for group in optimizer.param_groups]
+            self._state = {parameter: _own(state) for parameter, state in optimizer.state.items()}
         sources = [*self._model.parameters(), *self._model.buffers()]
         for values in (*self._groups, *self._state.values()):  # a learning rate may be a tensor too
             sources += [value for value in values.values() if isinstance(value, Tensor)]
@@ -177,7 +177,7 @@ class ModelSnapshot:
         else:
             self._sources, self._copies = sources, [source.detach().clone() for source in sources]
 
-    @torch.no_grad()
+    @torch.no_grad()  # not inference_mode: what is restored is trained on
     def restore(self) -> None:
         """Bring the model and its optimiser back to what `take` saw last."""
         for slot, (record, seed, trainable) in zip(self._model.slots.values(), self._slots, strict=True):
@@ -187,14 +187,19 @@ class ModelSnapshot:
                 parameter.requires_grad_(trained)
         if self._model.care is not None:
             optimizer = self._model.care.optimizer
-            optimizer.param_groups[:] = [{**group, "params": list(group["params"])} for group in self._groups]  # type: ignore[call-overload]
+            optimizer.param_groups[:] = map(_own, self._groups)
             optimizer.state.clear()
-            optimizer.state.update({parameter: dict(state) for parameter, state in self._state.items()})
+            optimizer.state.update({parameter: _own(state) for parameter, state in self._state.items()})
         for scheduler, name, values in self._schedules:
             getattr(scheduler, name)[:] = values
         _copy(self._sources, self._copies)
         for parameter in self._model.parameters():
             parameter.grad = None
+
+
+def _own(values: Mapping[str, object]) -> dict[str, object]:
+    """The same with lists of its own (parameters, their names), so that none grows with the optimiser's."""
+    return {name: list(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
