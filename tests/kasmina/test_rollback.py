@@ -138,7 +138,11 @@ def test_names_of_parameters_come_back_with_them() -> None:
     groups = model.care.optimizer.param_groups
     names = [list(group["param_names"]) for group in groups]
     snapshot = ModelSnapshot(model)
-    for change in (_fossilize, _fossilize, _prune):  # again after the first return, and after what came of that
+    for change in (
+        _fossilize,
+        _fossilize,
+        _prune,
+    ):  # again after the first return, and after what came of that
         change(model)
         assert [group["param_names"] for group in groups] != names
         snapshot.restore()

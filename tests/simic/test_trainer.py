@@ -1,6 +1,5 @@
 """The training loop: it learns, tells, remembers, stops when asked to, and goes on as if it never had."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -143,24 +142,6 @@ def test_workers_change_nothing(tmp_path: Path) -> None:
         _config(rounds=2, eval_every=0, workers=2), checkpoints=Checkpoints(tmp_path / "two" / "checkpoints")
     )
     assert _same(_weights(tmp_path / "none"), _weights(tmp_path / "two"))
-
-
-def test_a_lost_worker_costs_its_episodes_and_nothing_else(tmp_path: Path) -> None:
-    config = _config(rounds=3, eval_every=0, workers=2)
-    training, listener = build(config), Listener()
-    trainer = VectorizedPPOTrainer(
-        config, training, checkpoints=Checkpoints(tmp_path / "checkpoints"), sink=listener
-    )
-    trainer.begin()
-    victim = training.envs.episodes.world.process_ids[0]  # type: ignore[attr-defined]
-    os.kill(victim, signal.SIGKILL)
-    trainer.train()
-    training.envs.close()
-    lost = [event for event in listener.events if isinstance(event, EpisodeFinished) and event.lost]
-    assert len(lost) == 3
-    rounds = [event for event in listener.events if isinstance(event, RoundFinished)]
-    assert [event.lost_episodes for event in rounds] == [3, 0, 0]
-    assert all(torch.isfinite(weight).all() for weight in _weights(tmp_path).values())
 
 
 _SCRIPT = """

@@ -53,7 +53,7 @@ class RoundFinished:
     episodes: int
     """Episodes that ended in the round, without the lost ones."""
     lost_episodes: int
-    """Episodes dropped because their worker process died; the update did not use them."""
+    """Episodes whose worker process died; the steps before that are learned from."""
     mean_return: float | None
     """Mean undiscounted return of the episodes that ended; null if none did."""
     mean_gain: float | None

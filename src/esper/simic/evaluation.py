@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from esper.leyline import Beginning, EpisodeFinished, HostProtocol
+from esper.leyline import ActionSpec, Beginning, EpisodeFinished, HostProtocol, HostsLost
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.spaces import Actions
 from esper.tamiyo import Actor
@@ -65,12 +65,14 @@ class RulePlayer:
     def act(self, episodes: Episodes, rewards: Rewards) -> Actions:
         """What each rule says, encoded as (env, head)."""
         del rewards
-        return np.stack(
-            [
-                episodes.encode(env_idx, rule.act(episodes.situation(env_idx)))
-                for env_idx, rule in enumerate(self._rules)
-            ]
-        )
+        return np.stack([self._act(episodes, env_idx) for env_idx in range(len(self._rules))])
+
+    def _act(self, episodes: Episodes, env_idx: int) -> Actions:
+        try:
+            situation = episodes.situation(env_idx)
+        except HostsLost:  # there is nothing to decide; the step ends the episode
+            return episodes.encode(env_idx, ActionSpec())
+        return episodes.encode(env_idx, self._rules[env_idx].act(situation))
 
 
 @dataclass(frozen=True, slots=True)

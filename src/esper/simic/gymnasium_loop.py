@@ -62,7 +62,7 @@ def collect(
 ) -> Iterator[VectorStep]:
     """Fill the agent's rollout from `observation` (env, feature) on, and yield every step after it was stored.
 
-    lost_key   where `info` flags episodes (env,) that have no final state: they are dropped from the rollout
+    lost_key   where `info` flags steps (env,) that were lost with their episodes; they are not trained on
     stopwatch  counts the seconds of "act" and "step"
     """
     stopwatch = stopwatch or Stopwatch()
@@ -77,20 +77,15 @@ def collect(
 
 
 def store(agent: PPOAgent, step: VectorStep, lost: Flags) -> None:
-    """Give the agent what came of its actions.
-
-    A lost episode has no final state: its last step is invalid, and what was collected of it is dropped.
-    """
-    truncated = step.truncated & ~lost
+    """Give the agent what came of its actions; a step that was lost (env,) is invalid."""
+    stopped = (step.truncated & ~lost).any()
     agent.observe(
         torch.from_numpy(step.reward),
-        step.terminated | lost,
-        truncated,
-        final_observation=read_final(step.info, step.observation) if truncated.any() else None,
+        step.terminated,
+        step.truncated | lost,
+        final_observation=read_final(step.info, step.observation) if stopped else None,
         valid=~lost if lost.any() else None,
     )
-    for env_idx in map(int, np.flatnonzero(lost)):
-        agent.drop_episode(env_idx)
 
 
 def learn(

@@ -1,10 +1,12 @@
 """Training a controller: observe, mask, act, step, store; at the end of a rollout update, log, save."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from esper import __version__
@@ -14,9 +16,11 @@ from esper.leyline import (
     CheckpointSaved,
     CheckpointStore,
     DecisionTaken,
+    EpisodeFinished,
     EvaluationFinished,
     Event,
     HostEvent,
+    HostsLost,
     Place,
     RunFinished,
     RunSink,
@@ -52,6 +56,8 @@ from esper.statistics import mean_interval
 
 FAILED = "failed.pt"
 """The checkpoint of an agent that failed; for inspection, not for resuming."""
+REPLACEMENTS = 3
+"""How often lost hosts are replaced for one checkpoint; workers that go on dying are no accident."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,8 @@ class VectorizedPPOTrainer:
         self._logs_decisions = sink is not None and config.logs_decisions
         self._observation: Flat  # (env, feature), from begin() or resume() on
         self._info: Info
+        self._lost_between: list[EpisodeFinished] = []
+        """Episodes lost since the last round; the next one reports them."""
 
     # The loop
 
@@ -135,6 +143,9 @@ class VectorizedPPOTrainer:
         if batch is None:
             return
         with self.stopwatch.part("log"):
+            for episode in self._lost_between:
+                self._emit(replace(episode, round=self.round + 1))
+            self._lost_between = []
             for event, place in log.events(self.agent):
                 self._emit(event, place)
         learning_rate = self.agent.config.lr_at(self.agent.updates)
@@ -163,7 +174,7 @@ class VectorizedPPOTrainer:
 
     def _collect(self, stop: StopRequest, log: RoundLog) -> BatchSummary | None:
         """A full rollout: observe, mask, act, step, store. None if a stop was requested before it was full."""
-        batch, host_log = BatchSummary(), self.training.host_log
+        batch, host_log = BatchSummary(list(self._lost_between)), self.training.host_log
         log.before()
         for step in collect(
             self.agent, self.envs, self._observation, self._info, lost_key="lost", stopwatch=self.stopwatch
@@ -230,7 +241,8 @@ class VectorizedPPOTrainer:
         """The mean gain of the greedy policy on hosts it does not train on; by this the best checkpoint is chosen."""
         wanted = selection_cases(self.training, self.config.eval_episodes)
         episodes = evaluation_episodes(self.training, self.config, min(len(wanted), self.config.num_envs))
-        played = play_cases(LearnedPlayer(self.agent.actor), episodes, wanted)
+        judged = play_cases(LearnedPlayer(self.agent.actor), episodes, wanted)
+        played = [episode for episode in judged if not episode.lost]
         gains = [episode.gain for episode in played if episode.gain is not None]
         gain = mean_of_known(gains)
         low, high = mean_interval(gains) if len(gains) > 1 else (None, None)  # one says nothing of its spread
@@ -266,8 +278,22 @@ class VectorizedPPOTrainer:
             "round": self.round,
             "best_score": self.best_score,
             "config": self.config.to_dict(),
-            "envs": self.training.envs.state_dict(),
+            "envs": self._save_envs(),
         }
+
+    def _save_envs(self) -> dict[str, object]:
+        """The state of every env. Episodes whose workers died since the last step are replaced by new ones first."""
+        for _ in range(REPLACEMENTS):
+            try:
+                return self.training.envs.state_dict()
+            except HostsLost as loss:
+                self._replace_lost(loss.host_idxs)
+        return self.training.envs.state_dict()
+
+    def _replace_lost(self, env_idxs: Sequence[int]) -> None:
+        self._observation, self._info = self.envs.replace_lost(env_idxs)
+        self.agent.begin_episodes(np.isin(np.arange(self.config.num_envs), env_idxs))
+        self._lost_between += [self._info["final_info"]["summary"][env_idx] for env_idx in env_idxs]
 
     def resume(self, path: Path) -> None:
         """Go on from a checkpoint; on the CPU the run is then the same, bit for bit, as if it had never stopped."""

@@ -53,8 +53,8 @@ def test_calls_out_of_order_are_refused() -> None:
     agent.act(torch.zeros(4, 2))
     with pytest.raises(RuntimeError, match="called twice"):
         agent.act(torch.zeros(4, 2))
-    with pytest.raises(RuntimeError, match=r"drop_episode\(\) between act\(\) and observe\(\)"):
-        agent.drop_episode(0)
+    with pytest.raises(RuntimeError, match="in the middle of a rollout: it would join episodes"):
+        agent.begin_episodes(~NONE)
     with pytest.raises(ValueError, match="reward has shape"):
         agent.observe(torch.zeros(3), NONE, NONE)
     with pytest.raises(ValueError, match="final_observation is missing"):
@@ -128,10 +128,9 @@ def test_an_end_in_an_invalid_step_does_not_join_two_episodes(kind: str, bad_ste
         agent.act(torch.randn(4, 2, generator=generator))
         here = np.array([False, step == bad_step, False, False])
         ends = (here, NONE) if kind == "terminated" else (NONE, here)
-        final = torch.randn(4, 2, generator=generator)
-        agent.observe(torch.ones(4), *ends, final_observation=final, valid=~here)
+        agent.observe(torch.ones(4), *ends, valid=~here)  # there is no state after it
     rollout = agent._finish(torch.randn(4, 2, generator=generator))
-    beyond = agent.buffer.truncation_value[1, bad_step].item() if kind == "truncated" else 0.0
+    beyond = agent.buffer.value[1, bad_step].item()
     expected = 0.0
     for step in range(bad_step):
         expected += 0.5**step
@@ -322,18 +321,19 @@ def test_head_coefficients_are_compared_with_the_layout() -> None:
         make(PPOConfig(entropy_coef_per_head={"blueprint": 0.1}))
 
 
-def test_a_lost_worker_costs_its_episode_only() -> None:
-    agent = make()
-    source = probe()
-    observation, mask = source.reset()
-    while not agent.ready:
-        outcome = source.step(agent.act(observation, mask))
-        observation, mask = outcome.observation, outcome.mask
-        agent.observe(outcome.reward, outcome.terminated, outcome.truncated)
-        if agent.buffer.step == 2:
-            assert agent.drop_episode(1) == 2
-    metrics = agent.update(observation)
-    assert (metrics.valid_steps, metrics.invalid_steps) == (22, 2)
+def test_between_rollouts_some_envs_can_begin_anew() -> None:
+    agent = make(steps=1)
+    agent.act(torch.ones(4, 2))
+    agent.observe(torch.arange(4.0), NONE, NONE)
+    agent.update(torch.ones(4, 2))
+    before, blank = agent.state.state_dict(), make().state.state_dict()
+    agent.begin_episodes(np.array([False, True, False, False]))
+    assert agent._begins.tolist() == [False, True, False, False]
+    for name, tensor in agent.state.state_dict().items():
+        axis = 1 if name == "hidden" else 0
+        for env in range(4):
+            expected = blank if env == 1 else before
+            assert torch.equal(tensor.select(axis, env), expected[name].select(axis, env)), (name, env)
 
 
 def test_observation_statistics_move_only_after_the_update() -> None:

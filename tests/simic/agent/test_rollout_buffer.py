@@ -115,22 +115,33 @@ def test_inserted_invalid_steps_change_nothing() -> None:
     assert np.array_equal(spread.row_lengths, plain.row_lengths)
 
 
-def test_a_lost_episode_is_dropped_and_the_rest_kept() -> None:
+@pytest.mark.parametrize("kind", ["terminated", "truncated"])
+def test_an_episode_that_a_lost_step_ended_bootstraps_from_the_state_before_it(kind: str) -> None:
+    """By hand: gamma 0.9, lambda 0.8, values all 2; the third step of the first env was lost."""
+    case = {name: torch.zeros_like(array) for name, array in random_rollout(0, envs=2, steps=4).items()}
+    case["value"] += 2.0
+    case["reward"] += torch.tensor([[1.0, 1.0, 1e6, 1.0], [1.0] * 4])
+    case["beyond"] += 1e6  # an invalid step has no state after it
+    case["valid"][:] = True
+    case["valid"][0, 2], case[kind][0, 2] = False, True
+    rollout = finish(case, torch.full((2,), 2.0))
+    assert rollout.row_lengths.tolist() == [3, 4]
+    delta, carry = 1.0 + 0.9 * 2.0 - 2.0, 0.9 * 0.8
+    before, whole = [delta * (1 + carry), delta], [delta]
+    for _ in range(3):
+        whole.insert(0, delta + carry * whole[0])
+    expected = torch.tensor([*before, delta, *whole])
+    torch.testing.assert_close(rollout.advantage, expected)
+    torch.testing.assert_close(rollout.returns, expected + 2.0)
+
+
+def test_a_row_without_valid_steps_is_in_no_minibatch() -> None:
     case = random_rollout(0, envs=2, steps=6)
-    case["terminated"][:] = False
-    case["truncated"][:] = False
-    case["terminated"][0, 2] = True
-    buffer = record(*(case[name].numpy() if case[name].dtype == torch.bool else case[name] for name in case))  # type: ignore[arg-type]
-    assert buffer.drop_episode(0) == 3
-    assert buffer.valid.tolist() == [[True] * 3 + [False] * 3, [True] * 6]
-    assert buffer.drop_episode(1) == 6
-    rollout = buffer.finish(torch.zeros(2), POLICY, gamma=0.9, gae_lambda=0.8)
-    assert rollout.row_lengths.tolist() == [3, 0]
-    assert rollout.invalid_steps == 9
+    case["valid"][0, 3:] = case["valid"][1] = False
+    rollout = finish(case, torch.zeros(2))
+    assert (rollout.row_lengths.tolist(), rollout.invalid_steps) == ([3, 0], 9)
     batches = list(minibatches(rollout, 4, recurrent=True, generator=torch.Generator()))
     assert [len(batch.index) for batch in batches] == [3]
-    with pytest.raises(ValueError, match="env is 2"):
-        buffer.drop_episode(2)
 
 
 def test_hidden_state_belongs_to_the_first_kept_step() -> None:

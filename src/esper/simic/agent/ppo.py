@@ -183,7 +183,8 @@ class PPOAgent:
         """What came of the last actions, in every env: reward (env,), and the two kinds of end.
 
         final_observation (env, feature) is read in truncated envs only. `valid` False marks a step to forget:
-        neither the rollout nor the memory keeps it, only an end that it brought.
+        neither the rollout nor the memory keeps it. If it ended its episode, in whatever way, the steps before it
+        bootstrap from the state it was decided in.
         """
         if self._pending is None:
             raise RuntimeError("observe() without act(): there is no decision it belongs to")
@@ -191,15 +192,16 @@ class PPOAgent:
         reward = reward.to(self.device, torch.float32, copy=True)
         if reward.shape != (self.num_envs,):
             raise ValueError(f"reward has shape {tuple(reward.shape)}; expected ({self.num_envs},)")
-        if final_observation is None and truncated.any():
+        valid = np.ones(self.num_envs, dtype=np.bool_) if valid is None else valid
+        stopped = bool((truncated & valid).any())
+        if final_observation is None and stopped:
             raise ValueError("final_observation is missing: truncated envs are bootstrapped from it")
         # The buffer keeps a NaN, so that the update is skipped; the memory must outlive it.
         self.state.previous_reward = torch.nan_to_num(reward, nan=0.0, posinf=0.0, neginf=0.0)
-        valid = np.ones(self.num_envs, dtype=np.bool_) if valid is None else valid
         if not valid.all():
             self.state.restore(before, torch.from_numpy(~valid).to(self.device, non_blocking=True))
         truncation_value = None
-        if final_observation is not None and truncated.any():
+        if final_observation is not None and stopped:
             truncation_value = self._value_of(final_observation)
         self.buffer.add(before, decision, Outcome(reward, terminated, truncated, valid, truncation_value))
         self._pending = None
@@ -211,22 +213,21 @@ class PPOAgent:
             self.state.reset(torch.from_numpy(ended).to(self.device, non_blocking=True))
 
     @torch.inference_mode()
-    def begin_episodes(self) -> None:
-        """Every env was reset: forget the running episodes, and a rollout that was cut off in their middle."""
-        self._pending = None
-        self.buffer.clear()
-        self._begins = np.ones(self.num_envs, dtype=np.bool_)
-        self.state = ActorState.initial(unwrap(self.policy), self.num_envs, self.device)
+    def begin_episodes(self, envs: NDArray[np.bool_] | None = None) -> None:
+        """Every env was reset: forget the running episodes, and a rollout that was cut off in their middle.
 
-    def drop_episode(self, env: int) -> int:
-        """Forget the running episode of one env (its worker was lost); returns how many steps that was."""
-        if self._pending is not None:
-            raise RuntimeError("drop_episode() between act() and observe(): call it after observe()")
-        dropped = self.buffer.drop_episode(env)
-        self._begins = self._begins.copy()
-        self._begins[env] = True
-        self.state.reset(torch.from_numpy(np.arange(self.num_envs) == env).to(self.device))
-        return dropped
+        envs  (env,) where between two rollouts; None is everywhere, at any time
+        """
+        if envs is None:
+            self._pending = None
+            self.buffer.clear()
+            envs = np.ones(self.num_envs, dtype=np.bool_)
+        elif self._pending is not None or self.buffer.step:
+            raise RuntimeError(
+                "begin_episodes() of some envs in the middle of a rollout: it would join episodes"
+            )
+        self._begins = self._begins | envs
+        self.state.reset(torch.from_numpy(envs).to(self.device))
 
     def update(self, observation: Tensor) -> PPOUpdateMetrics:
         """Learn from the full rollout; `observation` (env, feature) is the one after its last step."""

@@ -136,7 +136,7 @@ class Outcome:
     truncated: NDArray[np.bool_]
     """(env,) stopped with its state at hand."""
     valid: NDArray[np.bool_]
-    """(env,) False where the step means nothing and must not train."""
+    """(env,) False where the step means nothing: it is not trained on, and its end only stops the steps before it."""
     truncation_value: Tensor | None
     """(env,) value of the state each truncated env was stopped in; None when none was."""
 
@@ -238,26 +238,13 @@ class TamiyoRolloutBuffer:
         torch._foreach_copy_([array[:, t] for array, _ in writes], [written for _, written in writes])
         if outcome.truncation_value is not None:
             self.truncation_value[:, t] = outcome.truncation_value
-        elif outcome.truncated.any():
+        elif (outcome.truncated & outcome.valid).any():
             raise ValueError("truncated steps need truncation_value: the value of the state they stopped in")
         self.begins[:, t] = decision.begins
         self.terminated[:, t] = outcome.terminated
         self.truncated[:, t] = outcome.truncated
         self.valid[:, t] = outcome.valid
         self.step += 1
-
-    def drop_episode(self, env: int) -> int:
-        """Invalidate the running episode of one env (its worker was lost); returns its number of steps."""
-        if not 0 <= env < self.num_envs:
-            raise ValueError(f"env is {env}; expected 0..{self.num_envs - 1}")
-        starts = np.flatnonzero(self.begins[env, : self.step])
-        start = int(starts[-1]) if len(starts) else 0
-        ended = self.terminated[env, start : self.step] | self.truncated[env, start : self.step]
-        if ended.any():
-            return 0
-        dropped = int(self.valid[env, start : self.step].sum())
-        self.valid[env, start : self.step] = False
-        return dropped
 
     def require_full(self) -> None:
         """Raise unless every step is written."""
@@ -266,19 +253,15 @@ class TamiyoRolloutBuffer:
                 f"the rollout has {self.step} of {self.num_steps} steps; fill it before it is finished"
             )
 
-    def _end_steps(self) -> NDArray[np.int64]:
-        """(env, step): the flat position that says how each step ended.
-
-        Its own, but for a valid step whose episode went on and then ended in an invalid one: that one.
-        """
-        position = np.arange(self.valid.size, dtype=np.int64).reshape(self.valid.shape)
+    def _cut_short(self) -> NDArray[np.bool_]:
+        """(env, step): True where the last valid step of an episode did not end it, and a later, invalid one did."""
         ended = self.terminated | self.truncated
         last_valid = np.maximum.accumulate(np.where(self.valid, np.arange(self.num_steps), -1), axis=1)
-        for env, step in np.argwhere(ended & ~self.valid)[::-1]:  # backwards: the first end counts
+        cut = np.zeros_like(ended)
+        for env, step in np.argwhere(ended & ~self.valid):
             before = last_valid[env, step]
-            if before >= 0 and not ended[env, before]:
-                position[env, before] = env * self.num_steps + step
-        return position
+            cut[env, before] |= before >= 0 and not ended[env, before]
+        return cut
 
     @torch.no_grad()  # not inference_mode: advantages meet autograd in the update
     def finish(
@@ -294,8 +277,10 @@ class TamiyoRolloutBuffer:
 
         last_value (env,) is the value after the last step of each env; `policy` reads log-probs from the
         stored logits, by the same path that the update evaluates with; `reward` replaces the stored rewards
-        (normalised ones, say). Invalid steps vanish: neighbours close up around them, and an end that one of
-        them brought passes to the step before it.
+        (normalised ones, say). Invalid steps vanish: neighbours close up around them. An episode that ended in
+        one (its worker was lost) is truncated before it, and bootstraps from the state that was seen last, like
+        one that the rollout's end cuts: it was no true end, and without these steps the short episodes, which
+        have less time to be lost in, would count too much.
         """
         self.require_full()
         if last_value.shape != (self.num_envs,):
@@ -310,14 +295,16 @@ class TamiyoRolloutBuffer:
 
         rows = np.flatnonzero(lengths)
         ends = np.cumsum(lengths[rows]) - 1  # each non-empty row's last step
-        end_step = self._end_steps().reshape(-1)[kept]
-        terminated, truncated = self.terminated.reshape(-1)[end_step], self.truncated.reshape(-1)[end_step]
+        cut_short = self._cut_short()
+        terminated = self.terminated.reshape(-1)[kept]
+        truncated = (self.truncated | cut_short).reshape(-1)[kept]
         value = pick(self.value)
         next_value = value.roll(-1)
         if len(rows):
             next_value[_to(ends, device)] = last_value[_to(rows, device)]
-        beyond = self.truncation_value.flatten().index_select(0, _to(end_step, device))
-        next_value = torch.where(_to(truncated, device), beyond, next_value)
+        # The state after a step that was cut short is the one that the next, lost step was decided in.
+        beyond = torch.where(_to(cut_short, device), self.value.roll(-1, dims=1), self.truncation_value)
+        next_value = torch.where(_to(truncated, device), pick(beyond), next_value)
         # One long row, its trace cut where an env's steps end: the same sums as row by row.
         cut = truncated.copy()
         cut[ends] = True

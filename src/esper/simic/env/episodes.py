@@ -342,13 +342,13 @@ class Episodes:
                 for gone, report in zip(condemned, reports, strict=True)
             ),
             finished={
-                env_idx: self._finished(env_idx, lost=bool(lost[env_idx]))
+                env_idx: self.finished(env_idx, lost=bool(lost[env_idx]))
                 for env_idx in map(int, np.flatnonzero(terminated | lost))
             },
         )
 
-    def _finished(self, env_idx: int, *, lost: bool) -> EpisodeFinished:
-        """The episode that has just ended; its round is for the training loop to fill in."""
+    def finished(self, env_idx: int, *, lost: bool) -> EpisodeFinished:
+        """The running episode as it ends now; its round is for the training loop to fill in."""
         episode, host = self.episode(env_idx), self.world.host(env_idx)
         report = host.report
         kept = not lost and report.rolled_back is None

@@ -109,9 +109,12 @@ class FlatVectorEnv(VectorWrapper):
     def step(self, actions: Actions) -> tuple[Flat, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
         """One action (env, head) in every env; "final_obs" is flat too."""
         _, reward, terminated, truncated, info = self.env.step(actions)
-        for env_idx in np.flatnonzero(info.get("_final_obs", False)):
-            info["final_obs"][env_idx] = _flatten(info["final_obs"][env_idx])
-        return self._observation(), reward, terminated, truncated, info
+        return self._observation(), reward, terminated, truncated, _with_flat_ends(info)
+
+    def replace_lost(self, env_idxs: Sequence[int]) -> tuple[Flat, dict[str, Any]]:
+        """Begin anew where hosts were lost between two steps, as `GrowthVectorEnv.replace_lost`."""
+        _, info = self.env.replace_lost(env_idxs)
+        return self._observation(), _with_flat_ends(info)
 
     def load_state_dict(self, state: Mapping[str, object]) -> tuple[Flat, dict[str, Any]]:
         """Go on from a `GrowthVectorEnv`'s saved state; returns what `reset` or `step` had returned there."""
@@ -120,6 +123,12 @@ class FlatVectorEnv(VectorWrapper):
 
     def _observation(self) -> Flat:
         return self.env.flat_observation.numpy().copy()
+
+
+def _with_flat_ends(info: dict[str, Any]) -> dict[str, Any]:
+    for env_idx in np.flatnonzero(info.get("_final_obs", False)):
+        info["final_obs"][env_idx] = _flatten(info["final_obs"][env_idx])
+    return info
 
 
 def _flat_space(space: GrowthSpace) -> gym.Space[Flat]:

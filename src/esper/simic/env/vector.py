@@ -9,7 +9,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.leyline import ActionSpec, Situation, SlotReading
+from esper.leyline import ActionSpec, EpisodeFinished, Situation, SlotReading
 from esper.simic.env.episodes import Episodes, Flags, Observation, StepResult
 from esper.simic.env.rendering import RENDER_MODES, Frame, render_host, require_render_mode
 from esper.simic.env.single import Info, OverEpisodes, require_options
@@ -28,7 +28,8 @@ class GrowthVectorEnv(OverEpisodes, VectorEnv[Observation, Actions, NDArray[Any]
     terminates, with the settled model; so does a rollback by the governor. An env that ended is begun anew in
     the same step: `info["final_obs"]` and `info["final_info"]` are of the end, whose "summary" is an
     `EpisodeFinished`. `info["action_mask"]` (env, width) is the flat mask to act under next.
-    An episode whose worker died is truncated with `info["lost"]`: its steps are not to be learned from.
+    An episode whose worker died is truncated with `info["lost"]`: that step is not to be learned from, and the
+    episode has no state after it.
 
     on_close  called by `close`, such as to stop workers that nothing else uses
     """
@@ -76,15 +77,7 @@ class GrowthVectorEnv(OverEpisodes, VectorEnv[Observation, Actions, NDArray[Any]
     def step(self, actions: Actions) -> tuple[Observation, NDArray[np.float64], Flags, Flags, Info]:
         """One action (env, head) in every env; what ended is begun anew."""
         result = self._last_step = self.episodes.step(np.asarray(actions, dtype=np.int64))
-        ended = result.ended
-        info: Info = {}
-        if ended.any():
-            last = self.episodes.observe()
-            for env_idx in map(int, np.flatnonzero(ended)):
-                final = {name: part[env_idx].copy() for name, part in last.items()}
-                ended_with = {"final_obs": final, "final_info": {"summary": result.finished[env_idx]}}
-                info = self._add_info(info, ended_with, env_idx)
-            self.episodes.begin_many([self.episodes.draw(int(env_idx)) for env_idx in np.flatnonzero(ended)])
+        info = self._begin_anew(result.finished) if result.finished else {}
         for env_idx, outcome in enumerate(result.outcomes):
             if outcome.illegal is not None:
                 info = self._add_info(info, {"illegal": outcome.illegal}, env_idx)
@@ -144,6 +137,12 @@ class GrowthVectorEnv(OverEpisodes, VectorEnv[Observation, Actions, NDArray[Any]
         """What rule-based policies said, one a host, as `step` takes it."""
         return np.stack([self.episodes.encode(env_idx, action) for env_idx, action in enumerate(actions)])
 
+    def replace_lost(self, env_idxs: Sequence[int]) -> tuple[Observation, Info]:
+        """Begin anew where hosts were lost between two steps, as `HostsLost` says; returns what `step` would."""
+        finished = {env_idx: self.episodes.finished(env_idx, lost=True) for env_idx in env_idxs}
+        info = self._begin_anew(finished)
+        return self._observation(), info | self._info()
+
     def load_state_dict(self, state: Mapping[str, object]) -> tuple[Observation, Info]:
         """Go on from a saved state; returns what `reset` or `step` had returned there."""
         self.episodes.load_state_dict(state)
@@ -165,6 +164,16 @@ class GrowthVectorEnv(OverEpisodes, VectorEnv[Observation, Actions, NDArray[Any]
         self._np_random = np.random.default_rng(seeds[0])
         for env_idx, one in enumerate(seeds):
             self.episodes.seed(env_idx, one)
+
+    def _begin_anew(self, finished: Mapping[int, EpisodeFinished]) -> Info:
+        """Begin the next episode of these envs; returns how the last one ended."""
+        info: Info = {}
+        last = self.episodes.observe()
+        for env_idx, summary in finished.items():
+            final = {name: part[env_idx].copy() for name, part in last.items()}
+            info = self._add_info(info, {"final_obs": final, "final_info": {"summary": summary}}, env_idx)
+        self.episodes.begin_many([self.episodes.draw(env_idx) for env_idx in finished])
+        return info
 
     def _observation(self) -> Observation:
         return {name: part.copy() for name, part in self.episodes.observe().items()}

@@ -66,7 +66,7 @@ class WorkerLink:
         self._pending: deque[str] = deque()
         """Names of the requests whose answers have not been read."""
         self.answered = False
-        """Whether it has ever answered: one that has not may not be able to start at all."""
+        """Whether it has ever answered."""
 
     def send(self, request: Request[T]) -> None:
         """Send a request without waiting for its answer."""
@@ -203,6 +203,8 @@ class ProcessWorld:
         self.restarts = 0
         """Workers started anew so far."""
         self._links: list[WorkerLink] = []
+        self._answered = False
+        """Whether any worker has ever answered: if none has, they may not be able to start at all."""
         try:
             for worker in range(workers):
                 self._links.append(self._start(worker, len(range(worker, num_hosts, workers))))
@@ -385,9 +387,10 @@ class ProcessWorld:
 
     def _lose(self, worker: int, death: WorkerDied) -> None:
         link = self._links[worker]
-        if not link.answered:
+        self._answered |= any(each.answered for each in self._links)
+        if not self._answered:
             raise RuntimeError(
-                f"{death}: it has never answered, so another would not start either"
+                f"{death}: none of them has ever answered, so another would not start either"
             ) from death
         link.stop()
         mine = range(worker, len(self._hosts), len(self._links))
