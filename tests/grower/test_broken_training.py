@@ -1,0 +1,158 @@
+"""Training that breaks goes back to its last good epoch, and a seed that breaks is removed."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from esper.grower import Grower, GrowthWarning
+from esper.kasmina.governor import GovernorRules, Guard, Verdict, Vitals
+from esper.leyline import Stage
+from grower.loops import Loop, net
+from grower.test_grower import grown
+
+
+def break_weights(model: nn.Module) -> None:
+    with torch.no_grad():
+        next(model.parameters()).fill_(math.nan)
+
+
+def test_a_loss_that_is_nan_goes_back_and_training_goes_on() -> None:
+    grower, optimizer, loop = grown(6)
+    good = {name: tensor.clone() for name, tensor in grower.model.host.state_dict().items()}
+    alpha = grower.model.slots["0"].alpha
+    break_weights(grower.model.host)
+    loss = loop.train(grower.model, optimizer)
+    with pytest.warns(GrowthWarning, match="found the model not finite and went back to the last good epoch"):
+        decision = grower.step(train_loss=loss)
+    assert decision.rolled_back == "not_finite"
+    assert decision.score is None
+    assert all(torch.equal(tensor, good[name]) for name, tensor in grower.model.host.state_dict().items())
+    assert grower.model.slots["0"].alpha == alpha  # the epoch is trained again, at the same alpha
+    assert math.isfinite(loop.train(grower.model, optimizer))
+    assert grower.step(train_loss=1.0).rolled_back is None
+    assert "went back" in grower.explain()
+    grower.plot()
+
+
+def test_broken_weights_are_seen_without_a_training_loss() -> None:
+    grower, optimizer, loop = grown(2)
+    break_weights(grower.model.host)
+    loop.train(grower.model, optimizer)
+    with pytest.warns(GrowthWarning, match="not finite"):
+        assert grower.step(validation_accuracy=0.3).rolled_back == "not_finite"
+
+
+def test_divergence_and_collapse_by_the_hosts_own_past() -> None:
+    grower, optimizer, loop = grown(2)
+    first = grower.history[0].metrics.train_loss
+    assert first is not None
+    loop.train(grower.model, optimizer)
+    assert grower.step(train_loss=2.9 * first).rolled_back is None
+    loop.train(grower.model, optimizer)
+    with pytest.warns(GrowthWarning, match="diverged"):
+        assert grower.step(train_loss=3.1 * first).rolled_back == "diverged"
+    grower, optimizer, loop = grown(3)
+    loop.train(grower.model, optimizer)
+    assert grower.step(validation_accuracy=0.01).rolled_back is None  # one epoch can be a shift
+    loop.train(grower.model, optimizer)
+    with pytest.warns(GrowthWarning, match="collapsed"):
+        assert grower.step(validation_accuracy=0.01).rolled_back == "collapsed"
+
+
+def test_noise_over_a_small_first_loss_is_no_divergence() -> None:
+    grower, optimizer, loop = grown(0, controller="wait")
+    for loss in (0.02, 0.01, 0.07, 2.9):
+        loop.train(grower.model, optimizer)
+        assert grower.step(train_loss=loss).rolled_back is None
+    loop.train(grower.model, optimizer)
+    with pytest.warns(GrowthWarning, match="diverged"):
+        assert grower.step(train_loss=3.1).rolled_back == "diverged"
+
+
+def test_an_epoch_at_chance_is_nothing_to_go_back_to() -> None:
+    grower, optimizer, loop = grown(2)
+    good = {name: tensor.clone() for name, tensor in grower.model.host.state_dict().items()}
+    loop.train(grower.model, optimizer)
+    grower.step(validation_accuracy=0.0)
+    loop.train(grower.model, optimizer)
+    with pytest.warns(GrowthWarning, match="collapsed"):
+        grower.step(validation_accuracy=0.0)
+    assert all(torch.equal(tensor, good[name]) for name, tensor in grower.model.host.state_dict().items())
+
+
+def test_a_governor_that_cannot_help_gives_up_and_lets_training_be() -> None:
+    grower, optimizer, loop = grown(2)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(5):
+            loop.train(grower.model, optimizer)
+            grower.step(train_loss=math.inf)
+    said = [str(each.message) for each in told]
+    assert sum("went back" in each for each in said) == 3
+    assert sum("going back has not helped" in each for each in said) == 1
+    assert [decision.rolled_back for decision in grower.history[-5:]] == ["not_finite"] * 3 + [None] * 2
+
+
+def test_without_a_governor_nothing_is_copied_or_restored() -> None:
+    grower, optimizer, loop = grown(3, governor=None)
+    loop.train(grower.model, optimizer)
+    decision = grower.step(train_loss=math.nan, validation_accuracy=0.5)
+    assert decision.rolled_back is None
+    assert decision.score == 0.5  # what is known stays known
+    assert grower._guard._memory is None
+    grower.finish()
+
+
+def test_a_broken_first_epoch_goes_back_to_the_weights_it_began_with() -> None:
+    loop, model = Loop(), net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    grower = Grower(
+        model,
+        ["0"],
+        optimizer=optimizer,
+        example_input=loop.inputs[:2],
+        validate=loop.validate,
+        controller="wait",
+    )
+    model.load_state_dict(net(9).state_dict())  # loaded after the Grower was made
+    loop.train(model, optimizer)
+    with pytest.warns(GrowthWarning, match="not finite"):
+        grower.step(train_loss=math.nan)
+    for ours, theirs in zip(model.parameters(), net(9).parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_seed_that_stays_broken_is_removed_and_the_host_kept() -> None:
+    grower, optimizer, loop = grown(2)
+    seed = grower.model.slots["0"].seed
+    assert seed is not None
+    break_weights(seed)
+    grower.step(train_loss=loop.train(grower.model, optimizer))  # once can be a scaler's overflow
+    loss = loop.train(grower.model, optimizer)
+    with pytest.warns(GrowthWarning, match="the seed at 0 put out NaN or Inf and was removed"):
+        grower.step(train_loss=loss)
+    assert grower.model.slots["0"].stage is Stage.EMBARGOED
+    assert all(p.isfinite().all() for p in grower.model.parameters())
+
+
+def test_a_seed_that_recovers_is_left_alone() -> None:
+    grower, *_ = grown(3)
+    guard = Guard(grower.model, None)
+    found = []
+    for broken in (True, False, True, True):
+        grower.model.slots["0"].non_finite.fill_(broken)
+        found.append(guard.broken_seeds())
+    assert found == [[], [], [], ["0"]]
+
+
+def test_the_governor_judges_by_the_same_first_epoch_after_a_checkpoint() -> None:
+    grower, *_ = grown(0, controller="wait")
+    unknown = (None, None, None)
+    guard, other = Guard(grower.model, GovernorRules()), Guard(grower.model, GovernorRules())
+    assert guard.judge(Vitals(2.0, *unknown)) is None
+    other.load_state_dict(guard.state_dict())
+    assert other.judge(Vitals(5.9, *unknown)) is None
+    assert other.judge(Vitals(6.1, *unknown)) is Verdict.DIVERGED
