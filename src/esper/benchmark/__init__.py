@@ -11,26 +11,17 @@ record       the folder of a benchmark, and the result read back from it
 table        from rows to estimates, comparisons and the verdict; `esper.statistics` has the bootstrap
 """
 
-from esper.benchmark.planning import BenchRequest, plan_bench
-from esper.benchmark.record import BenchResult, read_bench
-from esper.benchmark.rows import BenchRow, RowsError, RowStore, SeedRow
-from esper.benchmark.runner import BenchProgress, run_bench
-from esper.benchmark.suites import PlanError
-from esper.benchmark.table import BenchTable, gate, verdict
-
-__all__ = [
-    "BenchProgress",
-    "BenchRequest",
-    "BenchResult",
-    "BenchRow",
-    "BenchTable",
-    "PlanError",
-    "RowStore",
-    "RowsError",
-    "SeedRow",
-    "gate",
-    "plan_bench",
-    "read_bench",
-    "run_bench",
-    "verdict",
-]
+from esper.benchmark.planning import BenchRequest as BenchRequest
+from esper.benchmark.planning import plan_bench as plan_bench
+from esper.benchmark.record import BenchResult as BenchResult
+from esper.benchmark.record import read_bench as read_bench
+from esper.benchmark.rows import BenchRow as BenchRow
+from esper.benchmark.rows import RowsError as RowsError
+from esper.benchmark.rows import RowStore as RowStore
+from esper.benchmark.rows import SeedRow as SeedRow
+from esper.benchmark.runner import BenchProgress as BenchProgress
+from esper.benchmark.runner import run_bench as run_bench
+from esper.benchmark.suites import PlanError as PlanError
+from esper.benchmark.table import BenchTable as BenchTable
+from esper.benchmark.table import gate as gate
+from esper.benchmark.table import verdict as verdict

@@ -1,39 +1,23 @@
 """Nissa: recording. The run directory, typed events on disk, and the sinks they go to."""
 
-from esper.nissa.provenance import Provenance, collect_provenance
-from esper.nissa.reading import ReadingNotes, RunListing, describe_run, list_runs, read_events, read_run
-from esper.nissa.recorder import NullSink, Recorder, SinkFailed, open_recorder
-from esper.nissa.run_directory import (
-    Checkpoints,
-    RunDirectory,
-    RunError,
-    is_being_written,
-    read_config,
-    read_provenance,
-    require_run_name,
-)
-from esper.nissa.wire import KINDS, Record
-
-__all__ = [
-    "KINDS",
-    "Checkpoints",
-    "NullSink",
-    "Provenance",
-    "ReadingNotes",
-    "Record",
-    "Recorder",
-    "RunDirectory",
-    "RunError",
-    "RunListing",
-    "SinkFailed",
-    "collect_provenance",
-    "describe_run",
-    "is_being_written",
-    "list_runs",
-    "open_recorder",
-    "read_config",
-    "read_events",
-    "read_provenance",
-    "read_run",
-    "require_run_name",
-]
+from esper.nissa.provenance import Provenance as Provenance
+from esper.nissa.provenance import collect_provenance as collect_provenance
+from esper.nissa.reading import ReadingNotes as ReadingNotes
+from esper.nissa.reading import RunListing as RunListing
+from esper.nissa.reading import describe_run as describe_run
+from esper.nissa.reading import list_runs as list_runs
+from esper.nissa.reading import read_events as read_events
+from esper.nissa.reading import read_run as read_run
+from esper.nissa.recorder import NullSink as NullSink
+from esper.nissa.recorder import Recorder as Recorder
+from esper.nissa.recorder import SinkFailed as SinkFailed
+from esper.nissa.recorder import open_recorder as open_recorder
+from esper.nissa.run_directory import Checkpoints as Checkpoints
+from esper.nissa.run_directory import RunDirectory as RunDirectory
+from esper.nissa.run_directory import RunError as RunError
+from esper.nissa.run_directory import is_being_written as is_being_written
+from esper.nissa.run_directory import read_config as read_config
+from esper.nissa.run_directory import read_provenance as read_provenance
+from esper.nissa.run_directory import require_run_name as require_run_name
+from esper.nissa.wire import KINDS as KINDS
+from esper.nissa.wire import Record as Record

@@ -2,18 +2,10 @@
 
 from dataclasses import dataclass
 
-from esper.leyline import ActionDict, HeadEntropies, HeadLogProbs
+from esper.leyline import ActionDict as ActionDict
+from esper.leyline import HeadEntropies as HeadEntropies
+from esper.leyline import HeadLogProbs as HeadLogProbs
 from esper.simic.agent.anomaly import Anomaly
-
-__all__ = [
-    "ActionDict",
-    "GradientStats",
-    "HeadEntropies",
-    "HeadLogProbs",
-    "PPOUpdateMetrics",
-    "RatioBreakdown",
-    "ValueDiagnostics",
-]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,12 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from esper.tamiyo.rules.policy import RulePolicy, SavableRule
+from esper.tamiyo.rules.policy import RulePolicy as RulePolicy
+from esper.tamiyo.rules.policy import SavableRule as SavableRule
 from esper.tamiyo.rules.probing import DetectThenProbePolicy, ProbeAndKeepPolicy
-from esper.tamiyo.rules.schedule import Clause, Schedule, SchedulePolicy
+from esper.tamiyo.rules.schedule import Clause as Clause
+from esper.tamiyo.rules.schedule import Schedule as Schedule
+from esper.tamiyo.rules.schedule import SchedulePolicy as SchedulePolicy
 from esper.tamiyo.rules.simple import (
     FitRatioPolicy,
     PeriodicPolicy,
@@ -14,17 +17,6 @@ from esper.tamiyo.rules.simple import (
     RandomLegalPolicy,
     WaitPolicy,
 )
-
-__all__ = [
-    "RULE_NAMES",
-    "RULE_POLICIES",
-    "Clause",
-    "RulePolicy",
-    "SavableRule",
-    "Schedule",
-    "SchedulePolicy",
-    "rule_policy",
-]
 
 RULE_POLICIES: Mapping[str, Callable[..., SavableRule]] = {
     "wait": WaitPolicy,

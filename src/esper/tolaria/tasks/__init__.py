@@ -1,26 +1,19 @@
 """Tasks: what a host is trained on and how. Importing this registers the rows that Esper ships."""
 
 from esper.tolaria.tasks import files, images, series, shift
-from esper.tolaria.tasks.instance import Instance
-from esper.tolaria.tasks.parameters import Parameter, ParameterError, ParameterSpec
-from esper.tolaria.tasks.suites import Suite, suite, suite_names
-from esper.tolaria.tasks.task import OptimiserSpec, Task, all_tasks, forget, register, task
+from esper.tolaria.tasks.instance import Instance as Instance
+from esper.tolaria.tasks.parameters import Parameter as Parameter
+from esper.tolaria.tasks.parameters import ParameterError as ParameterError
+from esper.tolaria.tasks.parameters import ParameterSpec as ParameterSpec
+from esper.tolaria.tasks.suites import Suite as Suite
+from esper.tolaria.tasks.suites import suite as suite
+from esper.tolaria.tasks.suites import suite_names as suite_names
+from esper.tolaria.tasks.task import OptimiserSpec as OptimiserSpec
+from esper.tolaria.tasks.task import Task as Task
+from esper.tolaria.tasks.task import all_tasks as all_tasks
+from esper.tolaria.tasks.task import forget as forget
+from esper.tolaria.tasks.task import register as register
+from esper.tolaria.tasks.task import task as task
 
 for _row in (*series.ROWS, *shift.ROWS, *images.ROWS, *files.ROWS):
     register(_row)
-
-__all__ = [
-    "Instance",
-    "OptimiserSpec",
-    "Parameter",
-    "ParameterError",
-    "ParameterSpec",
-    "Suite",
-    "Task",
-    "all_tasks",
-    "forget",
-    "register",
-    "suite",
-    "suite_names",
-    "task",
-]
