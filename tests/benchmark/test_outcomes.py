@@ -8,8 +8,9 @@ import pytest
 
 from bench_rows import GROWN, ROW
 from esper.benchmark import RowsError
-from esper.benchmark.outcomes import WAITING, Outcome, Outcomes, TabularBench, grown, shipped_outcomes
+from esper.benchmark.outcomes import WAITING, Outcome, Outcomes, grown, shipped_outcomes
 from make_outcomes import outcome_of, portfolio, schedule_grid
+from tabular import TabularBench
 
 A, B = grown("mixer", 1, 0), grown("norm", 0, 5)
 WORTH = {

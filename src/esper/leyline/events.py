@@ -399,7 +399,6 @@ class EventSink(Protocol):
 
     def emit(self, event: Event) -> None:
         """Record one event."""
-        ...
 
 
 class RunSink(EventSink, Protocol):
@@ -407,7 +406,6 @@ class RunSink(EventSink, Protocol):
 
     def emit(self, event: Event, place: Place = NOWHERE) -> None:
         """Record one event, which happened at `place`."""
-        ...
 
 
 HostSinks = Callable[[int], EventSink]
@@ -457,8 +455,6 @@ class CheckpointStore(Protocol):
     @property
     def folder(self) -> Path:
         """Folder the checkpoints are in."""
-        ...
 
     def save(self, write: Callable[[Path], None], *, round_number: int, reason: CheckpointReason) -> Path:
         """Let `write` fill a file and move it into place; returns its path. May remove older periodic checkpoints."""
-        ...

@@ -168,7 +168,6 @@ class SeedSlotProtocol(Protocol):
     @property
     def cards(self) -> tuple[BlueprintCard, ...]:
         """The blueprints offered here, in a stable order."""
-        ...
 
     def snapshot(self) -> SlotSnapshot: ...
 

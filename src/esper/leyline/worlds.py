@@ -59,44 +59,35 @@ class HostProtocol(Protocol):
     @property
     def slot_config(self) -> SlotConfig:
         """The names of its slots, in order."""
-        ...
 
     @property
     def cards(self) -> Mapping[str, tuple[BlueprintCard, ...]]:
         """The blueprints that each slot offers."""
-        ...
 
     @property
     def host_parameters(self) -> int:
         """Parameters of the bare host."""
-        ...
 
     @property
     def added_parameters(self) -> int:
         """Parameters of the seeds that it has now."""
-        ...
 
     @property
     def training_samples(self) -> int:
         """Training samples of the latest epoch (of the first one, before that); a task that shifts changes them."""
-        ...
 
     @property
     def report(self) -> EpochReport:
         """What the latest epoch measured."""
-        ...
 
     def readings(self) -> Sequence[SlotReading]:
         """One per slot, in the order of `slot_config`."""
-        ...
 
     def snapshots(self) -> tuple[SlotSnapshot, ...]:
         """Every slot in words, in the order of `slot_config`."""
-        ...
 
     def legal_operations(self) -> Mapping[str, LegalOperations]:
         """What can be done in each slot now."""
-        ...
 
 
 class HostsLost(RuntimeError):
@@ -151,23 +142,18 @@ class World(Protocol):
 
     def begin_many(self, beginnings: Sequence[Beginning]) -> None:
         """Replace hosts by new ones and validate them (epoch 0)."""
-        ...
 
     def step_many(self, steps: Sequence[HostStep]) -> None:
         """Do one step of each of these hosts. Their reports and readings are new afterwards."""
-        ...
 
     def snapshot(self, host_idxs: Sequence[int]) -> dict[int, HostState]:
         """The states of these hosts, by host index."""
-        ...
 
     def restore(self, states: Mapping[int, HostState]) -> None:
         """Replace hosts by those whose states `snapshot` returned."""
-        ...
 
     def host(self, host_idx: int) -> HostProtocol:
         """One host, for reading."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +169,6 @@ class Baselines(Protocol):
 
     def curve(self, case: str, seed: int) -> BaselineCurve:
         """The curve of the host that `Beginning(_, case, seed)` makes, from epoch 0 to the horizon."""
-        ...
 
     def curves(self, wanted: Sequence[tuple[str, int]]) -> list[BaselineCurve]:
         """The curves of several (case, seed); missing ones are trained at once where that is possible."""
-        ...

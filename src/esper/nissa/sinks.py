@@ -26,19 +26,15 @@ class Sink(Protocol):
     @property
     def name(self) -> str:
         """Name of the sink, for messages."""
-        ...
 
     def write(self, record: Record) -> None:
         """Write one record; it may be buffered."""
-        ...
 
     def flush(self) -> None:
         """Make what was written visible to readers."""
-        ...
 
     def close(self) -> None:
         """Flush, and free the files or connections."""
-        ...
 
 
 class JsonlSink:

@@ -23,11 +23,9 @@ class Player(Protocol):
 
     def begin(self, num_envs: int) -> None:
         """Forget earlier episodes: every env is about to begin one."""
-        ...
 
     def act(self, episodes: Episodes, rewards: Rewards) -> Actions:
         """Actions (env, head), given the rewards (env,) of the step before."""
-        ...
 
 
 class LearnedPlayer:

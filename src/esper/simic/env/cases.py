@@ -13,11 +13,9 @@ class CaseSource(Protocol):
     @property
     def name(self) -> str:
         """Name for messages."""
-        ...
 
     def draw(self, rng: np.random.Generator) -> str:
         """One instance, as text."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,6 @@ class HostSource(Protocol):
 
     def draw_host(self, rng: np.random.Generator) -> tuple[str, int]:
         """(case, host seed)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

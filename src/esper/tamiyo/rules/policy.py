@@ -14,11 +14,9 @@ class RulePolicy(Protocol):
 
     def reset(self) -> None:
         """Begin a new episode."""
-        ...
 
     def act(self, situation: Situation) -> ActionSpec:
         """Return what to do now."""
-        ...
 
 
 @runtime_checkable
@@ -27,11 +25,9 @@ class SavableRule(RulePolicy, Protocol):
 
     def state_dict(self) -> dict[str, object]:
         """Return what it remembers of the episode, as plain data; its options are not part of that."""
-        ...
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on from the `state_dict` of a rule of the same class."""
-        ...
 
 
 Memory = TypeVar("Memory")
