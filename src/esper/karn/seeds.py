@@ -20,7 +20,7 @@ from esper.leyline import (
     StageChanged,
 )
 from esper.nissa import Record
-from esper.nissa.wire import BrokenLine, UnknownKind, decode_event
+from esper.nissa.wire import decode_event
 
 SEED_KINDS = tuple(
     event.kind for event in (SeedGerminated, StageChanged, SeedFading, DecisionTaken, EpisodeFinished)
@@ -203,10 +203,7 @@ class SeedTally:
 
     def _decide_slowly(self, line: bytes) -> None:
         """Fields in another order, escapes in a name, or no valid line at all."""
-        try:
-            event = decode_event(line)
-        except (BrokenLine, UnknownKind):
-            return
+        event = decode_event(line)
         if isinstance(event, DecisionTaken) and event.slot is not None:
             contribution = finite(event.contribution)
             self._take(event.env, event.episode, event.op, event.slot, event.blueprint or "", contribution)

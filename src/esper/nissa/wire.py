@@ -88,9 +88,12 @@ def decode(line: bytes) -> Record:
     return Record(time, place_of(event, place), event)
 
 
-def decode_event(line: bytes) -> Event:
-    """The event of a line, without its time and place, in less time. Raises BrokenLine or UnknownKind."""
-    return _parse(line)[2]
+def decode_event(line: bytes) -> Event | None:
+    """The event of a line, without its time and place, in less time; None if it is broken or of an unknown kind."""
+    try:
+        return _parse(line)[2]
+    except (BrokenLine, UnknownKind):
+        return None
 
 
 def _parse(line: bytes) -> tuple[float, dict[str, JsonValue], Event]:

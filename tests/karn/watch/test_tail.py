@@ -15,9 +15,8 @@ def read(tail: LineTail, path: Path) -> list[tuple[int, bytes]]:
     found = []
     with path.open("rb", buffering=0) as file:
         tail.began_anew(file)
-        for piece in tail.read(file):
-            offset = piece.offset
-            for line in piece.lines:
+        for offset, lines in tail.read(file):
+            for line in lines:
                 found.append((offset, line))
                 offset += len(line) + 1
     return found

@@ -35,7 +35,7 @@ from esper.leyline import (
     LifecycleOp,
     Stage,
 )
-from esper.nissa.wire import BrokenLine, UnknownKind, decode_event
+from esper.nissa.wire import decode_event
 
 MOST_DECISIONS = 5000
 """Steps of an episode that are read."""
@@ -89,9 +89,9 @@ def read_episode(state: RunState, file: BinaryIO, row: EpisodeFinished) -> list[
     for round_number in [each for each in state.blocks if first <= each <= last]:
         for line in state.decisions(file, round_number):
             if mark in line[:300] and len(by_epoch) < MOST_DECISIONS:
-                decision = _decision(line)
-                if decision is not None:
-                    by_epoch[decision.epoch] = decision
+                event = decode_event(line)
+                if isinstance(event, DecisionTaken) and whole(event.epoch) is not None:
+                    by_epoch[event.epoch] = event
     return frames([by_epoch[epoch] for epoch in sorted(by_epoch)])
 
 
@@ -116,14 +116,6 @@ def _view(decision: DecisionTaken, name: str, blueprint: str | None) -> SlotView
         (decision.contributions or {}).get(name),
     )
     return SlotView(name, stage, alpha, contribution, None if stage in _EMPTY else blueprint)
-
-
-def _decision(line: bytes) -> DecisionTaken | None:
-    try:
-        event = decode_event(line)
-    except (BrokenLine, UnknownKind):
-        return None
-    return event if isinstance(event, DecisionTaken) and whole(event.epoch) is not None else None
 
 
 # In words

@@ -27,7 +27,7 @@ from esper.leyline import (
     RunFinished,
     RunStarted,
 )
-from esper.nissa.wire import BrokenLine, UnknownKind, decode_event
+from esper.nissa.wire import decode_event
 
 PIECE = 1 << 20
 """Bytes read at a time."""
@@ -53,21 +53,11 @@ def whole(value: object) -> int | None:
 # Reading a growing file: whole lines only, in pieces that fit in memory
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Neighbouring lines of a file."""
-
-    lines: list[bytes]
-    """Without their newlines."""
-    offset: int
-    """Offset of the first of them in the file, in bytes."""
-
-
 class LineTail:
     """Remembers how far a growing file was read.
 
     >>> tail.began_anew(file)    # is it another file, or was it cut? then forget what was read
-    >>> for piece in tail.read(file): ...
+    >>> for offset, lines in tail.read(file): ...    # as many as fit in memory at a time
     """
 
     __slots__ = ("_identity", "_skipping", "offset", "too_long")
@@ -90,8 +80,11 @@ class LineTail:
         self._identity = identity
         return other
 
-    def read(self, file: BinaryIO) -> Iterator[Piece]:
-        """Whole lines from where the last reading stopped; a line without its newline waits for the next reading."""
+    def read(self, file: BinaryIO) -> Iterator[tuple[int, list[bytes]]]:
+        """The lines since the last reading, without newlines, and the offset of the first of them in bytes.
+
+        A line that has no newline yet waits for the next reading.
+        """
         file.seek(self.offset)
         begun = b""  # the start of a line whose end is not yet written
         while data := file.read(PIECE):
@@ -109,7 +102,7 @@ class LineTail:
                 offset += len(lines.pop(0)) + 1
                 self._skipping = False
                 self.too_long += 1
-            yield Piece(lines, offset)
+            yield offset, lines
 
 
 # Rounds summed up in as many points as a screen can show, each computed once
@@ -284,9 +277,9 @@ class RunState:
         changed = self._tail.began_anew(file)
         if changed:
             self._clear()
-        for piece in self._tail.read(file):
+        for offset, lines in self._tail.read(file):
             changed = True
-            self._absorb(piece.lines, piece.offset)
+            self._absorb(lines, offset)
         if changed:
             self.version += 1
         return changed
@@ -358,12 +351,10 @@ class RunState:
         if not line.startswith(_READ):
             self.broken_lines += bool(line) and not line.startswith(_KIND)
             return
-        try:
-            event = decode_event(line)
-        except (BrokenLine, UnknownKind):
+        event = decode_event(line)
+        if event is None:
             self.broken_lines += 1
-            return
-        if isinstance(event, EpisodeFinished):
+        elif isinstance(event, EpisodeFinished):
             self._take_episode(event)
         elif isinstance(event, RoundFinished):
             self._take_round(event, offset)
