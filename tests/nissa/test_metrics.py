@@ -1,6 +1,6 @@
 """The names on the charts are a promise."""
 
-from esper.nissa.sinks import scalars
+from esper.nissa.recorder import scalars
 from event_examples import EXAMPLES
 
 GOLDEN = {

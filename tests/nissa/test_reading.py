@@ -34,8 +34,8 @@ from esper.nissa import (
     read_events,
     read_run,
 )
+from esper.nissa.recorder import JsonlSink
 from esper.nissa.run_directory import CONFIG_FILE, EVENTS_FILE, WriterLock
-from esper.nissa.sinks import JsonlSink
 from esper.nissa.wire import encode, place_of
 from event_examples import EXAMPLES
 
@@ -122,7 +122,7 @@ from pathlib import Path
 from esper.nissa import Recorder
 from event_examples import EXAMPLES
 from esper.nissa.run_directory import WriterLock
-from esper.nissa.sinks import JsonlSink
+from esper.nissa.recorder import JsonlSink
 run = Path(sys.argv[1])
 lock, recorder = WriterLock(run), Recorder([JsonlSink(run / "events.jsonl")])
 recorder.emit(EXAMPLES["run_started"].event)

@@ -26,7 +26,7 @@ from esper.nissa import (
     open_recorder,
     read_events,
 )
-from esper.nissa.sinks import JsonlSink, TensorBoardSink, WandbSink
+from esper.nissa.recorder import JsonlSink, TensorBoardSink, WandbSink
 from esper.simic.agent import PPOAgent, PPOConfig, PPOUpdateMetrics
 from esper.simic.gymnasium_loop import action_layout, learn
 from esper.simic.reports import BatchSummary, round_finished
