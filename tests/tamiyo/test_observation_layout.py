@@ -3,11 +3,14 @@
 import numpy as np
 import torch
 
+from esper.simic.env import make_env
 from esper.tamiyo import HOST_FEATURES, SLOT_FEATURES, GrowthSpace, Observer
 from esper.tamiyo.features import (
     BLUEPRINT_FEATURE_NAMES,
     PRESENT,
+    fixed_scales,
     flatten_observation,
+    has_fixed_scale,
     observation_parts,
     observation_size,
 )
@@ -53,6 +56,25 @@ def test_whatever_can_be_unknown_has_a_validity_bit() -> None:
         for bit in (name for name in names if name.endswith("_known")):
             stem = bit.removesuffix("_known").removesuffix("_trend")
             assert any(name.startswith(stem) for name in names if not name.endswith("_known"))
+
+
+def test_bits_and_what_a_host_keeps_for_life_have_a_fixed_scale() -> None:
+    """Running statistics leave them alone; a feature that is added as a bit belongs there too."""
+    scaled = [name for name in (*HOST_FEATURES, *SLOT_FEATURES) if not has_fixed_scale(name)]
+    assert {"validation_loss", "gradient_norm", "contribution", "epochs_in_stage"} <= set(scaled)
+    assert all(map(has_fixed_scale, BLUEPRINT_FEATURE_NAMES))
+    envs = make_env("toy", 8)
+    envs.reset(seed=0)
+    seen, rng = [], np.random.default_rng(0)
+    for _ in range(60):
+        envs.episodes.observe()
+        seen.append(envs.episodes.observer.flat.clone())
+        envs.step(envs.episodes.choices.sample(envs.episodes.masks(), rng))
+    values = torch.cat(seen)
+    bits = (values == 0).any(0) & (values == 1).any(0) & ((values == 0) | (values == 1)).all(0)
+    assert bits.sum() > 50
+    assert fixed_scales(envs.space)[bits].all()
+    assert not fixed_scales(envs.space).all()
 
 
 def test_a_flat_observation_is_its_parts_end_to_end() -> None:

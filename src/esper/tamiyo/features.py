@@ -100,6 +100,42 @@ def observation_size(space: GrowthSpace) -> int:
     return sum(torch.Size(shape).numel() for shape in observation_parts(space).values())
 
 
+def has_fixed_scale(feature: str) -> bool:
+    """Whether a feature is a bit, a share, or the same for a host's whole life.
+
+    Running statistics would take such a feature away: where it never varies, they make it 0.
+    """
+    return feature in _FIXED or feature.startswith(_ONE_HOTS) or feature.endswith("_known")
+
+
+_FIXED = frozenset(
+    [
+        "present",
+        "fading",
+        "offered",
+        "time_left",
+        "alpha",
+        "alpha_target",
+        "gradient_health",
+        "width",
+        "depth",
+        "cost",
+    ]
+)
+_ONE_HOTS = ("last_", "stage_", "ready_", "grows_", "kind_")
+
+
+def fixed_scales(space: GrowthSpace) -> Tensor:
+    """(feature,) bool: where a flat observation, without privileged features, has a fixed scale."""
+    names = {"host": HOST_FEATURES, "slots": SLOT_FEATURES, "blueprints": BLUEPRINT_FEATURE_NAMES}
+    return torch.cat(
+        [
+            torch.tensor([has_fixed_scale(name) for name in names[part]]).expand(shape).flatten()
+            for part, shape in observation_parts(space).items()
+        ]
+    )
+
+
 def flatten_observation(observation: Mapping[str, Tensor], privileged: Tensor | None = None) -> Tensor:
     """host | slots | blueprints | privileged, as one (env, feature) vector; privileged is (env, feature)."""
     parts = [observation[name].flatten(1) for name in ("host", "slots", "blueprints")]

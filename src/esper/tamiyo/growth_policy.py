@@ -18,6 +18,7 @@ from esper.tamiyo.features import (
     HOST_FEATURES,
     PRESENT,
     SLOT_FEATURES,
+    fixed_scales,
     observation_parts,
     observation_size,
 )
@@ -163,6 +164,10 @@ class GrowthPolicy(RecurrentPolicy):
         head = self.actor.heads["op"]
         assert isinstance(head, nn.Linear)
         head.bias.copy_(head.bias.new_tensor([logits.get(op.name, 0.0) for op in LifecycleOp]))
+
+    def fixed_scales(self) -> Tensor:
+        """(feature,) bool: bits, shares, and what a host keeps for life."""
+        return torch.cat((fixed_scales(self.space), torch.zeros(self.privileged_features, dtype=torch.bool)))
 
     def encode(self, inputs: PolicyInputs) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The LSTM's input (step, hidden); slots (step, slot, width), blueprints, and what only the critic sees."""

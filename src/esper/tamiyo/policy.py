@@ -194,6 +194,10 @@ class Policy(nn.Module, ABC):
         """Zeros (2 layers, env, hidden), where episodes begin; on the CPU."""
         return torch.zeros(2 * self.num_lstm_layers, num_envs, self.hidden_size)
 
+    def fixed_scales(self) -> Tensor:
+        """(feature,) bool: observations that running statistics must leave as they are, such as bits."""
+        return torch.zeros(self.observation_size, dtype=torch.bool)
+
     @property
     def recurrent(self) -> bool:
         """Whether it has a memory."""

@@ -357,6 +357,21 @@ def test_observation_statistics_move_only_after_the_update() -> None:
     )
 
 
+def test_normalised_observations_keep_their_bits() -> None:
+    """A bit that is always 1, such as a slot's presence, has no deviation: normalised it would be 0."""
+    policy = growth_policy(2, 3, torch.Generator().manual_seed(0), hidden_size=16)
+    config = PPOConfig(normalize_observations=True)
+    agent = PPOAgent(policy, config, num_envs=4, num_steps=9, seed=0)
+    source = SyntheticGrowth(policy, 4, torch.Generator().manual_seed(1))
+    agent.update(source.fill(agent))
+    observation = source.observation()
+    agent.act(observation)
+    assert agent._pending is not None
+    seen, fixed = agent._pending[1].observation, policy.fixed_scales()
+    assert torch.equal(seen[:, fixed], observation[:, fixed])
+    assert not torch.isclose(seen, observation)[:, ~fixed].any()
+
+
 def test_rewards_are_normalised_before_advantages() -> None:
     agent = make(replace(CONFIG, normalize_rewards=True, gamma=1.0, gae_lambda=1.0), steps=1)
     rewards = torch.tensor([100.0, 300.0, 500.0, 700.0])

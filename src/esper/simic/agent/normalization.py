@@ -52,13 +52,23 @@ class RunningMeanStd(_Statistics):
     """Mean and variance of everything seen, per feature, by merging batch moments (Chan et al., 1979).
 
     With no data it is the identity: mean 0, variance 1, count 0.
+
+    fixed  bool of that shape: what `normalize` leaves as it is
     """
 
-    __slots__ = ("var",)
+    __slots__ = ("fixed", "var")
     names = ("mean", "var", "count")
 
-    def __init__(self, shape: tuple[int, ...] = (), device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        shape: tuple[int, ...] = (),
+        device: torch.device | str = "cpu",
+        *,
+        fixed: Tensor | None = None,
+    ) -> None:
         super().__init__(shape, device)
+        self.fixed = torch.zeros(shape, dtype=torch.bool) if fixed is None else fixed
+        self.fixed = self.fixed.to(device)
         self.var = torch.ones_like(self.mean)
 
     @torch.inference_mode()
@@ -76,9 +86,9 @@ class RunningMeanStd(_Statistics):
 
     @torch.inference_mode()
     def normalize(self, x: Tensor, *, clip: float = 10.0, eps: float = 1e-8) -> Tensor:
-        """clip((x - mean) / sqrt(var + eps)), in float32."""
+        """clip((x - mean) / sqrt(var + eps)), in float32; x where the scale is fixed."""
         scale = (self.var + eps).rsqrt().float()
-        return ((x - self.mean.float()) * scale).clamp_(-clip, clip)
+        return torch.where(self.fixed, x, ((x - self.mean.float()) * scale).clamp_(-clip, clip))
 
 
 class RewardNormalizer(_Statistics):

@@ -118,7 +118,8 @@ class PPOAgent:
             self.require_slots(slot_config)
         self.state = ActorState.initial(plain, num_envs, self.device)
         self.reward_normalizer = RewardNormalizer(device=self.device)
-        self.observation_stats = RunningMeanStd((plain.observation_size,), self.device)
+        size = (plain.observation_size,)
+        self.observation_stats = RunningMeanStd(size, self.device, fixed=plain.fixed_scales())
         normalizes = config.normalize_observations
         self._raw_observations = torch.zeros_like(self.buffer.observation) if normalizes else None
         self.action_generator = torch.Generator(self.device).manual_seed(seed)

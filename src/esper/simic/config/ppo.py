@@ -49,7 +49,7 @@ class PPOSettings:
     normalize_rewards: ranges.Flag = False
     """Divide rewards by their running standard deviation, before advantages."""
     normalize_observations: ranges.Flag = False
-    """Bring observations to mean 0 and standard deviation 1; a growth env's are bounded without."""
+    """Bring observations to mean 0 and deviation 1, except bits, shares and what a host keeps for life."""
     weight_decay: ranges.NotNegative = 0.0
     """Of the critic only; above 0 the optimiser is AdamW."""
     precision: Literal["fp32", "bf16"] = "fp32"
