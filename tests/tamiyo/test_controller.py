@@ -25,7 +25,8 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
     saved.save(tmp_path / "mine")
     assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["card.json", "weights.safetensors"]
     loaded = Controller.load(tmp_path / "mine")
-    assert loaded.card == saved.card.model_copy(update={"weights_sha256": loaded.card.weights_sha256})
+    digests = {name: getattr(loaded.card, name) for name in ("weights_sha256", "card_sha256")}
+    assert loaded.card == saved.card.model_copy(update=digests)
     assert loaded.weights.keys() == saved.weights.keys()
     assert all(torch.equal(loaded.weights[name], tensor) for name, tensor in saved.weights.items())
     loaded.save(tmp_path / "mine")  # again, over itself
@@ -52,6 +53,12 @@ def test_the_same_weights_serve_any_space() -> None:
         ({"extra": 1}, "extra: Extra inputs are not permitted"),
         ({"frozen_heads": {"tempo": 4}}, "frozen_heads has tempo=4; expected one of 3, 5, 8"),
         ({"weights_sha256": "no"}, "is not what card.json was written for"),
+        (
+            {"network": {"hidden_size": 10**6, "width": 7, "key_size": 5}},
+            "too few for a network of hidden_size",
+        ),
+        ({"summary": "knows everything"}, r"card.json was changed since it was saved"),
+        ({"licence": {"whole": "card" * 99}}, r"card.json: licence: Input should be a valid string$"),
         ({"network": {"hidden_size": 13, "width": 7, "key_size": 5}}, r"joint_encoder.*expected"),
     ],
 )

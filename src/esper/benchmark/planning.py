@@ -23,7 +23,7 @@ from esper.benchmark.arms import (
 from esper.benchmark.controllers import find_controller, require_fit
 from esper.benchmark.matching import NotWidenable, shape_of
 from esper.benchmark.outcomes import Outcomes, shipped_outcomes
-from esper.benchmark.suites import BenchSuite, PlanError, bench_suite
+from esper.benchmark.suites import SEEDS_EACH, BenchSuite, PlanError, bench_suite
 from esper.simic.env.making import require_device, require_suite
 from esper.tolaria.tasks import Instance, task
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
@@ -47,11 +47,11 @@ class BenchRequest:
     """Hosts of each instance."""
     instances: int | None = None
     """How many of the suite's instances, spread over its list; None is all."""
-    controllers: Mapping[str, Sequence[Path]] = field(default_factory=dict)
+    controllers: Mapping[str, Sequence[Path | str]] = field(default_factory=dict)
     """arm -> runs, checkpoints or saved controllers, one for each training seed"""
     match: str | None = None
     """The arm that matched arms are made from; None is the first learned one, or the suite's best rule."""
-    outcomes: Path | None = None
+    outcomes: Path | str | None = None
     """A file with outcomes of schedules; None is the one that is shipped for the suite."""
     device: str = "cpu"
     """Where hosts are trained."""
@@ -147,8 +147,26 @@ def plan_bench(request: BenchRequest) -> BenchPlan:
 
 def _require_names(request: BenchRequest) -> None:
     """What can be checked without loading anything."""
-    if request.seeds < 1:
-        raise PlanError(f"seeds is {request.seeds}; expected >= 1")
+    expected: tuple[tuple[str, bool, str], ...] = (
+        ("suite", isinstance(request.suite, str), "a text"),
+        ("arms", request.arms is None or _are_texts(request.arms), "names, such as ('wait',), or None"),
+        (
+            "seeds",
+            _is_count(request.seeds) and request.seeds <= SEEDS_EACH,
+            f"a whole number from 1 to {SEEDS_EACH}",
+        ),
+        (
+            "instances",
+            request.instances is None or _is_count(request.instances),
+            "a whole number >= 1, or None",
+        ),
+        ("controllers", _are_paths(request.controllers), "name -> a list of paths"),
+        ("outcomes", isinstance(request.outcomes, str | Path | None), "a path, or None"),
+        ("device", isinstance(request.device, str), "a text"),
+    )
+    for field_name, good, what in expected:
+        if not good:
+            raise PlanError(f"{field_name} is {getattr(request, field_name)!r}; expected {what}")
     for name, paths in request.controllers.items():
         if name in ALL_ARMS:
             raise PlanError(f"a controller is named {name!r}, which is another arm's name; choose another")
@@ -163,6 +181,21 @@ def _require_names(request: BenchRequest) -> None:
     known_references = (*request.controllers, *RULES)
     if request.match is not None and request.match not in known_references:
         raise PlanError(f"match is {request.match!r}; expected a learned arm or one of {', '.join(RULES)}")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, tuple | list) and all(isinstance(each, str) for each in value)
+
+
+def _are_paths(value: object) -> bool:
+    lists = value.values() if isinstance(value, Mapping) else (None,)
+    return all(
+        isinstance(some, tuple | list) and all(isinstance(x, str | Path) for x in some) for some in lists
+    )
 
 
 def _names(request: BenchRequest, suite: BenchSuite) -> set[str]:
@@ -199,8 +232,8 @@ def _impossible(request: BenchRequest, suite: BenchSuite) -> dict[str, str]:
     return reasons
 
 
-def _learned_arm(name: str, paths: Sequence[Path], suite: str) -> LearnedArm:
-    files = tuple(find_controller(path) for path in paths)
+def _learned_arm(name: str, paths: Sequence[Path | str], suite: str) -> LearnedArm:
+    files = tuple(find_controller(Path(path)) for path in paths)
     digests = [file.digest for file in files]
     for file in files:
         if digests.count(file.digest) > 1:
@@ -214,7 +247,7 @@ def _schedule_arms(request: BenchRequest, suite: BenchSuite) -> tuple[ScheduleAr
     """SBS and VBS, both chosen on validation: one on drawn cases, the other on hosts that are not scored on."""
     path = request.outcomes or shipped_outcomes(suite.name)
     assert path is not None  # or the arm was refused
-    outcomes = Outcomes.read(path)
+    outcomes = Outcomes.read(Path(path))
     single, best = outcomes.part(held_out=False).single_best(), outcomes.part(held_out=True).best_of_each()
     missing = set(suite.instances) - set(best)
     if missing:

@@ -11,7 +11,7 @@ from esper.benchmark.planning import BenchPlan
 from esper.benchmark.rows import BenchRow, RowsError, RowStore
 from esper.benchmark.suites import subsets
 from esper.benchmark.table import BenchTable, bench_table
-from esper.leyline.errors import EsperError
+from esper.leyline.errors import EsperError, first_finding
 from esper.leyline.files import write_bytes
 
 _FILE = "bench.json"
@@ -74,10 +74,12 @@ def read_record(folder: Path) -> BenchRecord:
     path = folder / _FILE
     try:
         return TypeAdapter(BenchRecord).validate_json(path.read_bytes())
-    except FileNotFoundError:
-        raise RowsError(f"{folder} holds no benchmark: there is no {_FILE} in it") from None
+    except OSError as error:
+        raise RowsError(
+            f"{folder} holds no benchmark: {_FILE} in it cannot be read ({error.strerror})"
+        ) from None
     except ValidationError as error:
-        raise RowsError(f"{path}: {error.errors()[0]['msg']}") from None
+        raise RowsError(f"{path}: {first_finding(error)}") from None
 
 
 def merge_record(folder: Path, new: BenchRecord) -> BenchRecord:
@@ -101,7 +103,12 @@ def merge_record(folder: Path, new: BenchRecord) -> BenchRecord:
             treatments=tuple(dict.fromkeys((*old.treatments, *new.treatments))),
             provenance=(*old.provenance, *new.provenance),
         )
-    write_bytes(folder / _FILE, (json.dumps(asdict(new), indent=1) + "\n").encode())
+    try:
+        write_bytes(folder / _FILE, (json.dumps(asdict(new), indent=1) + "\n").encode())
+    except OSError as error:
+        raise RowsError(
+            f"{folder} cannot hold a benchmark ({error.strerror}): choose another folder"
+        ) from None
     return new
 
 

@@ -147,7 +147,7 @@ def read_rows(path: Path) -> list[BenchRow]:
     except ValidationError as error:
         wrong = error.errors()[0]
         raise RowsError(f"{path}: row {wrong['loc'][0]}, {wrong['loc'][1]}: {wrong['msg']}") from None
-    except (OSError, pa.ArrowInvalid, RowsError) as error:
+    except (OSError, pa.ArrowException, RowsError) as error:
         raise RowsError(f"{path}: no rows of episodes can be read from it ({error})") from None
 
 

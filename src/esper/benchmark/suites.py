@@ -11,7 +11,8 @@ from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
 _FIRST_HOST_SEED = 3_000_000
 """Host seeds from here on are not met in training, selection or `esper evaluate`."""
-_SEEDS_EACH = 1000
+SEEDS_EACH = 1000
+"""Hosts that an instance can have."""
 _TOY_INSTANCES = 24
 
 
@@ -49,9 +50,9 @@ def bench_suite(name: str) -> BenchSuite:
 
 def host_seed(instance: str, seed: int) -> int:
     """The rng seed of an instance's host, the same for every arm; no two instances share one."""
-    if not 0 <= seed < _SEEDS_EACH:
-        raise ValueError(f"seed is {seed}; expected 0..{_SEEDS_EACH - 1}")
-    return _FIRST_HOST_SEED + (zlib.crc32(instance.encode()) % 1_000_000) * _SEEDS_EACH + seed
+    if not 0 <= seed < SEEDS_EACH:
+        raise ValueError(f"seed is {seed}; expected 0..{SEEDS_EACH - 1}")
+    return _FIRST_HOST_SEED + (zlib.crc32(instance.encode()) % 1_000_000) * SEEDS_EACH + seed
 
 
 def subsets(instances: tuple[str, ...]) -> dict[str, tuple[str, ...]]:

@@ -189,6 +189,8 @@ def bench_table(
     """
     chosen = None if instances is None else set(instances)
     table = score_table(row for row in rows if chosen is None or row.instance in chosen)
+    if WAIT not in table.rows:
+        raise RowsError(f"there are no rows of {WAIT}, which every other arm is compared with")
     resamples = Resamples(len(table.instances), len(table.seeds))
     known = [treatment for treatment in treatments if treatment in table.arms]
     headroom = _headroom(table, resamples)

@@ -35,11 +35,15 @@ def refuse_parallel(model: nn.Module) -> None:
             )
 
 
-def refuse_wrapping(options: Mapping[str, object]) -> None:
-    """The model was wrapped already: options of wrapping, other than their defaults, would change nothing in it."""
-    unknown = set(options) - {"slots", "example_input", *WrapOptions.__annotations__}
+def refuse_unknown(options: Mapping[str, object]) -> None:
+    """Raise for a keyword that neither Grower nor wrap has."""
+    unknown = set(options) - set(WrapOptions.__annotations__)
     if unknown:
         raise TypeError(f"Grower() got an unexpected keyword argument {min(unknown)!r}")
+
+
+def refuse_wrapping(options: Mapping[str, object]) -> None:
+    """The model was wrapped already: options of wrapping, other than their defaults, would change nothing in it."""
     usual = {"causal": False, "isolation_penalty": 1.0}
     given = [
         name

@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, SupportsFloat, Unpack
 
 import torch
-from pydantic import ValidationError
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
@@ -18,13 +17,14 @@ from esper.grower.checks import (
     affordable,
     nothing_on_the_menu,
     refuse_parallel,
+    refuse_unknown,
     refuse_wrapping,
     require_count,
     require_room,
     too_short,
     untrained_part,
 )
-from esper.grower.history import DECISIONS, Decision, Notes, SavedState
+from esper.grower.history import DECISIONS, FORMAT, VERSION, Decision, Notes, read_state
 from esper.grower.measuring import (
     EpochMetrics,
     Paymaster,
@@ -61,7 +61,6 @@ EPOCHS_AHEAD = 8
 """A run of unknown length never has fewer left, nor one that outlives what it said."""
 TYPICAL_SAMPLES = 1000
 """Stands for a training set of unknown size: the middle of the observation's scale."""
-FORMAT, VERSION = "esper grower", 3
 _WAIT = ActionSpec()
 
 
@@ -126,6 +125,7 @@ class Grower:
         seed_lr_multiplier: float = 3.0,
         **wrapping: Unpack[WrapOptions],
     ) -> None:
+        refuse_unknown(wrapping)
         require_count("epochs", epochs)
         require_count("training_samples", training_samples)
         require_count("parameter_budget", parameter_budget)
@@ -165,6 +165,7 @@ class Grower:
         self._graphs_before = _compiled_graphs()  # what was compiled before does not concern this model
         self._notes = Notes()
         self._untrained = False  # whether no epoch has been trained since the last decision
+        self._finished = False
         self._removed: dict[str, str] = {}  # slot -> blueprint of the seeds that finish() took out
         doubts = (
             untrained_part(self.model.host, optimizer),
@@ -211,6 +212,11 @@ class Grower:
             raise ValueError(
                 "step() was given nothing of validation: pass validation_loss or validation_accuracy, or make the "
                 "Grower with validate=, a loader or a function of the model"
+            )
+        if self._finished:
+            self._notes.warn(
+                "step() after finish(): what grows now is not in the module that finish() returned",
+                once="end",
             )
         if not self._watch.steps:
             return self._refuse_idle(given)
@@ -416,6 +422,7 @@ class Grower:
         before = {name: slot.seed.blueprint_name for name, slot in self.model.slots.items() if slot.seed}
         self._settle(settle)
         self._removed |= {name: kind for name, kind in before.items() if not self.model.slots[name].seed}
+        self._finished = True
         return self.model.export()
 
     def _settle(self, settle: Settle) -> None:
@@ -465,28 +472,16 @@ class Grower:
 
         It restores the optimiser too, whose own state_dict could not be loaded before the seeds are there.
         """
-        if state.get("format") != FORMAT or state.get("version") != VERSION:
-            raise ValueError(
-                f"the state has format {state.get('format')!r}, version {state.get('version')!r}; this Esper reads "
-                f"{FORMAT!r}, version {VERSION}"
-            )
-        if state["controller"] != self.controller:
-            raise ValueError(
-                f"the state was saved under controller {state['controller']!r}; this Grower has {self.controller!r}"
-            )
-        try:
-            saved = SavedState.model_validate(state)
-        except ValidationError as error:
-            where, problem = error.errors()[0]["loc"], error.errors()[0]["msg"]
-            raise ModelFileError(
-                f"the saved state is damaged: {'.'.join(map(str, where))}: {problem}"
-            ) from None
+        saved = read_state(state, self.controller)
         reinstate(self.model, saved.model, saved.tensors)
         self.history, self._host.report = saved.history, saved.report
-        self._observer.load_state_dict(0, self._host, saved.observer)
-        self._decider.load_state_dict(saved.decider)
-        self._guard.load_state_dict(saved.guard)
-        self._pay.load_state_dict(saved.pay)
+        try:
+            self._observer.load_state_dict(0, self._host, saved.observer)
+            self._decider.load_state_dict(saved.decider)
+            self._guard.load_state_dict(saved.guard)
+            self._pay.load_state_dict(saved.pay)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ModelFileError(f"the saved state is damaged: {error}; make the Grower anew") from error
         self._last_operation, self._notes.warned = saved.last_operation, saved.warned
         self._scale, self._seed_scale = saved.scale, saved.seed_scale
         self._untrained = False

@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Json, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Json, TypeAdapter, ValidationError
 from torch import Tensor
 
 from esper.grower.measuring import EpochMetrics, Scale
 from esper.kasmina import GrowingModel
 from esper.kasmina.drawing import draw_text
-from esper.kasmina.persistence import ModelRecord
+from esper.kasmina.persistence import ModelFileError, ModelRecord
 from esper.leyline import ActionSpec, EpochReport, LifecycleOp, Situation, SlotSnapshot, Stage
 from esper.leyline.colours import BLUE, GREY, STAGE_COLOURS, VERMILION
+from esper.leyline.errors import first_finding
 from esper.leyline.utility import rent_due
 
 if TYPE_CHECKING:
@@ -66,6 +67,9 @@ DECISIONS = TypeAdapter(tuple[Decision, ...])
 """To and from JSON."""
 
 
+FORMAT, VERSION = "esper grower", 3
+
+
 class SavedState(BaseModel):
     """What a checkpoint of a grower holds, checked before anything is changed."""
 
@@ -84,6 +88,25 @@ class SavedState(BaseModel):
     warned: set[str]
     """Names of the warnings that are given once."""
     history: Json[tuple[Decision, ...]]
+
+
+def read_state(state: object, controller: str) -> SavedState:
+    """The state that a Grower under this controller saved; raises ValueError for anything else."""
+    if not isinstance(state, Mapping):
+        raise ValueError(f"the state is a {type(state).__name__}; expected what state_dict() returned")
+    if state.get("format") != FORMAT or state.get("version") != VERSION:
+        raise ValueError(
+            f"the state has format {state.get('format')!r}, version {state.get('version')!r}; this Esper reads "
+            f"{FORMAT!r}, version {VERSION}"
+        )
+    if state.get("controller") != controller:
+        raise ValueError(
+            f"the state was saved under controller {state.get('controller')!r}; this Grower has {controller!r}"
+        )
+    try:
+        return SavedState.model_validate(state)
+    except ValidationError as error:
+        raise ModelFileError(f"the saved state is damaged: {first_finding(error)}") from None
 
 
 _PACKAGE = __name__.partition(".")[0]

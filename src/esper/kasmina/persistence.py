@@ -23,7 +23,7 @@ from esper.kasmina.seed import Seed, bear_seed, birth_randomness
 from esper.kasmina.slot import Slot, SlotRecord
 from esper.kasmina.stage_machine import GrowthRules
 from esper.leyline import SlotConfig, Stage
-from esper.leyline.errors import EsperError
+from esper.leyline.errors import EsperError, first_finding
 from esper.leyline.files import write_atomically
 
 Option = bool | int | float | str | None | list[float] | list[str]
@@ -194,9 +194,7 @@ def _read(path: Path) -> tuple[ModelRecord, dict[str, Tensor]]:
     try:
         return ModelRecord.model_validate(document), tensors
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ModelFileError(f"{path}: {where}: {first['msg']}, found {first['input']!r}") from None
+        raise ModelFileError(f"{path}: {first_finding(error)}") from None
 
 
 def _check(

@@ -79,6 +79,8 @@ class DecisionSettings:
     """By how much validation accuracy must rise to end a plateau; where a task has none, how much loss must fall."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.frozen_heads, Mapping):
+            raise ValueError(f"frozen_heads is {self.frozen_heads!r}; expected head -> its only choice")
         for head, value in self.frozen_heads.items():
             if head not in CHOICES:
                 raise ValueError(
@@ -88,14 +90,17 @@ class DecisionSettings:
                 raise ValueError(
                     f"frozen_heads has {head}={value!r}; expected one of {', '.join(map(str, CHOICES[head]))}"
                 )
-        if self.first_growth < 0:
-            raise ValueError(f"first_growth is {self.first_growth}; expected >= 0")
-        if isinstance(self.menu, str):
-            raise ValueError(f"menu is {self.menu!r}; expected names, such as {(self.menu,)!r}")
-        if self.menu is not None and not self.menu:
-            raise ValueError("menu is empty; expected at least one name, or None")
-        if not 0 <= self.plateau_threshold < float("inf"):
-            raise ValueError(f"plateau_threshold is {self.plateau_threshold}; expected a number >= 0")
+        first_growth: object = self.first_growth
+        if not isinstance(first_growth, int) or first_growth < 0:
+            raise ValueError(f"first_growth is {first_growth!r}; expected a whole number >= 0")
+        menu: object = self.menu
+        if menu is not None:
+            named = isinstance(menu, tuple | list) and all(isinstance(name, str) for name in menu)
+            if not named or not menu:
+                raise ValueError(f"menu is {menu!r}; expected names, such as ('mixer',), or None")
+        threshold: object = self.plateau_threshold
+        if not isinstance(threshold, int | float) or not 0 <= threshold < float("inf"):
+            raise ValueError(f"plateau_threshold is {threshold!r}; expected a number >= 0")
 
     @property
     def frozen_choices(self) -> dict[str, int]:

@@ -1,4 +1,11 @@
-"""The error that a person can mend."""
+"""The error that a person can mend, and what pydantic found wrong as one line of its message."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+_LONGEST = 80
 
 
 class EsperError(Exception):
@@ -7,3 +14,12 @@ class EsperError(Exception):
     Errors that a caller can mend derive from it (`ConfigError`, `RunError`, `ControllerError`, ...), and the `esper`
     command prints them in one line; any other exception is a defect and keeps its traceback.
     """
+
+
+def first_finding(error: "ValidationError") -> str:
+    """Where and what the first finding is, and the value, unless that is a whole document."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"])) or "the whole"
+    found = repr(first["input"])
+    shown = f", found {found}" if first["type"] != "missing" and len(found) <= _LONGEST else ""
+    return f"{where}: {first['msg']}{shown}"

@@ -139,6 +139,8 @@ class RunListing:
 
 def list_runs(root: Path) -> list[RunListing]:
     """Every run in the folder `root`, by name."""
+    if root.exists() and not root.is_dir():
+        raise RunError(f"{root} is a file; expected a folder of runs")
     if not root.is_dir():
         return []
     return [describe_run(path) for path in sorted(root.iterdir()) if (path / CONFIG_FILE).is_file()]

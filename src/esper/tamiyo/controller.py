@@ -29,7 +29,7 @@ from safetensors.torch import save as write_tensors
 from torch import Tensor
 
 from esper.leyline import CHOICES, HEAD_NAMES, DecisionSettings, LifecycleOp
-from esper.leyline.errors import EsperError
+from esper.leyline.errors import EsperError, first_finding
 from esper.leyline.files import write_bytes
 from esper.tamiyo.actions import GrowthSpace, numbered_slots
 from esper.tamiyo.actor import Actor
@@ -145,6 +145,8 @@ class ControllerCard(_Record):
     """Held-out scores of it, and of rules on the same hosts."""
     weights_sha256: str = ""
     """Of the weights beside the card; filled in when it is saved."""
+    card_sha256: str = ""
+    """Of all the rest of the card; filled in when it is saved. Empty is not checked."""
 
     @model_validator(mode="before")
     @classmethod
@@ -200,6 +202,12 @@ class Controller:
                 f"controller {card.name!r} knows layout {card.layout}, this Esper has {layout_fingerprint()}: it "
                 "sees and answers otherwise. Train or fetch one for this version"
             )
+        sizes, held = card.network, sum(tensor.numel() for tensor in self.weights.values())
+        # Before a network of these sizes is made: a memory of n has 4 n^2 weights, and so on.
+        if max(sizes.hidden_size**2, sizes.width**2, sizes.width * sizes.key_size) > held:
+            raise ControllerError(
+                f"controller {card.name!r} has {held:,} weights, too few for a network of {sizes}"
+            )
         _require_fitting(card.name, self.weights, self._network(_SMALLEST).state_dict())
 
     def __repr__(self) -> str:
@@ -229,6 +237,7 @@ class Controller:
         folder.mkdir(parents=True, exist_ok=True)
         content = write_tensors(self.weights)
         card = self.card.model_copy(update={"weights_sha256": _digest(content)})
+        card = card.model_copy(update={"card_sha256": _card_digest(card)})
         write_bytes(folder / WEIGHTS, content)
         write_bytes(folder / CARD, (json.dumps(card.model_dump(mode="json"), indent=2) + "\n").encode())
 
@@ -248,11 +257,14 @@ class Controller:
             content = path.read_bytes()
             if _digest(content) != card.weights_sha256:
                 raise ControllerError(f"{path} is not what {CARD} was written for: damaged, or replaced")
-            return Controller(card, read_tensors(content))
+            controller = Controller(card, read_tensors(content))
         except OSError as error:
             raise ControllerError(f"{path} cannot be read: {error.strerror}") from None
         except SafetensorError as error:
             raise ControllerError(f"{path} is not a whole safetensors file: {error}") from None
+        if card.card_sha256 not in ("", _card_digest(card)):
+            raise ControllerError(f"{folder / CARD} was changed since it was saved: fetch or make it again")
+        return controller
 
 
 def shipped_controllers() -> dict[str, Path]:
@@ -284,9 +296,7 @@ def read_card(folder: Path) -> ControllerCard:
     try:
         return ControllerCard.model_validate(document)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the card"
-        raise ControllerError(f"{path}: {where}: {first['msg']}, found {first['input']!r}") from None
+        raise ControllerError(f"{path}: {first_finding(error)}") from None
 
 
 _SMALLEST = GrowthSpace(numbered_slots(1), ("any",))
@@ -304,6 +314,11 @@ def _require_fitting(name: str, found: Mapping[str, Tensor], expected: Mapping[s
             )
         if not found[tensor].isfinite().all():
             raise ControllerError(f"controller {name!r}: {tensor} holds NaN or Inf")
+
+
+def _card_digest(card: ControllerCard) -> str:
+    content = card.model_dump(mode="json") | {"card_sha256": ""}
+    return _digest(json.dumps(content, sort_keys=True).encode())
 
 
 def _digest(content: bytes) -> str:

@@ -21,13 +21,13 @@ class ConfigError(EsperError, ValueError):
     """A setting that cannot be, or does not go with another."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: object, known: Iterable[str]) -> str:
     """ "; did you mean 'gamma'?" if something known is spelled like it, else nothing."""
-    close = get_close_matches(name, list(known), n=1)
+    close = get_close_matches(str(name), list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def unknown_setting(name: str, known: Iterable[str]) -> str:
+def unknown_setting(name: object, known: Iterable[str]) -> str:
     """The message for a setting that does not exist."""
     return f"there is no setting {name!r}{nearest(name, known) or '; `esper train --help` lists them'}"
 
@@ -56,7 +56,9 @@ def _explain(error: ValidationError, fields: Mapping[str, FieldInfo]) -> str:
     findings = []
     for finding in error.errors(include_url=False):
         place, given = finding["loc"], finding["input"]
-        if not place:  # a combination of settings, explained where it is checked
+        if finding["type"] == "unexpected_positional_argument":
+            findings.append(f"{given!r} has no name; expected settings by name, such as suite={given!r}")
+        elif not place:  # a combination of settings, explained where it is checked
             findings.append(str(finding["ctx"]["error"]))
         elif finding["type"] == "unexpected_keyword_argument":
             findings.append(unknown_setting(str(place[0]), fields))

@@ -25,7 +25,7 @@ def _holds(test: Callable[[T], bool]) -> AfterValidator:
 
     def check(value: T | None) -> T | None:
         if value is not None and not test(value):
-            raise ValueError(value)
+            raise ValueError(repr(value))  # pydantic cannot take half a character
         return value
 
     return AfterValidator(check)
@@ -50,10 +50,15 @@ def _one_of(choices: tuple[object, ...]) -> Expected:
     return Expected(f"one of {', '.join(str(choice) for choice in choices)}, or None")
 
 
-Count = Annotated[int, Field(ge=1), Expected("a whole number >= 1")]
-CountOrNone = Annotated[int | None, Field(ge=1), Expected("a whole number >= 1, or None")]
-CountOrZero = Annotated[int, Field(ge=0), Expected("a whole number >= 0")]
-CountOrZeroOrNone = Annotated[int | None, Field(ge=0), Expected("a whole number >= 0, or None")]
+MOST_HOSTS = 100_000
+"""Hosts that may grow side by side: more are a slip, and would fill any memory."""
+_BELOW = 2**63  # what numbers in files and tensors are held in
+
+Count = Annotated[int, Field(ge=1, lt=_BELOW), Expected("a whole number >= 1")]
+HostCount = Annotated[int, Field(ge=1, le=MOST_HOSTS), Expected(f"a whole number >= 1 and <= {MOST_HOSTS:,}")]
+CountOrNone = Annotated[int | None, Field(ge=1, lt=_BELOW), Expected("a whole number >= 1, or None")]
+CountOrZero = Annotated[int, Field(ge=0, lt=_BELOW), Expected("a whole number >= 0")]
+CountOrZeroOrNone = Annotated[int | None, Field(ge=0, lt=_BELOW), Expected("a whole number >= 0, or None")]
 Positive = Annotated[float, Field(gt=0), Expected("a number > 0")]
 PositiveOrNone = Annotated[float | None, Field(gt=0), Expected("a number > 0, or None")]
 NotNegative = Annotated[float, Field(ge=0), Expected("a number >= 0")]

@@ -57,7 +57,7 @@ class TrainingConfig(PPOSettings):
     """Epochs that a host trains before anything may be germinated in it: until then its needs are unknown."""
     menu: ranges.Menu = None
     """The only kinds of seeds that hosts are offered, such as 'mixer,depthwise'; None is all that the task has."""
-    num_envs: ranges.Count = 32
+    num_envs: ranges.HostCount = 32
     """Hosts that grow side by side."""
     workers: ranges.CountOrZero = 0
     """Processes to spread the hosts over; 0 runs them in this one. The numbers are the same."""
@@ -203,6 +203,8 @@ class TrainingConfig(PPOSettings):
     @classmethod
     def of(cls, settings: Mapping[str, object]) -> Self:
         """From settings by name; what is not named is at its default."""
+        if not isinstance(settings, Mapping):
+            raise ConfigError(f"settings are {settings!r}; expected them by name")
         known = [each.name for each in fields(cls)]
         unknown = [name for name in settings if name not in known]
         if unknown:

@@ -12,6 +12,7 @@ import torch
 from esper.kasmina.governor import GovernorRules
 from esper.leyline import Baselines, Beginning, HostSinks, World
 from esper.simic.config.errors import ConfigError
+from esper.simic.config.ranges import MOST_HOSTS
 from esper.simic.env.cases import CaseList, CaseSource
 from esper.simic.env.episodes import EpisodeOptions, Episodes, OnIllegal
 from esper.simic.env.single import GrowthEnv
@@ -27,6 +28,8 @@ from esper.tolaria.worlds.toy.instance import TOY_SUITES
 from esper.tolaria.worlds.toy.world import ToyBaselines, ToyWorld
 
 TOY_HORIZON, TOY_RENT = 20, 0.01
+MOST_EPOCHS = 1_000_000
+"""Of an episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ def make_world(
     From here on this process computes with one torch thread, as worker processes do.
     """
     use_one_thread()
+    _require_counts(name, num_hosts=num_hosts, workers=workers, horizon=horizon)
     if name in TOY_SUITES:
         return _toy(
             name, num_hosts, device=device, workers=workers, horizon=horizon, worker_timeout=worker_timeout
@@ -124,6 +128,20 @@ def make_world(
     )
     shared = BaselineCurves(horizon, device=device, trainer=partial(train_by_workers, spread))
     return Setting(spread, num_hosts, shared, source, space, horizon, rent, spread.close)
+
+
+def _require_counts(name: object, *, num_hosts: object, workers: object, horizon: object) -> None:
+    """Raise ConfigError for a suite that is no text, or counts that cannot be."""
+    if not isinstance(name, str):
+        raise ConfigError(f"suite is {name!r}; expected the name of a suite, or a task instance")
+    asked = (
+        ("num_envs", num_hosts, 1, MOST_HOSTS),
+        ("workers", workers, 0, MOST_HOSTS),
+        ("horizon", 1 if horizon is None else horizon, 1, MOST_EPOCHS),
+    )
+    for what, count, least, most in asked:
+        if not isinstance(count, int) or isinstance(count, bool) or not least <= count <= most:
+            raise ConfigError(f"{what} is {count!r}; expected a whole number from {least} to {most:,}")
 
 
 def require_suite(name: str) -> None:

@@ -57,8 +57,8 @@ class ProbeAndKeepPolicy(Remembering[_Trials]):
         if memory.queue is None:
             memory.queue = resolve_candidates(self._offers, situation)
         if memory.trial is not None:
-            seed = next(slot for slot in situation.slots if slot.name == memory.trial)
-            if seed.stage.is_live and not seed.fading:
+            seed = next((slot for slot in situation.slots if slot.name == memory.trial), None)
+            if seed is not None and seed.stage.is_live and not seed.fading:
                 return self._continue(seed, situation)
             memory.trial = None
         return self._begin(situation) if situation.signals.epoch >= self.start else ActionSpec()

@@ -1,7 +1,6 @@
 """Data in a file of one's own: tables of numbers (CSV, .npy, .npz) and texts, read into splits."""
 
 import csv
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -113,7 +112,7 @@ def _read_arrays(path: Path, target: str) -> Table:
         with path.open("rb") as stream:  # np.load leaves the file open when it fails
             loaded = np.load(stream, allow_pickle=False)
             arrays = {} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # a damaged file can fail anywhere in the reader
         raise DatasetCorrupt(path, str(error), "NumPy arrays without objects") from None
     if isinstance(loaded, np.ndarray):
         _require_matrix(path, loaded)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote
@@ -52,7 +53,8 @@ class ParameterSpec:
         """The value in its canonical type, or an error that names the field, the value and what is allowed."""
         kind = _KINDS[self.kind]
         if self.kind == "float" and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
+            with suppress(OverflowError):  # too large for a float: refused below
+                value = float(value)
         if type(value) is not kind:
             raise ParameterError(f"{name} must be {self.allowed}, not {value!r}")
         if isinstance(value, str):

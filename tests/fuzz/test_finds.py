@@ -1,0 +1,153 @@
+"""What the fuzzer and newcomers found, one case each."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import esper
+from bench_rows import GROWN
+from esper.benchmark import BenchRequest, plan_bench
+from esper.benchmark.rows import RowsError, write_rows
+from esper.cli import main
+from esper.grower import Grower
+from esper.kasmina.persistence import ModelFileError
+from esper.simic.config.errors import ConfigError
+from esper.simic.config.training_config import TrainingConfig
+from esper.simic.env.making import make_env
+from esper.tolaria.data import DatasetCorrupt
+from esper.tolaria.data.files import load_table
+from esper.tolaria.tasks import Instance
+from esper.tolaria.tasks.parameters import ParameterError
+from grower.loops import Loop, net
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"menu": "\ud800"}, r"menu is '\\ud800'; expected names of blueprints"),
+        ({"num_envs": 10**12}, "num_envs is 1000000000000; expected a whole number >= 1 and <= 100,000"),
+        ({"rounds": 10**400}, "rounds is 10+; expected a whole number >= 1"),
+        ({7: 1}, "there is no setting 7"),
+        (["toy"], r"settings are \['toy'\]; expected them by name"),
+    ],
+)
+def test_settings(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TrainingConfig.of(settings)
+
+
+def test_a_setting_without_a_name() -> None:
+    with pytest.raises(
+        ConfigError, match="'toy' has no name; expected settings by name, such as suite='toy'"
+    ):
+        TrainingConfig("toy")  # type: ignore[call-arg, arg-type]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"arms": "wait"}, r"arms is 'wait'; expected names, such as \('wait',\), or None"),
+        ({"suite": ["toy"]}, r"suite is \['toy'\]; expected a text"),
+        ({"seeds": "2"}, "seeds is '2'; expected a whole number from 1 to 1000"),
+        ({"seeds": 1001}, "seeds is 1001; expected a whole number from 1 to 1000"),
+        ({"controllers": {"a": "b"}}, "controllers is {'a': 'b'}; expected name -> a list"),
+        ({"controllers": {"a": ["none"]}}, "none: there is no such controller"),
+        ({"device": 0}, "device is 0; expected a text"),
+    ],
+)
+def test_requests(asked: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan_bench(BenchRequest(**{"suite": "toy", **asked}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"suite": 3}, "suite is 3; expected the name of a suite"),
+        (
+            {"suite": "toy", "num_envs": 10**9},
+            "num_envs is 1000000000; expected a whole number from 1 to 100,000",
+        ),
+        ({"suite": "toy", "horizon": "12"}, "horizon is '12'; expected a whole number from 1"),
+        ({"suite": "toy", "workers": -1}, "workers is -1; expected a whole number from 0"),
+    ],
+)
+def test_environments(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_env(**settings)  # type: ignore[arg-type]
+
+
+def test_a_number_too_large_for_a_parameter() -> None:
+    with pytest.raises(ParameterError, match=r"mnist1d.noise must be a number"):
+        Instance.of("mnist1d", {"noise": 10**400})
+
+
+def test_a_damaged_header_of_an_array(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    np.save(stream, np.zeros((8, 2)))
+    (tmp_path / "a.npy").write_bytes(stream.getvalue().replace(b"}", b"("))
+    with pytest.raises(DatasetCorrupt, match="NumPy arrays without objects"):
+        load_table(tmp_path / "a.npy", target="0", header=True)
+
+
+@pytest.mark.parametrize(
+    "words", ["bench table FILE", "bench --suite toy --out FILE", "runs --directory FILE"]
+)
+def test_a_file_where_a_folder_is_meant(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    assert main(words.replace("FILE", str(file)).split()) == 2
+    assert str(file) in capsys.readouterr().err
+
+
+def test_rows_without_waiting(tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows.parquet", [GROWN])
+    record = '"instances": ["mnist1d"], "seeds": 1, "arms": {}, "reference": "a", "treatments": [], "provenance": []'
+    (tmp_path / "bench.json").write_text('{"suite": "cpu", ' + record + "}")
+    with pytest.raises(RowsError, match="there are no rows of wait"):
+        esper.benchmark.read_bench(tmp_path)
+
+
+def _grower(loop: Loop, **options: object) -> Grower:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return Grower(
+        model,
+        ["0"],
+        optimizer=optimizer,
+        example_input=loop.inputs,
+        validate=loop.validate,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def test_a_state_that_is_no_state() -> None:
+    loop = Loop()
+    with pytest.raises(ValueError, match=r"the state is a int; expected what state_dict\(\) returned"):
+        _grower(loop).load_state_dict(3)  # type: ignore[arg-type]
+    state = _grower(loop).state_dict()
+    with pytest.raises(ModelFileError, match="the saved state is damaged: 'tracker'"):
+        _grower(loop).load_state_dict({**state, "observer": {}})
+
+
+def test_an_option_that_does_not_exist() -> None:
+    with pytest.raises(TypeError, match=r"Grower\(\) got an unexpected keyword argument 'foo'"):
+        _grower(Loop(), foo=1)
+
+
+def test_a_step_after_the_end() -> None:
+    loop = Loop()
+    grower = _grower(loop)
+    assert grower.model.care is not None
+    optimizer = grower.model.care.optimizer
+    loop.train(grower.model, optimizer)
+    grower.step()
+    grower.finish()
+    loop.train(grower.model, optimizer)
+    with pytest.warns(esper.grower.history.GrowthWarning, match=r"step\(\) after finish\(\)"):
+        grower.step()
