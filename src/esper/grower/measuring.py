@@ -133,6 +133,7 @@ def measure(
     alphas = {} if members is None else coalition_alphas(model, [members], 1)
     compiling = "torch._dynamo" in sys.modules  # nothing is compiled for this
     eager = torch.compiler.set_stance("force_eager") if compiling else nullcontext()
+    # not inference_mode: what the model caches in a forward may meet autograd later
     with untouched(model), torch.no_grad(), eager, model.override_alpha(alphas):
         found: object = validate(model)
     if not isinstance(found, Mapping) or not {"validation_loss", "validation_accuracy"} & set(found):

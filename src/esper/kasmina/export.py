@@ -240,6 +240,7 @@ def write_model(model: GrowingModel, path: str | os.PathLike[str], example_input
     example = torch.empty(example_input.shape, dtype=example_input.dtype)  # strides of its own, not a view's
     example.copy_(example_input.detach())
     batch = ({0: torch.export.Dim.AUTO},)
+    # not inference_mode: what the model caches while it is traced may meet autograd later
     with _quiet(), torch.no_grad():
         if target.suffix == ".pt2":
             torch.export.save(torch.export.export(plain, (example,), dynamic_shapes=batch), target)

@@ -42,7 +42,7 @@ class SeedGradientCollector:
             raise ValueError(f"vanishing={vanishing!r} must be >= 0 and below exploding={exploding!r}")
         self.vanishing, self.exploding = vanishing, exploding
 
-    @torch.no_grad()
+    @torch.no_grad()  # not inference_mode: the caller writes into what is returned
     def collect_async(self, params: Iterable[Tensor]) -> Tensor | None:
         """(norm, share of vanished tensors, share of exploded ones) on the device; None without gradients."""
         gradients = [parameter.grad for parameter in params if parameter.grad is not None]
@@ -122,7 +122,7 @@ class GradientWatch:
         norm, steps = (0.0, 0.0) if host is None else host.tolist()
         return norm / steps if steps else None, found
 
-    @torch.no_grad()
+    @torch.no_grad()  # not inference_mode: what is remembered before the first step is trained on when restored
     def _look(self, optimizer: Optimizer, *_: object) -> None:
         if self._before_first is not None:
             self._before_first()

@@ -162,7 +162,7 @@ class OptimiserCare:
                     del values[index]
         return names
 
-    @torch.no_grad()
+    @torch.no_grad()  # not inference_mode: writes gradients that the optimiser reads
     def _skip_non_finite(self, *_: object) -> None:
         """Before a step: no update from a forward in which the seed's output was not finite.
 

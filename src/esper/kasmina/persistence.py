@@ -101,7 +101,7 @@ def reinstate(
         slot.non_finite.copy_(torch.tensor(saved.non_finite))
     model.growth_seed = record.growth_seed
     model.isolation_penalty = record.isolation_penalty
-    with torch.no_grad():
+    with torch.no_grad():  # not inference_mode: writes parameters that are trained
         for name, tensor in _unique_tensors(model).items():
             tensor.copy_(tensors[f"model/{name}"])
     for slot in model.slots.values():

@@ -203,7 +203,7 @@ def bear_seed(
     return seed.train(False).to(device=device, dtype=dtype)
 
 
-@torch.no_grad()
+@torch.no_grad()  # not inference_mode: what the seed caches in a forward may meet autograd later
 def _try_out(seed: Seed, h: Tensor) -> None:
     """One forward, which checks the shape and that the host's activation is left alone."""
     version = h._version

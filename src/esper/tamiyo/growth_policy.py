@@ -158,7 +158,7 @@ class GrowthPolicy(RecurrentPolicy):
         self.actor = GrowthActor(hidden_size, width, layout, key_size, generator)
         self.critic = value_network((hidden_size + privileged_features, width), generator)
 
-    @torch.no_grad()
+    @torch.no_grad()  # not inference_mode: writes a parameter that is trained
     def begin_leaning(self, logits: Mapping[str, float]) -> None:
         """Set what the operations' logits are before anything is learned (0 where not named)."""
         head = self.actor.heads["op"]

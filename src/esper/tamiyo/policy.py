@@ -51,7 +51,7 @@ def orthogonal_linear(
     """A linear layer with orthogonal weights of this gain and zero bias."""
     # From meta, so that the global generator is left alone.
     layer = nn.Linear(in_features, out_features, device="meta").to_empty(device="cpu")
-    with torch.no_grad():
+    with torch.no_grad():  # not inference_mode: writes parameters that are trained
         nn.init.orthogonal_(layer.weight, gain, generator=generator)
         layer.bias.zero_()
     return layer
@@ -77,7 +77,7 @@ def orthogonal_lstm(
 ) -> nn.LSTM:
     """An LSTM whose gates have orthogonal weights (gain 1) and zero bias."""
     lstm = nn.LSTM(input_size, hidden_size, num_layers, device="meta").to_empty(device="cpu")
-    with torch.no_grad():
+    with torch.no_grad():  # not inference_mode: writes parameters that are trained
         for weight_ih, weight_hh, bias_ih, bias_hh in lstm.all_weights:
             for weight in (weight_ih, weight_hh):
                 for gate in weight.chunk(4):

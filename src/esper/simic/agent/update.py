@@ -96,7 +96,7 @@ def compute_loss(
         value_error = value_loss(output.value, batch.returns)
     policy_loss = mean_over(surrogate, trained)
     critic_loss = value_error.mean()
-    with torch.no_grad():
+    with torch.no_grad():  # not inference_mode: the optimiser's gate goes on computing with it
         kl = mean_over(k3(joint_log_ratio(evaluation.log_prob, batch.log_prob)), trained)
     loss = policy_loss - mean_over(bonus, trained) + config.value_coef * critic_loss
     return LossTerms(
@@ -201,7 +201,7 @@ def require_on_policy(
     """Before the first step every ratio is 1: otherwise replay and rollout disagree."""
     before = generator.get_state()
     largest = 0.0
-    with torch.no_grad():
+    with torch.no_grad():  # not inference_mode: a compiled policy would be compiled once more for it
         for batch in minibatches(rollout, 1, recurrent=unwrap(policy).recurrent, generator=generator):
             terms = compute_loss(policy, batch, config, constants, 0)
             largest = max(largest, float((terms.log_ratio.exp() - 1.0).abs().max()))

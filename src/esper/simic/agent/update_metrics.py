@@ -34,7 +34,7 @@ class GradientMeter:
         index = [heads.get(id(parameter), self.head_count) for parameter in self.parameters]
         self.head_index = torch.tensor(index).to(policy.device, non_blocking=True)
 
-    @torch.no_grad()
+    @torch.no_grad()  # not inference_mode: clips the gradients that the optimiser reads
     def measure_and_clip(self) -> tuple[dict[str, Tensor], Tensor]:
         """g <- g min(1, max_norm / |g|). Returns the norms before that: `GradientStats` by name, and (head,)."""
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
@@ -76,7 +76,7 @@ class UpdateMeter:
         self.value_record = pack_value_diagnostics(rollout.value, rollout.returns, mean, std)
         self.normalized = (mean, std)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def _columns(self, clip_ratio: float) -> dict[str, Tensor]:
         """name -> (minibatch,): all statistics, by one pass over the steps of all minibatches."""
         reports = self.reports
