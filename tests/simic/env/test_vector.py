@@ -20,7 +20,9 @@ from esper.leyline import (
     Stage,
 )
 from esper.simic.env import GrowthVectorEnv, IllegalActionError, make_env
+from esper.simic.env.cases import case_generator
 from esper.simic.env.episodes import Episodes
+from esper.simic.env.state import ParallelEnvState
 from esper.simic.reward import RewardConfig, largest_growth
 from esper.tamiyo.layout import growth_layout
 from esper.tamiyo.rules import rule_policy
@@ -422,6 +424,19 @@ def test_arrays_are_as_good_as_lists() -> None:
     first, _ = envs.reset(seed=np.int64(3), options={"host_seed": np.arange(3)})  # type: ignore[arg-type]
     second, _ = envs.reset(seed=[3, 4, 5], options={"host_seed": [0, 1, 2]})
     assert np.array_equal(first["host"], second["host"])
+
+
+def test_what_is_remembered_of_an_env_is_plain_data_and_goes_on() -> None:
+    env = ParallelEnvState(case_generator(3))
+    for case in ("toy:draw=5", "toy:draw=6"):
+        env.begin(case, 7, BaselineCurve((None, 0.75), (0.5, 0.25)))
+    env.generator.integers(9)  # type: ignore[union-attr]
+    copy = ParallelEnvState()
+    copy.load_state_dict(env.state_dict())
+    assert copy.state_dict() == env.state_dict()
+    assert (copy.begun, copy.episode) == (2, env.episode)
+    assert not hasattr(env, "__dict__")
+    assert not hasattr(env.episode, "__dict__")
 
 
 def test_an_env_that_has_not_begun_says_what_to_call() -> None:

@@ -7,8 +7,8 @@ Both Gymnasium environments are thin shells around this.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, TypedDict, get_args
+from dataclasses import asdict, dataclass
+from typing import Literal, TypedDict, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ from esper.leyline import (
 )
 from esper.simic.env.cases import AnyHost, CasePool, CaseSource, HostSource, as_source, case_generator
 from esper.simic.env.spaces import Actions, LegalChoices
+from esper.simic.env.state import Episode, ParallelEnvState
 from esper.simic.reward import (
     RewardComponents,
     RewardConfig,
@@ -63,35 +64,6 @@ class IllegalActionError(ValueError):
 
     def __reduce__(self) -> tuple[type["IllegalActionError"], tuple[int, IllegalChoice]]:
         return type(self), (self.env_idx, self.choice)
-
-
-@dataclass(slots=True)
-class Episode:
-    """What must be remembered of one running episode between steps, besides host and observer."""
-
-    number: int
-    """Episodes that this env has finished since it was seeded."""
-    case: str
-    host_seed: int
-    baseline: BaselineCurve | None
-    """None when the reward does not subtract one."""
-    epoch: int = 0
-    """Epochs trained."""
-    operations: list[int] = field(default_factory=lambda: [0] * len(LifecycleOp))
-    illegal_actions: int = 0
-    episode_return: float = 0.0
-
-    @staticmethod
-    def from_state(state: Mapping[str, Any]) -> "Episode":
-        """The inverse of `asdict`."""
-        baseline = state["baseline"]
-        return Episode(
-            **{
-                **state,
-                "baseline": None if baseline is None else BaselineCurve(**baseline),
-                "operations": list(state["operations"]),  # to count in, while the saved state stays as it is
-            }
-        )
 
 
 OnIllegal = Literal["raise", "noop"]
@@ -193,9 +165,7 @@ class Episodes:
         self.baselines = baselines if reward.control_variate else None
         self.decisions = decisions
         self.observer = Observer(space, num_envs, decisions=decisions)
-        self._episodes: list[Episode | None] = [None] * num_envs
-        self._generators: list[np.random.Generator | None] = [None] * num_envs
-        self._begun = [0] * num_envs  # episodes, since the env was seeded
+        self._envs = [ParallelEnvState() for _ in range(num_envs)]
         self._now = Standings.unknown(num_envs)
         self._scales = np.full((3, num_envs), np.nan)  # host parameters, largest growth, untrained loss
 
@@ -203,8 +173,8 @@ class Episodes:
 
     def seed(self, env_idx: int, seed: int) -> None:
         """Decide what this env's episodes will be, from the next one on."""
-        self._generators[env_idx] = case_generator(seed)
-        self._begun[env_idx] = 0
+        env = self._envs[env_idx]
+        env.generator, env.begun = case_generator(seed), 0
 
     def begin(self, env_idx: int, *, case: str | None = None, host_seed: int | None = None) -> None:
         """A new episode, of a drawn case and host seed unless they are given."""
@@ -212,7 +182,7 @@ class Episodes:
 
     def draw(self, env_idx: int, *, case: str | None = None, host_seed: int | None = None) -> Beginning:
         """What an env is to begin; its generator moves on whether case and host seed are given or not."""
-        rng = self._generators[env_idx]
+        rng = self._envs[env_idx].generator
         if rng is None:
             raise RuntimeError(f"env {env_idx} was never seeded: call reset(seed=...) first")
         drawn_case, drawn_seed = self._hosts.draw_host(rng)
@@ -238,8 +208,7 @@ class Episodes:
             self._begin_hosts(beginnings)
         for (env_idx, case, host_seed), curve in zip(beginnings, curves, strict=True):
             host = self.world.host(env_idx)
-            self._episodes[env_idx] = Episode(self._begun[env_idx], case, host_seed, curve)
-            self._begun[env_idx] += 1
+            self._envs[env_idx].begin(case, host_seed, curve)
             self._meet(env_idx, host, host.report.validation_loss)
 
     # Seeing
@@ -276,7 +245,7 @@ class Episodes:
 
     def episode(self, env_idx: int) -> Episode:
         """The running episode; raises before the first reset."""
-        episode = self._episodes[env_idx]
+        episode = self._envs[env_idx].episode
         if episode is None:
             raise RuntimeError(f"env {env_idx} has not begun: call reset() first")
         return episode
@@ -290,7 +259,7 @@ class Episodes:
     @property
     def seeded(self) -> bool:
         """Whether every env knows what its next episodes will be."""
-        return None not in self._generators
+        return all(env.generator is not None for env in self._envs)
 
     # Stepping
 
@@ -412,30 +381,20 @@ class Episodes:
         }
 
     def _env_state(self, env_idx: int, host: HostState) -> dict[str, object]:
-        rng = self._generators[env_idx]
         return {
-            "generator": None if rng is None else dict(rng.bit_generator.state),
-            "episode": asdict(self.episode(env_idx)),
+            **self._envs[env_idx].state_dict(),
             "untrained_loss": float(self._scales[-1, env_idx]),
             "host": host,
             "observer": self.observer.state_dict(env_idx),
         }
 
     def _load_env(self, env_idx: int, saved: Mapping[str, object]) -> None:
-        generator, episode, observer, untrained = (
-            saved[name] for name in ("generator", "episode", "observer", "untrained_loss")
-        )
-        assert isinstance(episode, Mapping)
+        observer, untrained = saved["observer"], saved["untrained_loss"]
         assert isinstance(observer, Mapping)
-        if isinstance(generator, Mapping):
-            rng = case_generator(0)
-            rng.bit_generator.state = dict(generator)
-            self._generators[env_idx] = rng
+        assert isinstance(untrained, float)
         host = self.world.host(env_idx)
         self.observer.load_state_dict(env_idx, host, observer)
-        restored = self._episodes[env_idx] = Episode.from_state(episode)
-        self._begun[env_idx] = restored.number + 1
-        assert isinstance(untrained, float)
+        self._envs[env_idx].load_state_dict(saved)
         self._meet(env_idx, host, untrained)
 
     # Helpers
