@@ -26,7 +26,7 @@ from esper.leyline import ActionSpec, BlueprintCard, LifecycleOp, Situation, Sta
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.spaces import Actions
 from esper.tamiyo.rules import Clause, Schedule, SchedulePolicy
-from esper.tamiyo.rules.reading import refusal
+from esper.tamiyo.rules.policy import refusal
 from esper.tolaria.data import TaskData
 from esper.tolaria.engine.host import TrainedHost
 from esper.tolaria.tasks import Instance, forget, register, task

@@ -50,7 +50,7 @@ from esper.leyline import ActionSpec, EpochReport, LifecycleOp, Settle, Stage
 from esper.tamiyo.controller import Controller
 from esper.tamiyo.deciders import Choice, LearnedDecider, decider
 from esper.tamiyo.rules import RulePolicy
-from esper.tamiyo.rules.reading import refusal
+from esper.tamiyo.rules.policy import refusal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

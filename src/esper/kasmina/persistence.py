@@ -6,7 +6,7 @@ Nothing in it can execute, and a file is checked in full before the model is tou
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
@@ -91,7 +91,7 @@ def reinstate(
     model: GrowingModel, record: ModelRecord, tensors: Mapping[str, Tensor], origin: str = "the saved state"
 ) -> None:
     """The same from what `describe` gave; `origin` is named in errors."""
-    seeds = _check(model, record, tensors, origin)
+    seeds = _Check(model, record, tensors, origin).seeds
     for name, saved in record.slots.items():
         slot, seed = model.slots[name], seeds.get(name)
         if seed is not None:
@@ -197,114 +197,126 @@ def _read(path: Path) -> tuple[ModelRecord, dict[str, Tensor]]:
         raise ModelFileError(f"{path}: {first_finding(error)}") from None
 
 
-def _check(
-    model: GrowingModel, record: ModelRecord, tensors: Mapping[str, Tensor], path: str
-) -> dict[str, Seed]:
-    """Everything that could go wrong, before anything is changed; the seeds that will be planted."""
-    if any(slot.life.births for slot in model.slots.values()):
-        raise ModelFileError("the model has grown already: load into a fresh wrap of the same host")
-    try:
-        model.slot_config.require_same(SlotConfig(tuple(record.slots)), ours="the model", theirs=path)
-        rules = GrowthRules(**record.rules)
-        if sum(saved.stage.is_live for saved in record.slots.values()) > rules.max_live_seeds:
-            raise ValueError(f"{path}: more seeds are live than max_live_seeds={rules.max_live_seeds}")
-    except (ValueError, TypeError) as error:
-        raise ModelFileError(str(error)) from None
-    seeds = {
-        name: _build(model.slots[name], saved, path)
-        for name, saved in record.slots.items()
-        if saved.blueprint
-    }
-    expected = {f"model/{name}": tensor for name, tensor in _unique_tensors(model).items()}
-    for name, seed in seeds.items():
-        prefix = f"model/{model.slots[name].prefix}"
-        expected |= {f"{prefix}.{part}": tensor for part, tensor in _unique_tensors(seed).items()}
-    _compare({name: t for name, t in tensors.items() if name.startswith("model/")}, expected, path)
-    if model.care is not None:
-        _check_optimizer(model, model.care, record, seeds, tensors, path)
-    return seeds
+class _Check:
+    """Everything that could go wrong, before anything is changed; and the seeds that will be planted."""
 
+    def __init__(
+        self, model: GrowingModel, record: ModelRecord, tensors: Mapping[str, Tensor], path: str
+    ) -> None:
+        self.model, self.record, self.tensors, self.path = model, record, tensors, path
+        if any(slot.life.births for slot in model.slots.values()):
+            raise ModelFileError("the model has grown already: load into a fresh wrap of the same host")
+        try:
+            model.slot_config.require_same(SlotConfig(tuple(record.slots)), ours="the model", theirs=path)
+            rules = GrowthRules(**record.rules)
+            if sum(saved.stage.is_live for saved in record.slots.values()) > rules.max_live_seeds:
+                raise ValueError(f"{path}: more seeds are live than max_live_seeds={rules.max_live_seeds}")
+        except (ValueError, TypeError) as error:
+            raise ModelFileError(str(error)) from None
+        self.seeds = {
+            name: self._build(name, saved) for name, saved in record.slots.items() if saved.blueprint
+        }
+        self._check_model()
+        if model.care is not None:
+            self._check_optimizer(model.care)
 
-def _build(slot: Slot, saved: SlotRecord, path: str) -> Seed:
-    if saved.blueprint not in slot.blueprints:
-        offered = ", ".join(slot.blueprints)
-        raise ModelFileError(
-            f"{path}: slot {slot.name!r} holds blueprint {saved.blueprint!r}, not offered here; offered: {offered}"
-        )
-    assert saved.style is not None  # of a slot with a seed, as its record has checked
-    device, dtype = slot.placement()
-    with birth_randomness(0, slot.name, saved.births):  # drawn and then overwritten
-        return bear_seed(
-            slot.blueprints[saved.blueprint], slot.site, saved.style.composition, device=device, dtype=dtype
-        )
-
-
-def _compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], path: str) -> None:
-    for name in sorted(set(found) ^ set(expected)):
-        problem = "is missing" if name in expected else "does not belong to this model"
-        raise ModelFileError(f"{path}: {name.removeprefix('model/')} {problem}")
-    for name, tensor in expected.items():
-        if found[name].shape != tensor.shape or found[name].dtype != tensor.dtype:
+    def _build(self, name: str, saved: SlotRecord) -> Seed:
+        slot = self.model.slots[name]
+        if saved.blueprint not in slot.blueprints:
             raise ModelFileError(
-                f"{path}: {name.removeprefix('model/')} is {tuple(found[name].shape)} {found[name].dtype}, "
-                f"the model's is {tuple(tensor.shape)} {tensor.dtype}"
+                f"{self.path}: slot {name!r} holds blueprint {saved.blueprint!r}, not offered here; offered: "
+                f"{', '.join(slot.blueprints)}"
+            )
+        assert saved.style is not None  # of a slot with a seed, as its record has checked
+        device, dtype = slot.placement()
+        with birth_randomness(0, name, saved.births):  # drawn and then overwritten
+            return bear_seed(
+                slot.blueprints[saved.blueprint],
+                slot.site,
+                saved.style.composition,
+                device=device,
+                dtype=dtype,
             )
 
-
-def _check_optimizer(
-    model: GrowingModel,
-    care: OptimiserCare,
-    record: ModelRecord,
-    seeds: Mapping[str, Seed],
-    tensors: Mapping[str, Tensor],
-    path: str,
-) -> None:
-    saved = record.optimizer
-    if saved is None:
-        raise ModelFileError(
-            f"{path} holds no optimizer state: detach() the optimizer first, or save with one"
-        )
-    kind = type(care.optimizer).__name__
-    if saved.kind != kind:
-        raise ModelFileError(f"{path} holds {saved.kind} state, the attached optimizer is {kind}")
-    expected = _expected_groups(model, care, record, seeds, saved)
-    if [sorted(group.parameters) for group in saved.groups] != expected:
-        raise ModelFileError(f"{path}: the optimizer's groups do not hold the parameters they should")
-    template = care.optimizer.param_groups[0]
-    for index, group in enumerate(saved.groups):
-        options = group.options | _below(tensors, f"optimizer/group {index}/")
-        odd = ", ".join(sorted(set(options) ^ (set(template) - {"params"})))
-        if odd:
-            raise ModelFileError(f"{path}: the options of the optimizer's group {index} differ: {odd}")
-        for key, value in options.items():
-            if not _alike(value, template[key]):
+    def _check_model(self) -> None:
+        """Exactly the model's tensors and its seeds', each of the shape and dtype it has there."""
+        expected = dict(_unique_tensors(self.model))
+        for name, seed in self.seeds.items():
+            prefix = self.model.slots[name].prefix
+            expected |= {f"{prefix}.{part}": tensor for part, tensor in _unique_tensors(seed).items()}
+        found = _below(self.tensors, "model/")
+        self._require_names(found, expected, "this model")
+        for name, tensor in expected.items():
+            if found[name].shape != tensor.shape or found[name].dtype != tensor.dtype:
                 raise ModelFileError(
-                    f"{path}: optimizer option {key} is {value!r}, expected one like {template[key]!r}"
+                    f"{self.path}: {name} is {tuple(found[name].shape)} {found[name].dtype}, "
+                    f"the model's is {tuple(tensor.shape)} {tensor.dtype}"
                 )
-    _check_state(model, saved, seeds, tensors, path)
 
+    def _require_names(self, found: Collection[str], expected: Collection[str], owner: str) -> None:
+        for name in sorted(set(found) ^ set(expected)):
+            problem = "is missing" if name in expected else f"does not belong to {owner}"
+            raise ModelFileError(f"{self.path}: {name} {problem}")
 
-def _expected_groups(
-    model: GrowingModel,
-    care: OptimiserCare,
-    record: ModelRecord,
-    seeds: Mapping[str, Seed],
-    saved: OptimizerRecord,
-) -> list[list[str]]:
-    """The parameter names of each group: the host's with its fossilised seeds, then one per live seed."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    groups = [[names.get(id(p), "?") for p in group["params"]] for group in care.optimizer.param_groups]
-    own = {}
-    for name, seed in seeds.items():
-        parts = [f"{model.slots[name].prefix}.{part}" for part, _ in seed.named_parameters()]
-        if record.slots[name].stage is Stage.FOSSILIZED:
-            groups[care.home_index(model.slots[name])] += parts
-        elif not record.slots[name].fading:
-            own[frozenset(parts)] = parts
-    # The seeds' groups stand in the order of their births, which only the file knows.
-    order = [frozenset(group.parameters) for group in saved.groups[len(groups) :]]
-    live = [own.pop(group) for group in order if group in own]
-    return [sorted(group) for group in (*groups, *live, *own.values())]
+    def _check_optimizer(self, care: OptimiserCare) -> None:
+        path, saved = self.path, self.record.optimizer
+        if saved is None:
+            raise ModelFileError(
+                f"{path} holds no optimizer state: detach() the optimizer first, or save with one"
+            )
+        kind = type(care.optimizer).__name__
+        if saved.kind != kind:
+            raise ModelFileError(f"{path} holds {saved.kind} state, the attached optimizer is {kind}")
+        if [sorted(group.parameters) for group in saved.groups] != self._expected_groups(care, saved):
+            raise ModelFileError(f"{path}: the optimizer's groups do not hold the parameters they should")
+        template = care.optimizer.param_groups[0]
+        for index, group in enumerate(saved.groups):
+            options = group.options | _below(self.tensors, f"optimizer/group {index}/")
+            odd = ", ".join(sorted(set(options) ^ (set(template) - {"params"})))
+            if odd:
+                raise ModelFileError(f"{path}: the options of the optimizer's group {index} differ: {odd}")
+            for key, value in options.items():
+                if not _alike(value, template[key]):
+                    raise ModelFileError(
+                        f"{path}: optimizer option {key} is {value!r}, expected one like {template[key]!r}"
+                    )
+        self._check_state(saved)
+
+    def _expected_groups(self, care: OptimiserCare, saved: OptimizerRecord) -> list[list[str]]:
+        """The parameter names of each group: the host's with its fossilised seeds, then one per live seed."""
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        groups = [[names.get(id(p), "?") for p in group["params"]] for group in care.optimizer.param_groups]
+        own = {}
+        for name, seed in self.seeds.items():
+            slot, standing = self.model.slots[name], self.record.slots[name]
+            parts = [f"{slot.prefix}.{part}" for part, _ in seed.named_parameters()]
+            if standing.stage is Stage.FOSSILIZED:
+                groups[care.home_index(slot)] += parts
+            elif not standing.fading:
+                own[frozenset(parts)] = parts
+        # The seeds' groups stand in the order of their births, which only the file knows.
+        order = [frozenset(group.parameters) for group in saved.groups[len(groups) :]]
+        live = [own.pop(group) for group in order if group in own]
+        return [sorted(group) for group in (*groups, *live, *own.values())]
+
+    def _check_state(self, saved: OptimizerRecord) -> None:
+        """Exactly the state tensors the record names, each a scalar or as large as its parameter."""
+        shapes = {name: parameter.shape for name, parameter in self.model.named_parameters()}
+        for slot, seed in self.seeds.items():
+            prefix = self.model.slots[slot].prefix
+            shapes |= {f"{prefix}.{part}": parameter.shape for part, parameter in seed.named_parameters()}
+        expected = {f"optimizer/{name}/{key}": name for name, keys in saved.tensors.items() for key in keys}
+        found = [name for name in self.tensors if name.startswith("optimizer/")]
+        found = [name for name in found if not name.startswith("optimizer/group ")]
+        self._require_names(found, expected, "the optimizer's state")
+        if set(saved.tensors) != set(saved.scalars) or not set(saved.tensors) <= set(shapes):
+            raise ModelFileError(
+                f"{self.path}: the optimizer's state names parameters that are not the model's"
+            )
+        for name, parameter in expected.items():
+            shape, dtype = self.tensors[name].shape, self.tensors[name].dtype
+            if shape not in (shapes[parameter], torch.Size()) or not dtype.is_floating_point:
+                raise ModelFileError(f"{self.path}: {name} is {tuple(shape)} {dtype}")
 
 
 def _alike(value: object, template: object) -> bool:
@@ -320,30 +332,6 @@ def _alike(value: object, template: object) -> bool:
     if isinstance(template, int | float):
         return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0.0
     return type(value) is type(template)
-
-
-def _check_state(
-    model: GrowingModel,
-    saved: OptimizerRecord,
-    seeds: Mapping[str, Seed],
-    tensors: Mapping[str, Tensor],
-    path: str,
-) -> None:
-    """Exactly the state tensors the record names, each a scalar or as large as its parameter."""
-    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    for slot, seed in seeds.items():
-        shapes |= {f"{model.slots[slot].prefix}.{part}": p.shape for part, p in seed.named_parameters()}
-    expected = {f"optimizer/{name}/{key}": name for name, keys in saved.tensors.items() for key in keys}
-    found = {n for n in tensors if n.startswith("optimizer/") and not n.startswith("optimizer/group ")}
-    for name in sorted(found ^ set(expected)):
-        problem = "is missing" if name in expected else "does not belong to the optimizer's state"
-        raise ModelFileError(f"{path}: {name} {problem}")
-    if set(saved.tensors) != set(saved.scalars) or not set(saved.tensors) <= set(shapes):
-        raise ModelFileError(f"{path}: the optimizer's state names parameters that are not the model's")
-    for name, parameter in expected.items():
-        shape, dtype = tensors[name].shape, tensors[name].dtype
-        if shape not in (shapes[parameter], torch.Size()) or not dtype.is_floating_point:
-            raise ModelFileError(f"{path}: {name} is {tuple(shape)} {dtype}")
 
 
 # Restoring

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from esper.leyline import ActionSpec, LifecycleOp, Situation, SlotSnapshot, Stage
-from esper.tamiyo.rules.policy import Remembering
-from esper.tamiyo.rules.reading import affordable, cheapest_first, pays, refusal, standing
+from esper.tamiyo.rules.policy import Remembering, affordable, cheapest_first, pays, refusal, standing
 
 CANDIDATES = ("mixer@2", "conv_small@2", "mixer@1", "mixer@0")
 """blueprint@position of the slot, in the order they are tried."""

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from esper.leyline import CAUSAL_TABLE, CHOICES, ActionSpec, LifecycleOp, Situation, Stage
-from esper.tamiyo.rules.policy import Remembering
-from esper.tamiyo.rules.reading import refusal
+from esper.tamiyo.rules.policy import Remembering, refusal
 
 _OPERATIONS = {op.name.lower(): op for op in LifecycleOp if op is not LifecycleOp.WAIT}
 _PLACED = ("op", "slot", "blueprint")

@@ -17,8 +17,7 @@ from esper.leyline import (
     LifecycleOp,
     Situation,
 )
-from esper.tamiyo.rules.policy import Remembering
-from esper.tamiyo.rules.reading import affordable, cheapest_first, has_live_seed, pays, refusal
+from esper.tamiyo.rules.policy import Remembering, affordable, cheapest_first, has_live_seed, pays, refusal
 
 _Choice = TypeVar("_Choice")
 
