@@ -23,7 +23,7 @@ from esper.simic.gymnasium_loop import learn
 from esper.simic.reward import RewardConfig
 from esper.tamiyo import GrowthPolicy
 from esper.tolaria.worlds.toy.instance import TOY_SUITES, toy_instance
-from esper.tolaria.worlds.toy.oracle import best_plan
+from toy_oracle import best_plan
 
 HORIZON, ENVS = 20, 64
 HOW = DecisionSettings(

@@ -18,9 +18,9 @@ from esper.simic.evaluation import RulePlayer, play_cases
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.rules import RulePolicy, rule_policy
 from esper.tolaria.worlds.toy.instance import toy_case, toy_instance
-from esper.tolaria.worlds.toy.oracle import best_plan
 from esper.tolaria.worlds.toy.world import ToyBaselines, ToyWorld
 from growth_envs import toy_space
+from toy_oracle import best_plan
 
 HORIZON = 20
 CASES = [toy_case(draw, slots=2 + draw % 3, change=7 * (draw % 2), noise=0.0) for draw in range(8)]

@@ -12,7 +12,7 @@ from esper.simic.held_out import evaluate_checkpoint, held_out_cases
 from esper.simic.reports import News
 from esper.tamiyo.controller import HeldOutScore
 from esper.tolaria.worlds.toy.instance import toy_instance
-from esper.tolaria.worlds.toy.oracle import best_plan
+from toy_oracle import best_plan
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
 

@@ -176,9 +176,6 @@ def time_tree(rounds: Sequence[RoundFinished]) -> list[Fact]:
     if not parts:
         return [("parts of a round", UNKNOWN)]
     return [
-        (
-            f"{'· ' * path.count('/')}{clipped(path.rpartition('/')[2], 40)}",
-            share(parts[path], whole),
-        )
+        (f"{'· ' * path.count('/')}{clipped(path.rpartition('/')[2], 40)}", share(parts[path], whole))
         for path in sorted(parts)[:MOST_PARTS]
     ]

@@ -8,9 +8,9 @@ import pytest
 from esper.kasmina import GrowthRules
 from esper.leyline import TEMPOS, ActionSpec, HostState, LifecycleOp, Settle, Style
 from esper.tolaria.worlds.toy.instance import BLUEPRINTS, toy_case, toy_instance
-from esper.tolaria.worlds.toy.oracle import OraclePlan, best_plan
 from esper.tolaria.worlds.toy.world import ToyWorld
 from toy_lives import legal_actions
+from toy_oracle import OraclePlan, best_plan
 from world_steps import begin_host, run_epoch, settle_hosts
 
 HASTY = GrowthRules(min_prune_age=1, embargo_epochs=1)

@@ -1,1 +1,1 @@
-"""The toy: growth without training, with closed-form learning curves and an exact oracle."""
+"""The toy: growth without training, with closed-form learning curves, so that the best plan can be computed."""
