@@ -12,18 +12,8 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
+from esper.grower import checks
 from esper.grower import history as reporting
-from esper.grower.checks import (
-    affordable,
-    nothing_on_the_menu,
-    refuse_parallel,
-    refuse_unknown,
-    refuse_wrapping,
-    require_count,
-    require_room,
-    too_short,
-    untrained_part,
-)
 from esper.grower.history import DECISIONS, FORMAT, VERSION, Decision, Notes, read_state
 from esper.grower.measuring import (
     EpochMetrics,
@@ -35,7 +25,7 @@ from esper.grower.measuring import (
     measure,
     read_metrics,
 )
-from esper.kasmina import GrowingModel, WrapError, wrap
+from esper.kasmina import GrowingModel, WrapError, settling, wrap
 from esper.kasmina.coalitions import Coalition, SeedWorth
 from esper.kasmina.governor import GovernorRules, Guard, Verdict, Vitals
 from esper.kasmina.gradients import GradientWatch, SeedGradients
@@ -43,8 +33,6 @@ from esper.kasmina.model import GrowingHost
 from esper.kasmina.optimisers import Scheduler
 from esper.kasmina.persistence import ModelFileError, describe, reinstate
 from esper.kasmina.probing import ExampleInput
-from esper.kasmina.settling import require_settle
-from esper.kasmina.settling import settle as settle_models
 from esper.kasmina.wrapping import WrapOptions
 from esper.leyline import ActionSpec, EpochReport, LifecycleOp, Settle, Stage
 from esper.tamiyo.controller import Controller
@@ -125,18 +113,18 @@ class Grower:
         seed_lr_multiplier: float = 3.0,
         **wrapping: Unpack[WrapOptions],
     ) -> None:
-        refuse_unknown(wrapping)
-        require_count("epochs", epochs)
-        require_count("training_samples", training_samples)
-        require_count("parameter_budget", parameter_budget)
-        require_count("accumulate", accumulate)
+        checks.refuse_unknown(wrapping)
+        checks.require_count("epochs", epochs)
+        checks.require_count("training_samples", training_samples)
+        checks.require_count("parameter_budget", parameter_budget)
+        checks.require_count("accumulate", accumulate)
         if not 0.0 <= rent < math.inf:
             raise ValueError(f"rent is {rent!r}; expected a finite number >= 0")
-        refuse_parallel(model)
+        checks.refuse_parallel(model)
         self._validate = None if validate is None else as_call(validate)
         self._decider = decider(controller, seed=wrapping.get("seed", 0), generator=generator)
         if isinstance(model, GrowingModel):
-            refuse_wrapping({"slots": slots, "example_input": example_input, **wrapping})
+            checks.refuse_wrapping({"slots": slots, "example_input": example_input, **wrapping})
             self.model = model
         elif slots is None or example_input is None:
             raise WrapError(
@@ -147,7 +135,7 @@ class Grower:
             self.model = wrap(model, slots, example_input, **wrapping)
         card = self._decider.controller.card if isinstance(self._decider, LearnedDecider) else None
         if parameter_budget is not None:
-            require_room(self.model, parameter_budget, self._decider.settings.menu)
+            checks.require_room(self.model, parameter_budget, self._decider.settings.menu)
         self.model.attach(optimizer, scheduler, scaler=scaler, seed_lr_multiplier=seed_lr_multiplier)
         self.epochs, self.rent, self.parameter_budget = epochs, rent, parameter_budget
         self.history: tuple[Decision, ...] = ()
@@ -168,9 +156,9 @@ class Grower:
         self._finished = False
         self._removed: dict[str, str] = {}  # slot -> blueprint of the seeds that finish() took out
         doubts = (
-            untrained_part(self.model.host, optimizer),
-            too_short(self._decider, epochs),
-            nothing_on_the_menu(self._decider, self._host.cards),
+            checks.untrained_part(self.model.host, optimizer),
+            checks.too_short(self._decider, epochs),
+            checks.nothing_on_the_menu(self._decider, self._host.cards),
         )
         for doubt in doubts:
             if doubt is not None:
@@ -201,12 +189,10 @@ class Grower:
         With `validate` the validation metrics may be left out: they are then measured here.
         """
         given, lost = read_metrics(
-            {
-                "train_loss": train_loss,
-                "train_accuracy": train_accuracy,
-                "validation_loss": validation_loss,
-                "validation_accuracy": validation_accuracy,
-            }
+            train_loss=train_loss,
+            train_accuracy=train_accuracy,
+            validation_loss=validation_loss,
+            validation_accuracy=validation_accuracy,
         )
         if not given.validated and self._validate is None and not lost:
             raise ValueError(
@@ -271,7 +257,7 @@ class Grower:
         situation = self._observer.situation(0)
         action = choice.action
         if self.parameter_budget is not None:
-            action = affordable(self.model, action, self.parameter_budget)
+            action = checks.affordable(self.model, action, self.parameter_budget)
         reason = refusal(action, situation)
         if reason is not None:
             self._notes.warn(
@@ -411,7 +397,7 @@ class Grower:
         Seeds that are not finished are removed, then each whose removal raises validation utility now. Without
         `validate`, what is HOLDING or FOSSILIZED stays. With `settle="committed"` just fossilised seeds do.
         """
-        require_settle(settle)
+        settling.require_settle(settle)
         if not self.epoch:
             self._notes.warn(
                 "finish() without a step(): nothing was decided. Call step() once an epoch", once="never"
@@ -441,7 +427,7 @@ class Grower:
             known = [-math.inf if score is None else score for score in found]
             return [dict(zip(plan.coalitions, known, strict=True))]
 
-        settle_models([self.model], self.rent, settle=settle, measure=scores)
+        settling.settle([self.model], self.rent, settle=settle, measure=scores)
 
     def state_dict(self) -> dict[str, object]:
         """Everything, for your checkpoint: the model with its seeds, the optimiser, the controller's memory.

@@ -44,7 +44,7 @@ class EpochMetrics:
         return self.validation_loss is not None or self.validation_accuracy is not None
 
 
-def read_metrics(given: dict[str, SupportsFloat | None]) -> tuple[EpochMetrics, tuple[str, ...]]:
+def read_metrics(**given: SupportsFloat | None) -> tuple[EpochMetrics, tuple[str, ...]]:
     """The metrics, and the names of accuracies that were NaN and count as unknown."""
     values: dict[str, float | None] = {name: _number(name, value) for name, value in given.items()}
     lost: list[str] = []
@@ -140,7 +140,7 @@ def measure(
         raise TypeError(
             f"validate returned {found!r}; expected a mapping with validation_loss, validation_accuracy or both"
         )
-    return read_metrics({name: found.get(name) for name in ("validation_loss", "validation_accuracy")})
+    return read_metrics(**{name: found.get(name) for name in ("validation_loss", "validation_accuracy")})
 
 
 def coalition_scores(

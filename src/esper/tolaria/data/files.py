@@ -8,15 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from esper.tolaria.data.splits import (
-    DatasetCorrupt,
-    DatasetMissing,
-    Phase,
-    SealedTest,
-    Split,
-    TaskData,
-    stratified_splits,
-)
+from esper.tolaria.data import DatasetCorrupt, DatasetMissing, Phase, SealedTest, Split, TaskData
+from esper.tolaria.data.splits import stratified_splits
 
 _DELIMITERS = (",", ";", "\t")
 _MOST_CLASSES = 1000

@@ -19,15 +19,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from esper.tolaria.data.splits import (
-    DatasetCorrupt,
-    DatasetMissing,
-    Phase,
-    SealedTest,
-    Split,
-    TaskData,
-    stratified_splits,
-)
+from esper.tolaria.data import DatasetCorrupt, DatasetMissing, Phase, SealedTest, Split, TaskData
+from esper.tolaria.data.splits import stratified_splits
 
 Bytes = NDArray[np.uint8]
 
