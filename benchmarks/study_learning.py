@@ -34,6 +34,7 @@ from esper.simic.env import make_world
 from esper.simic.evaluation import LearnedPlayer, Player, RulePlayer, play_cases
 from esper.simic.held_out import held_out_cases
 from esper.tamiyo.rules import rule_policy
+from esper.tolaria.worlds.baselines import BaselineCurves
 from harness import Row, report
 
 RULES = ("wait", "random", "probe_and_keep", "detect_then_probe")
@@ -60,12 +61,16 @@ def main() -> None:
     train_all(list(configs.values()), options.at_once, began + 60 * options.minutes)
     print(f"trained after {time.perf_counter() - began:.0f} s", flush=True)
     judging = options.judging_workers or os.cpu_count() or 1
-    suite = next(iter(configs.values())).suite
+    some = next(iter(configs.values()))
+    suite = some.suite
     wanted = (
         drawn(suite, options.episodes)
         if options.on == "draws"
         else held_out_cases(suite, options.episodes, 0)
     )
+    baselines = make_world(suite, 1, horizon=some.horizon, device=some.device).baselines
+    if some.reward_control_variate and isinstance(baselines, BaselineCurves):
+        baselines.prepare(wanted, workers=judging)
     utilities = judge_all(configs, wanted, judging, options.together)
     _tell(options.name or options.preset, configs, utilities)
     print(f"judged after {time.perf_counter() - began:.0f} s", flush=True)
@@ -127,7 +132,7 @@ def _judge(
 ) -> tuple[str, int, list[float]]:
     name, config, number, part = job
     torch.set_num_threads(1)
-    config = replace(config, workers=0, num_envs=8, num_minibatches=None, reward_control_variate=False)
+    config = replace(config, workers=0, num_envs=8, num_minibatches=None)
     training = build(config)
     if name in RULES:
         rng = np.random.default_rng(number)

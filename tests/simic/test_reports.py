@@ -94,6 +94,8 @@ def step(*ops: LifecycleOp, lost: Sequence[bool] = (), illegal: IllegalChoice | 
         np.zeros(len(ops), dtype=np.bool_),
         np.array(lost or [False] * len(ops)),
         tuple(ActionOutcome(action, action, illegal) for action in actions),
+        shown_rewards=np.zeros(len(ops)),
+        privileged=np.zeros((len(ops), 3), dtype=np.float32),
         episodes=(3,) * len(ops),
         epochs=(4,) * len(ops),
         accuracies=(0.5,) * len(ops),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from pydantic import ValidationError
+from safetensors.torch import load_file
 
 import esper
 from esper.tamiyo import controller as controllers
@@ -38,9 +39,16 @@ def test_the_same_weights_serve_any_space() -> None:
     for slots, blueprints in ((1, ("a",)), (5, ("x", "y", "z"))):
         policy = controller.policy(GrowthSpace(numbered_slots(slots), blueprints))
         assert all(
-            torch.equal(tensor, controller.weights[name]) for name, tensor in policy.state_dict().items()
+            torch.equal(policy.state_dict()[name], tensor) for name, tensor in controller.weights.items()
         )
         assert not policy.training
+
+
+def test_a_controller_is_the_actor_alone(tmp_path: Path) -> None:
+    tiny_controller().save(tmp_path)
+    assert not [name for name in load_file(tmp_path / "weights.safetensors") if name.startswith("critic")]
+    for name in shipped_controllers():  # some were saved with their critic
+        assert Controller.load(name).weights
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,6 @@ def test_a_controller_says_how_sure_it_is_and_keeps_its_frozen_heads() -> None:
     choice = who.decide(observer, world.host(0), reward=0.0)
     assert choice.probability is not None
     assert 0.0 < choice.probability <= 1.0
-    assert choice.value is not None
     actions = live_on(who, world, observer, HORIZON - 1)
     born = [action for action in actions if action.op is LifecycleOp.GERMINATE]
     assert born

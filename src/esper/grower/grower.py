@@ -17,7 +17,6 @@ from esper.grower import history as reporting
 from esper.grower.history import DECISIONS, FORMAT, VERSION, Decision, Notes, read_state
 from esper.grower.measuring import (
     EpochMetrics,
-    Paymaster,
     Scale,
     Validate,
     as_call,
@@ -37,6 +36,7 @@ from esper.kasmina.wrapping import WrapOptions
 from esper.leyline import ActionSpec, EpochReport, LifecycleOp, Settle, Stage
 from esper.tamiyo.controller import Controller
 from esper.tamiyo.deciders import Choice, LearnedDecider, decider
+from esper.tamiyo.forecast import Paymaster
 from esper.tamiyo.rules import RulePolicy
 from esper.tamiyo.rules.policy import refusal
 

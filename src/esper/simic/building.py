@@ -11,6 +11,7 @@ from esper.simic.agent import AnomalyDetector, PPOAgent
 from esper.simic.config.errors import ConfigError, nearest
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import GrowthVectorEnv, make_world
+from esper.simic.env.accounts import PRIVILEGED
 from esper.simic.env.cases import TRAINING_HOSTS, CasePool
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.making import Setting
@@ -77,6 +78,7 @@ def build_agent(
     generator = torch.Generator().manual_seed(config.seed)
     policy = GrowthPolicy(
         envs.space,
+        privileged_features=len(PRIVILEGED) if config.critic_sees_baseline else 0,
         hidden_size=config.hidden_size,
         num_lstm_layers=config.num_lstm_layers,
         generator=generator,

@@ -30,7 +30,7 @@ from esper.tamiyo import Actor, GrowthPolicy, unwrap
 from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.controller import Controller, ControllerError, UnknownController, shipped_controllers
 from esper.tamiyo.distributions import HeadEvaluation
-from esper.tamiyo.policy import NO_ACTION, PolicyInputs
+from esper.tamiyo.policy import NO_ACTION, PolicyInputs, without_critic
 from esper.tamiyo.rules import RULE_NAMES, rule_policy
 from esper.tamiyo.sequences import SequencePlan
 
@@ -230,7 +230,7 @@ class PolicyNetwork:
         self._require_fit(recording)
         if passes < 1 or batch < 1:
             raise ValueError(f"passes is {passes}, batch {batch}; expected whole numbers >= 1")
-        parameters = list(_without_critic(dict(self.policy.named_parameters())).values())
+        parameters = list(without_critic(dict(self.policy.named_parameters())).values())
         optimizer = torch.optim.Adam(parameters, lr=lr, eps=1e-5)
         anneal = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=passes)
         order_of, losses = torch.Generator().manual_seed(self._seed), []
@@ -333,10 +333,6 @@ def _share(hits: Tensor, where: Tensor) -> float | None:
     return float(hits[where].float().mean()) if bool(where.any()) else None
 
 
-def _without_critic(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value for name, value in tensors.items() if not name.startswith("critic.")}
-
-
 # Starting PPO from a rule, a saved network or a controller
 
 
@@ -350,20 +346,20 @@ def require_warm_start(config: TrainingConfig) -> None:
 def warm_start(training: Training, config: TrainingConfig) -> CloningReport | None:
     """Give the agent's policy the weights that `config.warm_start` names.
 
-    A rule is played on the training pool and cloned, which is reported; a file is a saved `PolicyNetwork`. Neither
-    taught the critic, which starts as it is; a controller brings its own.
+    A rule is played on the training pool and cloned, which is reported; a file is a saved `PolicyNetwork`. None of
+    them brings a critic, which starts as it is.
     """
     if config.warm_start is None:
         return None
     report = None
     if config.warm_start in RULE_NAMES:
         network, report = _clone(training, config, config.warm_start, EPISODES)
-        weights = _without_critic(network.policy.state_dict())
+        weights = without_critic(network.policy.state_dict())
     else:
         weights = _weights(config.warm_start)
     policy = unwrap(training.agent.policy)
     own = policy.state_dict()
-    wanted = {**weights, **_without_critic(own)}
+    wanted = {**weights, **without_critic(own)}
     shapes, own_shapes = ({name: value.shape for name, value in each.items()} for each in (weights, own))
     other = [name for name in wanted if shapes.get(name) != own_shapes.get(name)]
     if other:
@@ -416,7 +412,7 @@ def _weights(given: str) -> dict[str, Tensor]:
     """A saved network's or a controller's. No shape depends on slots or blueprints: they fit any suite."""
     try:
         if given.endswith(".safetensors"):
-            return _without_critic(PolicyNetwork.load(Path(given)).policy.state_dict())
+            return without_critic(PolicyNetwork.load(Path(given)).policy.state_dict())
         return Controller.load(given).weights
     except UnknownController:
         known = [*RULE_NAMES, *shipped_controllers()]

@@ -25,7 +25,7 @@ class Player(Protocol):
         """Forget earlier episodes: every env is about to begin one."""
 
     def act(self, episodes: Episodes, rewards: Rewards) -> Actions:
-        """Actions (env, head), given the rewards (env,) of the step before."""
+        """Actions (env, head), given what is shown of the rewards (env,) of the step before."""
 
 
 class LearnedPlayer:
@@ -108,7 +108,7 @@ def judge_cases(
         rewards = np.zeros(episodes.num_envs)
         for _ in range(episodes.horizon):
             result = episodes.step(player.act(episodes, rewards))
-            rewards = result.components.total
+            rewards = result.shown_rewards
             for env_idx, summary in result.finished.items():
                 if env_idx not in ended:
                     kept = summary.utility is not None

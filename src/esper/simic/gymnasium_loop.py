@@ -18,6 +18,8 @@ from esper.tamiyo import ActionLayout, Actor, discrete_layout, multi_discrete_la
 AnyVectorEnv = VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[np.float64]]
 Flags = NDArray[np.bool_]
 Info = dict[str, Any]  # Gymnasium's own type for it
+SHOWN_KEY = "shown_reward"
+"""Where an environment whose reward is unknown in use puts what a policy is shown instead, (env,), in `info`."""
 MASK_KEY = "action_mask"
 """Where an environment that has illegal actions puts its flat mask (env, layout.width) in `info`."""
 
@@ -85,6 +87,7 @@ def store(agent: PPOAgent, step: VectorStep, lost: Flags) -> None:
         step.truncated | lost,
         final_observation=read_final(step.info, step.observation) if stopped else None,
         valid=~lost if lost.any() else None,
+        shown_reward=torch.from_numpy(_shown(step)),
     )
 
 
@@ -137,14 +140,14 @@ def evaluate(actor: Actor, envs: AnyVectorEnv, episodes: int, *, seed: int) -> l
             everything if mask is None else mask,
             reward=torch.from_numpy(reward),
         )
-        observation, reward, terminated, truncated, info = take_step(envs, action)
-        running += reward
-        ended = terminated | truncated
+        step = take_step(envs, action)
+        observation, info, ended = step.observation, step.info, step.terminated | step.truncated
+        running += step.reward
         for env_idx in np.flatnonzero(ended):
             finished[env_idx].append(float(running[env_idx]))
         running[ended] = 0.0
         actor.reset(torch.from_numpy(ended))
-        reward = np.where(ended, 0.0, reward)
+        reward = np.where(ended, 0.0, _shown(step))
     return [value for returns in finished for value in returns[:share]]
 
 
@@ -156,6 +159,12 @@ def require_same_step_autoreset(envs: AnyVectorEnv) -> None:
             f"the vector env's autoreset_mode is {mode}; make it with "
             "autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP"
         )
+
+
+def _shown(step: VectorStep) -> NDArray[np.float64]:
+    """(env,): what a policy sees of its last reward."""
+    shown: NDArray[np.float64] = step.info.get(SHOWN_KEY, step.reward)
+    return shown
 
 
 def take_step(envs: AnyVectorEnv, action: Tensor) -> VectorStep:

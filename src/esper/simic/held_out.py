@@ -211,7 +211,7 @@ def grow_case(
         result = episodes.step(episodes.encode(0, choice.action)[None])
         host = episodes.host(0)
         observer.record(0, host, choice.action.op)
-        reward = float(result.components.total[0])
+        reward = float(result.shown_rewards[0])
         baseline = episodes.episode(0).baseline
         known = None if baseline is None else baseline.accuracies[episodes.episode(0).epoch]
         progress(GrownEpoch(choice.action, choice.probability, host.report, known, host.added_parameters))

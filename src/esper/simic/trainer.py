@@ -53,6 +53,7 @@ from esper.simic.reports import (
 )
 from esper.simic.timing import StopRequest, peak_memory_bytes, seconds_in, stop_on_signals
 from esper.statistics import mean_interval
+from esper.tamiyo import unwrap
 
 FAILED = "failed.pt"
 """The checkpoint of an agent that failed; for inspection, not for resuming."""
@@ -94,7 +95,8 @@ class VectorizedPPOTrainer:
         progress: Progress | None = None,
     ) -> None:
         self.config, self.training = config, training
-        self.agent, self.envs = training.agent, FlatVectorEnv(training.envs)
+        self.agent = training.agent
+        self.envs = FlatVectorEnv(training.envs, privileged=unwrap(self.agent.policy).privileged_features > 0)
         self.checkpoints, self._sink, self._progress = checkpoints, sink, progress
         self.stopwatch = training.envs.episodes.stopwatch
         self.round, self._began = 0, time.perf_counter()

@@ -56,6 +56,8 @@ class Actor:
         self._check(observation, mask, reward)
         device = self.policy.device
         observation, mask = observation.to(device), mask.to(device)
+        # What only the critic sees is unknown in use, and no part of what is acted by.
+        observation = torch.nn.functional.pad(observation, (0, self.policy.privileged_features))
         if reward is not None:
             self._state.previous_reward = reward.to(device, torch.float32).masked_fill(self._fresh, 0.0)
         self._fresh = torch.zeros_like(self._fresh)
@@ -91,7 +93,7 @@ class Actor:
         self._fresh = torch.zeros_like(self._fresh)
 
     def _check(self, observation: Tensor, mask: Tensor, reward: Tensor | None) -> None:
-        expected = (self.num_envs, self.policy.observation_size)
+        expected = (self.num_envs, self.policy.observation_size - self.policy.privileged_features)
         if tuple(observation.shape) != expected:
             raise ValueError(f"observation has shape {tuple(observation.shape)}; expected {expected}")
         if tuple(mask.shape) != (self.num_envs, self.policy.layout.width) or mask.dtype != torch.bool:

@@ -35,6 +35,7 @@ from esper.tamiyo.actions import GrowthSpace, numbered_slots
 from esper.tamiyo.actor import Actor
 from esper.tamiyo.features import BLUEPRINT_FEATURE_NAMES, HOST_FEATURES, SLOT_FEATURES
 from esper.tamiyo.growth_policy import GrowthPolicy
+from esper.tamiyo.policy import without_critic
 
 FORMAT: Final = "esper controller"
 VERSION: Final = 1
@@ -196,7 +197,10 @@ class Controller:
 
     def __init__(self, card: ControllerCard, weights: Mapping[str, Tensor]) -> None:
         self.card = card
-        self.weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
+        self.weights = {
+            name: tensor.detach().cpu().contiguous().clone()
+            for name, tensor in without_critic(weights).items()
+        }
         if card.layout != layout_fingerprint():
             raise ControllerError(
                 f"controller {card.name!r} knows layout {card.layout}, this Esper has {layout_fingerprint()}: it "
@@ -208,15 +212,15 @@ class Controller:
             raise ControllerError(
                 f"controller {card.name!r} has {held:,} weights, too few for a network of {sizes}"
             )
-        _require_fitting(card.name, self.weights, self._network(_SMALLEST).state_dict())
+        _require_fitting(card.name, self.weights, without_critic(self._network(_SMALLEST).state_dict()))
 
     def __repr__(self) -> str:
         return f"Controller({self.card.name!r}, trained on {self.card.training.suite})"
 
     def policy(self, space: GrowthSpace, device: torch.device | str = "cpu") -> GrowthPolicy:
-        """The network with these weights, for hosts of this space."""
+        """The network with these weights, for hosts of this space; its critic is untrained, acting needs none."""
         network = self._network(space)
-        network.load_state_dict(self.weights)
+        network.load_state_dict(self.weights, strict=False)
         return network.to(device).eval()
 
     def actor(

@@ -21,13 +21,11 @@ from esper.tamiyo.rules import RULE_NAMES, RulePolicy, SavableRule, rule_policy
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was decided. A rule gives neither a probability nor a value: None."""
+    """What was decided."""
 
     action: ActionSpec
     probability: float | None = None
-    """Of this action, all heads together."""
-    value: float | None = None
-    """The critic's estimate of the return from here on."""
+    """Of this action, all heads together; a rule gives none."""
 
 
 class Decider(ABC):
@@ -76,17 +74,17 @@ class LearnedDecider(Decider):
         self._state = ActorState.initial(self._policy, 1, self._policy.device)
 
     def decide(self, observer: Observer, host: HostProtocol, *, reward: float) -> Choice:
-        """Return the network's choice, its probability and the critic's value."""
+        """Return the network's choice and its probability."""
         policy, state = self._ready()
         state.previous_reward = torch.tensor([reward], dtype=torch.float32)
         observer.observe()
         mask = torch.from_numpy(observer.masks())
-        actions, evaluation, value, hidden = policy.get_action_batch(
+        actions, evaluation, _, hidden = policy.get_action_batch(
             observer.flat, mask, state, generator=self._generator
         )
         state.hidden, state.previous_action = hidden, actions
         action = decode(actions[0].tolist(), observer.space, host.slot_config, host.cards)
-        return Choice(action, math.exp(float(evaluation.log_prob.sum())), float(value))
+        return Choice(action, math.exp(float(evaluation.log_prob.sum())))
 
     def state_dict(self) -> dict[str, object]:
         """Return the network's memory, and the generator's state if it samples."""

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
@@ -20,6 +20,11 @@ def unwrap(policy: "Policy") -> "Policy":
     if not isinstance(original, Policy):
         raise TypeError(f"policy is a {type(original).__name__}; expected a Policy, compiled or not")
     return original
+
+
+def without_critic(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those of a policy's named tensors that acting needs."""
+    return {name: value for name, value in tensors.items() if not name.startswith("critic.")}
 
 
 def symlog(x: Tensor) -> Tensor:
@@ -176,6 +181,8 @@ class Policy(nn.Module, ABC):
     """Layers of the recurrent state."""
     uses_previous: bool
     """Whether the previous action and reward are inputs."""
+    privileged_features: int = 0
+    """The last features of an observation, which only the critic sees."""
     exploration_floor: float = 0.0
     """e of the mixture (1 - e) pi + e uniform(legal)."""
     _constants: LayoutTensors | None = None

@@ -188,15 +188,17 @@ def test_ppo_starts_from_a_saved_clone(taught: PolicyNetwork, tmp_path: Path) ->
 
 
 def test_ppo_starts_from_a_controller(tmp_path: Path) -> None:
-    """Of another suite's slots and blueprints; its critic comes with it."""
+    """Of another suite's slots and blueprints; the critic starts as it is."""
     controller = tiny_controller(network=NetworkRecord(hidden_size=64, width=64, key_size=32))
     controller.save(tmp_path / "mine")
     started = config(warm_start=str(tmp_path / "mine"))
     require_warm_start(started)
     training = build(started)
+    before = {name: value.clone() for name, value in training.agent.policy.state_dict().items()}
     assert warm_start(training, started) is None
     for name, value in training.agent.policy.state_dict().items():
-        assert torch.equal(value, controller.weights[name]), name
+        assert torch.equal(value, controller.weights.get(name, before[name])), name
+    assert {name.partition(".")[0] for name in before.keys() - controller.weights.keys()} == {"critic"}
     tiny_controller().save(tmp_path / "tiny")
     with pytest.raises(
         ConfigError, match=r"hidden_size 11 and num_lstm_layers 1; this run has 64 and 1 \(.* does not fit\)"

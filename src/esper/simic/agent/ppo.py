@@ -180,12 +180,14 @@ class PPOAgent:
         *,
         final_observation: Tensor | None = None,
         valid: NDArray[np.bool_] | None = None,
+        shown_reward: Tensor | None = None,
     ) -> None:
         """What came of the last actions, in every env: reward (env,), and the two kinds of end.
 
         final_observation (env, feature) is read in truncated envs only. `valid` False marks a step to forget:
         neither the rollout nor the memory keeps it. If it ended its episode, in whatever way, the steps before it
-        bootstrap from the state it was decided in.
+        bootstrap from the state it was decided in. `shown_reward` (env,) is what a policy that sees its last
+        reward is shown instead of it, where in use the reward is unknown.
         """
         if self._pending is None:
             raise RuntimeError("observe() without act(): there is no decision it belongs to")
@@ -198,7 +200,8 @@ class PPOAgent:
         if final_observation is None and stopped:
             raise ValueError("final_observation is missing: truncated envs are bootstrapped from it")
         # The buffer keeps a NaN, so that the update is skipped; the memory must outlive it.
-        self.state.previous_reward = torch.nan_to_num(reward, nan=0.0, posinf=0.0, neginf=0.0)
+        shown = reward if shown_reward is None else shown_reward.to(self.device, torch.float32, copy=True)
+        self.state.previous_reward = torch.nan_to_num(shown, nan=0.0, posinf=0.0, neginf=0.0)
         if not valid.all():
             self.state.restore(before, torch.from_numpy(~valid).to(self.device, non_blocking=True))
         truncation_value = None

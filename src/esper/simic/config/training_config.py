@@ -92,6 +92,8 @@ class TrainingConfig(PPOSettings):
     """Width of the policy's memory."""
     num_lstm_layers: ranges.Count = 1
     """Layers of the policy's memory."""
+    privileged_critic: ranges.Flag = True
+    """Show the critic, never the actor, the baseline now and at the end, and the gain, where the reward has one."""
     initial_op_logits: ranges.OpLogits = field(default_factory=dict)
     """operation -> its logit before anything is learned, 0 where not named: under 0 it is tried seldom at first."""
     warm_start: ranges.WarmStart = None
@@ -225,6 +227,11 @@ class TrainingConfig(PPOSettings):
     def minibatches(self) -> int:
         """Groups of envs in a pass over a rollout."""
         return self.num_minibatches or min(DEFAULT_MINIBATCHES, self.num_envs)
+
+    @property
+    def critic_sees_baseline(self) -> bool:
+        """Whether the critic is shown what the actor cannot know."""
+        return self.privileged_critic and self.reward_control_variate
 
     @property
     def logs_decisions(self) -> bool:

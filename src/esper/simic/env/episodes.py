@@ -5,7 +5,6 @@
 Both Gymnasium environments are thin shells around this.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, TypedDict, get_args
@@ -34,19 +33,11 @@ from esper.leyline import (
     Situation,
     World,
 )
+from esper.simic.env.accounts import Accounts
 from esper.simic.env.cases import AnyHost, CasePool, CaseSource, HostSource, as_source, case_generator
 from esper.simic.env.spaces import Actions, LegalChoices
 from esper.simic.env.state import Episode, ParallelEnvState
-from esper.simic.reward import (
-    RewardComponents,
-    RewardConfig,
-    RewardInputs,
-    RewardTelemetry,
-    Standings,
-    compute_rewards,
-    largest_growth,
-    utility_parts,
-)
+from esper.simic.reward import RewardComponents, RewardConfig, RewardTelemetry
 from esper.simic.timing import Stopwatch
 from esper.tamiyo.actions import GrowthSpace, decode, encode, illegal_choice
 from esper.tamiyo.observation import Observer
@@ -71,7 +62,7 @@ Flags = NDArray[np.bool_]
 Observation = dict[str, NDArray[np.float32]]
 WAIT = ActionSpec()
 WAITED = ActionOutcome(WAIT, WAIT)
-STATE_VERSION = 3
+STATE_VERSION = 4
 HOSTS, BASELINES = "hosts", "baselines"
 """Parts of the time: hosts begin, train, are validated and settled; baseline curves are looked up, or trained."""
 ANY_HOST_SEED = 2**31
@@ -87,6 +78,10 @@ class StepResult:
     lost: Flags
     """The worker died; the step is not to be learned from, and the episode is over."""
     outcomes: tuple[ActionOutcome, ...]
+    shown_rewards: NDArray[np.float64]
+    """(env,) what the actor is shown of its reward: a deployed one has a forecast where the reward has a baseline."""
+    privileged: NDArray[np.float32]
+    """(env, PRIVILEGED) what only the critic may see of the state that the step led to."""
     episodes: tuple[int, ...]
     """Number of the episode that the step was in, from 0."""
     epochs: tuple[int, ...]
@@ -166,8 +161,8 @@ class Episodes:
         self.decisions = decisions
         self.observer = Observer(space, num_envs, decisions=decisions)
         self._envs = [ParallelEnvState() for _ in range(num_envs)]
-        self._now = Standings.unknown(num_envs)
-        self._scales = np.full((3, num_envs), np.nan)  # host parameters, largest growth, untrained loss
+        self.accounts = Accounts(reward, num_envs, horizon=horizon)
+        """What every host is worth: to the reward, the critic and the actor."""
 
     # Beginning
 
@@ -209,7 +204,7 @@ class Episodes:
         for (env_idx, case, host_seed), curve in zip(beginnings, curves, strict=True):
             host = self.world.host(env_idx)
             self._envs[env_idx].begin(case, host_seed, curve)
-            self._meet(env_idx, host, host.report.validation_loss)
+            self.accounts.begin(env_idx, host, curve)
 
     # Seeing
 
@@ -280,21 +275,17 @@ class Episodes:
         except HostsLost as loss:
             lost[list(loss.host_idxs)] = True
         rolled_back, terminated = np.zeros_like(lost), np.zeros_like(lost)
-        before, after = self._now, self._now.copy()
-        for env_idx in map(int, np.flatnonzero(~lost)):
-            episode, host, op = running[env_idx], self.world.host(env_idx), outcomes[env_idx].executed.op
+        alive = {env_idx: self.world.host(env_idx) for env_idx in map(int, np.flatnonzero(~lost))}
+        for env_idx, host in alive.items():
+            episode, op = running[env_idx], outcomes[env_idx].executed.op
             episode.epoch += 1
             episode.operations[op] += 1
             rolled_back[env_idx] = host.report.rolled_back is not None
             terminated[env_idx] = rolled_back[env_idx] or episode.epoch == self.horizon
-            self._stand(env_idx, host, after)
             self.observer.record(env_idx, host, op)
-        sizes, largest, untrained = self._scales
-        inputs = RewardInputs(before, after, sizes, largest, untrained, terminated, rolled_back)
-        components = compute_rewards(self.reward, inputs)
+        components = self.accounts.close_epoch(alive, terminated, rolled_back)
         components.values[:, lost] = 0.0
         self.telemetry.add(components, ~lost)
-        self._now = after
         for episode, reward in zip(running, components.total.tolist(), strict=True):
             episode.episode_return += reward
         reports = [self.world.host(env_idx).report for env_idx in range(self.num_envs)]
@@ -304,6 +295,8 @@ class Episodes:
             terminated,
             lost,
             outcomes,
+            shown_rewards=self.accounts.shown.copy(),
+            privileged=self.accounts.privileged(),
             episodes=tuple(episode.number for episode in running),
             epochs=epochs,
             accuracies=tuple(
@@ -323,11 +316,9 @@ class Episodes:
         kept = not lost and report.rolled_back is None
         utility = gain = control_accuracy = None
         if kept:
-            parts = utility_parts(self.reward, self._now, self._scales[0], self._scales[2])
-            score, rent, baseline = (float(part[env_idx]) for part in parts)
-            utility = score + rent
+            utility, over_baseline = self.accounts.utility(env_idx)
             if episode.baseline is not None:
-                gain, control_accuracy = utility + baseline, episode.baseline.accuracies[episode.epoch]
+                gain, control_accuracy = over_baseline, episode.baseline.accuracies[episode.epoch]
         return EpisodeFinished(
             round=None,
             env=env_idx,
@@ -383,19 +374,19 @@ class Episodes:
     def _env_state(self, env_idx: int, host: HostState) -> dict[str, object]:
         return {
             **self._envs[env_idx].state_dict(),
-            "untrained_loss": float(self._scales[-1, env_idx]),
+            "accounts": self.accounts.state_dict(env_idx),
             "host": host,
             "observer": self.observer.state_dict(env_idx),
         }
 
     def _load_env(self, env_idx: int, saved: Mapping[str, object]) -> None:
-        observer, untrained = saved["observer"], saved["untrained_loss"]
+        observer, accounts = saved["observer"], saved["accounts"]
+        assert isinstance(accounts, Mapping)
         assert isinstance(observer, Mapping)
-        assert isinstance(untrained, float)
         host = self.world.host(env_idx)
         self.observer.load_state_dict(env_idx, host, observer)
         self._envs[env_idx].load_state_dict(saved)
-        self._meet(env_idx, host, untrained)
+        self.accounts.load_state_dict(env_idx, host, self.episode(env_idx).baseline, accounts)
 
     # Helpers
 
@@ -438,21 +429,3 @@ class Episodes:
         except ValueError:  # a slot or blueprint that this host does not have: there are no words for it
             asked = WAIT
         return ActionOutcome(asked, WAIT, illegal_choice(action, mask, self.space))
-
-    def _meet(self, env_idx: int, host: HostProtocol, untrained_loss: float) -> None:
-        """Write down what the utilities of an episode are scaled by, and where its host stands."""
-        self._scales[:, env_idx] = host.host_parameters, largest_growth(host), untrained_loss
-        self._stand(env_idx, host, self._now)
-
-    def _stand(self, env_idx: int, host: HostProtocol, standings: Standings) -> None:
-        """Write down what the utility of the host is made of now, and that of its baseline."""
-        report, episode = host.report, self.episode(env_idx)
-        accuracy = report.validation_accuracy
-        standings.accuracy[env_idx] = math.nan if accuracy is None else accuracy
-        standings.loss[env_idx] = report.validation_loss
-        standings.added_parameters[env_idx] = host.added_parameters
-        baseline = episode.baseline
-        if baseline is not None:
-            accuracy = baseline.accuracies[episode.epoch]
-            standings.baseline_accuracy[env_idx] = math.nan if accuracy is None else accuracy
-            standings.baseline_loss[env_idx] = baseline.losses[episode.epoch]

@@ -11,6 +11,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from esper.leyline import CHOICES, ActionSpec, DecisionSettings, LifecycleOp
+from esper.simic.env.accounts import PRIVILEGED
 from esper.simic.env.episodes import Observation
 from esper.simic.env.single import GrowthEnv
 from esper.simic.env.spaces import Actions
@@ -90,13 +91,17 @@ class FlatGrowthEnv(gym.Env[Flat, np.int64]):
 
 
 class FlatVectorEnv(VectorWrapper):
-    """A `GrowthVectorEnv` whose observation is one vector a host (host | slots | blueprints), as `learn` takes it."""
+    """A `GrowthVectorEnv` whose observation is one vector a host (host | slots | blueprints), as `learn` takes it.
+
+    privileged  append what only a critic may see (`PRIVILEGED`), as `GrowthPolicy` takes it
+    """
 
     env: GrowthVectorEnv
 
-    def __init__(self, envs: GrowthVectorEnv) -> None:
+    def __init__(self, envs: GrowthVectorEnv, *, privileged: bool = False) -> None:
         super().__init__(envs)
-        self.single_observation_space = _flat_space(envs.space)
+        self._privileged = privileged
+        self.single_observation_space = _flat_space(envs.space, len(PRIVILEGED) if privileged else 0)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
 
     def reset(
@@ -109,30 +114,38 @@ class FlatVectorEnv(VectorWrapper):
     def step(self, actions: Actions) -> tuple[Flat, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
         """One action (env, head) in every env; "final_obs" is flat too."""
         _, reward, terminated, truncated, info = self.env.step(actions)
-        return self._observation(), reward, terminated, truncated, _with_flat_ends(info)
+        unseen = self.env.last_step.privileged
+        return self._observation(), reward, terminated, truncated, self._with_flat_ends(info, unseen)
 
     def replace_lost(self, env_idxs: Sequence[int]) -> tuple[Flat, dict[str, Any]]:
         """Begin anew where hosts were lost between two steps, as `GrowthVectorEnv.replace_lost`."""
         _, info = self.env.replace_lost(env_idxs)
-        return self._observation(), _with_flat_ends(info)
+        unseen = np.zeros((self.num_envs, len(PRIVILEGED)), dtype=np.float32)  # nobody knows any more
+        return self._observation(), self._with_flat_ends(info, unseen)
 
     def load_state_dict(self, state: Mapping[str, object]) -> tuple[Flat, dict[str, Any]]:
         """Go on from a `GrowthVectorEnv`'s saved state; returns what `reset` or `step` had returned there."""
         _, info = self.env.load_state_dict(state)
         return self._observation(), info
 
+    def _with_flat_ends(self, info: dict[str, Any], unseen: Flat) -> dict[str, Any]:
+        """Flatten "final_obs", followed by what only a critic may see of each end."""
+        for env_idx in np.flatnonzero(info.get("_final_obs", False)):
+            final = _flatten(info["final_obs"][env_idx])
+            info["final_obs"][env_idx] = (
+                np.concatenate((final, unseen[env_idx])) if self._privileged else final
+            )
+        return info
+
     def _observation(self) -> Flat:
-        return self.env.flat_observation.numpy().copy()
+        seen = self.env.flat_observation.numpy()
+        if not self._privileged:
+            return seen.copy()
+        return np.concatenate((seen, self.env.episodes.accounts.privileged()), axis=1)
 
 
-def _with_flat_ends(info: dict[str, Any]) -> dict[str, Any]:
-    for env_idx in np.flatnonzero(info.get("_final_obs", False)):
-        info["final_obs"][env_idx] = _flatten(info["final_obs"][env_idx])
-    return info
-
-
-def _flat_space(space: GrowthSpace) -> gym.Space[Flat]:
-    return gym.spaces.Box(-BOUND, BOUND, (observation_size(space),), np.float32)
+def _flat_space(space: GrowthSpace, privileged: int = 0) -> gym.Space[Flat]:
+    return gym.spaces.Box(-BOUND, BOUND, (observation_size(space) + privileged,), np.float32)
 
 
 def _flatten(observation: Observation) -> Flat:

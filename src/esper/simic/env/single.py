@@ -53,7 +53,8 @@ class GrowthEnv(OverEpisodes, gym.Env[Observation, Actions]):
     """One host, grown by one action a step: `GrowthVectorEnv` with one env and without autoreset.
 
     Made by name, illegal actions are WAITs with `info["illegal"]`, since other libraries sample without masks.
-    The last step's `info["summary"]` is an `EpisodeFinished`, `info["reward"]` has the reward's components.
+    The last step's `info["summary"]` is an `EpisodeFinished`, `info["reward"]` has the reward's components,
+    `info["shown_reward"]` what a policy that sees its last reward is shown.
     """
 
     metadata = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # noqa: RUF012
@@ -85,6 +86,7 @@ class GrowthEnv(OverEpisodes, gym.Env[Observation, Actions]):
         result = self.episodes.step(np.asarray(action, dtype=np.int64)[np.newaxis])
         lost = bool(result.lost[0])
         info = self._info() | {"reward": result.components.of(0), "lost": lost}
+        info["shown_reward"] = float(result.shown_rewards[0])
         illegal = result.outcomes[0].illegal
         if illegal is not None:
             info["illegal"] = illegal

@@ -27,7 +27,8 @@ class GrowthVectorEnv(OverEpisodes, VectorEnv[Observation, Actions, NDArray[Any]
     A step applies the operation, ticks, trains one epoch, validates, governs, rewards, observes. The horizon
     terminates, with the settled model; so does a rollback by the governor. An env that ended is begun anew in
     the same step: `info["final_obs"]` and `info["final_info"]` are of the end, whose "summary" is an
-    `EpisodeFinished`. `info["action_mask"]` (env, width) is the flat mask to act under next.
+    `EpisodeFinished`. `info["action_mask"]` (env, width) is the flat mask to act under next, `info["shown_reward"]`
+    (env,) what a policy that sees its last reward is shown: in use there is no baseline, but a forecast.
     An episode whose worker died is truncated with `info["lost"]`: that step is not to be learned from, and the
     episode has no state after it.
 
@@ -81,7 +82,9 @@ class GrowthVectorEnv(OverEpisodes, VectorEnv[Observation, Actions, NDArray[Any]
         for env_idx, outcome in enumerate(result.outcomes):
             if outcome.illegal is not None:
                 info = self._add_info(info, {"illegal": outcome.illegal}, env_idx)
-        info |= {"lost": result.lost, "_lost": np.ones(self.num_envs, dtype=np.bool_)}
+        everywhere = np.ones(self.num_envs, dtype=np.bool_)
+        info |= {"lost": result.lost, "_lost": everywhere}
+        info |= {"shown_reward": result.shown_rewards, "_shown_reward": everywhere}
         reward = result.components.total
         return self._observation(), reward, result.terminated, result.lost.copy(), info | self._info()
 

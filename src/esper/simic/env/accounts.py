@@ -1,0 +1,146 @@
+"""What the state of every host is worth: to the reward and the critic by its baseline, to the actor by a forecast."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esper.leyline import BaselineCurve, HostProtocol
+from esper.simic.reward import (
+    Flags,
+    Floats,
+    RewardComponents,
+    RewardConfig,
+    RewardInputs,
+    Standings,
+    compute_rewards,
+    largest_growth,
+    utility_parts,
+)
+from esper.tamiyo.controller import RewardRecord
+from esper.tamiyo.features import bound_in_place, by_percent
+from esper.tamiyo.forecast import Paymaster
+
+PRIVILEGED = ("baseline", "baseline_at_end", "gain")
+"""What only the critic may see: the baseline's score now and at the horizon, and the gain over it (by percent)."""
+
+
+class Accounts:
+    """The books of `num_envs` hosts, one entry an epoch."""
+
+    def __init__(self, reward: RewardConfig, num_envs: int, *, horizon: int) -> None:
+        self.reward, self._horizon = reward, horizon
+        self._record = RewardRecord(
+            family=reward.family,
+            mode=reward.mode,
+            rent=reward.rent,
+            gamma=reward.gamma,
+            control_variate=reward.control_variate,
+        )
+        self._now = Standings.unknown(num_envs)
+        self._host_parameters, self._largest_growth = np.full((2, num_envs), np.nan)
+        self._untrained_loss, self._baseline_at_end = np.full((2, num_envs), np.nan)
+        self._baselines: list[BaselineCurve | None] = [None] * num_envs
+        self._paymasters = [Paymaster(reward.rent, self._record) for _ in range(num_envs)]
+        self.shown = np.zeros(num_envs)
+        """(env,) the reward of the last step as a deployed controller would be shown it."""
+
+    def begin(self, env_idx: int, host: HostProtocol, baseline: BaselineCurve | None) -> None:
+        """A new host, whose report is that of epoch 0."""
+        self._untrained_loss[env_idx] = host.report.validation_loss
+        self._paymasters[env_idx], self.shown[env_idx] = Paymaster(self.reward.rent, self._record), 0.0
+        self._open(env_idx, host, baseline)
+
+    def close_epoch(
+        self, hosts: Mapping[int, HostProtocol], terminated: Flags, rolled_back: Flags
+    ) -> RewardComponents:
+        """Enter an epoch of these hosts, by env; the others stand as they stood."""
+        before, after = self._now, self._now.copy()
+        self.shown = np.zeros_like(self.shown)
+        for env_idx, host in hosts.items():
+            self._stand(env_idx, host, after)
+            self.shown[env_idx] = 0.0 if rolled_back[env_idx] else self._pay(env_idx, host)
+        self._now = after
+        inputs = RewardInputs(
+            before,
+            after,
+            self._host_parameters,
+            self._largest_growth,
+            self._untrained_loss,
+            terminated,
+            rolled_back,
+        )
+        return compute_rewards(self.reward, inputs)
+
+    def utility(self, env_idx: int) -> tuple[float, float]:
+        """Of a host as it is now: its utility, and its gain (the utility itself where no baseline is subtracted)."""
+        score, rent, baseline = (float(part[env_idx]) for part in self._parts())
+        return score + rent, score + rent + baseline
+
+    def privileged(self) -> NDArray[np.float32]:
+        """(env, PRIVILEGED); 0 where unknown."""
+        score, rent, baseline = self._parts()
+        gain = by_percent(score + rent + baseline)
+        features = np.column_stack((-baseline, self._baseline_at_end, gain)).astype(np.float32)
+        bound_in_place(features)
+        return features
+
+    def state_dict(self, env_idx: int) -> dict[str, object]:
+        """What was entered in earlier epochs: plain data."""
+        return {
+            "untrained_loss": float(self._untrained_loss[env_idx]),
+            "pay": self._paymasters[env_idx].state_dict(),
+        }
+
+    def load_state_dict(
+        self, env_idx: int, host: HostProtocol, baseline: BaselineCurve | None, state: Mapping[str, object]
+    ) -> None:
+        """Go on with a host that stands where it stood when `state_dict` was taken."""
+        untrained, pay = state["untrained_loss"], state["pay"]
+        assert isinstance(untrained, float)
+        assert isinstance(pay, Mapping)
+        self._untrained_loss[env_idx] = untrained
+        self._paymasters[env_idx].load_state_dict(pay)
+        self._open(env_idx, host, baseline)
+
+    def _open(self, env_idx: int, host: HostProtocol, baseline: BaselineCurve | None) -> None:
+        self._baselines[env_idx] = baseline
+        self._host_parameters[env_idx] = host.host_parameters
+        self._largest_growth[env_idx] = largest_growth(host)
+        if baseline is not None:
+            accuracy, loss = _at(baseline, self._horizon)
+            by_loss = -loss / self._untrained_loss[env_idx]
+            self._baseline_at_end[env_idx] = accuracy if self.reward.family == "contribution" else by_loss
+        self._stand(env_idx, host, self._now)
+
+    def _parts(self) -> tuple[Floats, Floats, Floats]:
+        return utility_parts(self.reward, self._now, self._host_parameters, self._untrained_loss)
+
+    def _pay(self, env_idx: int, host: HostProtocol) -> float:
+        """What a `Grower` would show its controller of this epoch."""
+        report = host.report
+        score = report.validation_accuracy
+        if self.reward.family == "loss":
+            score = -report.validation_loss / float(self._untrained_loss[env_idx])
+        grown = any(slot.alpha > 0.0 for slot in host.readings())
+        paymaster = self._paymasters[env_idx]
+        return paymaster.pay(score, host.added_parameters, host.host_parameters, grown=grown)
+
+    def _stand(self, env_idx: int, host: HostProtocol, standings: Standings) -> None:
+        """Write down what the utility of the host is made of now, and that of its baseline."""
+        report, baseline = host.report, self._baselines[env_idx]
+        accuracy = report.validation_accuracy
+        standings.accuracy[env_idx] = math.nan if accuracy is None else accuracy
+        standings.loss[env_idx] = report.validation_loss
+        standings.added_parameters[env_idx] = host.added_parameters
+        if baseline is not None:
+            standings.baseline_accuracy[env_idx], standings.baseline_loss[env_idx] = _at(
+                baseline, report.epoch
+            )
+
+
+def _at(baseline: BaselineCurve, epoch: int) -> tuple[float, float]:
+    """Accuracy (NaN if unknown) and loss after so many epochs."""
+    accuracy = baseline.accuracies[epoch]
+    return math.nan if accuracy is None else accuracy, baseline.losses[epoch]
