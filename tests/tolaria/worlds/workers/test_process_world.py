@@ -162,6 +162,16 @@ def test_a_worker_that_cannot_start_is_no_endless_loop() -> None:
         begin_host(world, 0, CASES[0], 1)
 
 
+def test_a_worker_killed_again_before_it_answered_is_replaced_again(shared: ProcessWorld) -> None:
+    begin_host(shared, 0, CASES[0], 1)
+    kill(shared.process_ids[0])
+    with pytest.raises(HostsLost):
+        run_epoch(shared, [0])
+    kill(shared.process_ids[0])
+    begin_host(shared, 0, CASES[0], 1)
+    assert shared.host(0).report.epoch == 0
+
+
 def test_too_many_workers() -> None:
     with pytest.raises(ValueError, match=r"workers is 3; expected 1\.\.2"):
         ProcessWorld(ToyWorld, num_hosts=2, workers=3)
