@@ -1,4 +1,4 @@
-"""The sheet that the live page and the single file both show, declared once: its look, its sections, and its
+"""The sheet that the live page and the single file both show, declared once: its look, its sections, and its texts.
 
 Panels are declared by name; `run_contents` and `episode_contents` give what each shows, a figure or HTML. Recorded
 texts are escaped here. `draw` writes a run as one file: a page that holds everything it needs, or a picture of it.
