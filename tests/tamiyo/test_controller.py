@@ -65,6 +65,10 @@ def test_a_controller_is_the_actor_alone(tmp_path: Path) -> None:
             {"network": {"hidden_size": 10**6, "width": 7, "key_size": 5}},
             "too few for a network of hidden_size",
         ),
+        (
+            {"network": {"hidden_size": 11, "num_lstm_layers": 10**6, "width": 7, "key_size": 5}},
+            "too few for a network of hidden_size",
+        ),
         ({"summary": "knows everything"}, r"card.json was changed since it was saved"),
         ({"licence": {"whole": "card" * 99}}, r"card.json: licence: Input should be a valid string$"),
         ({"network": {"hidden_size": 13, "width": 7, "key_size": 5}}, r"joint_encoder.*expected"),

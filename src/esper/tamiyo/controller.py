@@ -208,7 +208,10 @@ class Controller:
             )
         sizes, held = card.network, sum(tensor.numel() for tensor in self.weights.values())
         # Before a network of these sizes is made: a memory of n has 4 n^2 weights, and so on.
-        if max(sizes.hidden_size**2, sizes.width**2, sizes.width * sizes.key_size) > held:
+        if (
+            max(sizes.num_lstm_layers * sizes.hidden_size**2, sizes.width**2, sizes.width * sizes.key_size)
+            > held
+        ):
             raise ControllerError(
                 f"controller {card.name!r} has {held:,} weights, too few for a network of {sizes}"
             )
