@@ -149,9 +149,7 @@ def reordering(shuffled: float, permutation: int) -> NDArray[np.int64]:
 
 def mislabel(labels: NDArray[np.int64], noise: float, classes: int, data: int) -> NDArray[np.int64]:
     """The same labels with exactly round(noise x samples) of them wrong, drawn uniformly from the other classes."""
-    rng = np.random.default_rng(
-        [data, classes, 1]
-    )  # one stream for the pool, so that a smaller set is a part
+    rng = np.random.default_rng([data, classes, 1])  # one stream for the pool: a smaller set is a part of it
     rank, offset = rng.random(TRAIN_POOL)[: len(labels)], rng.integers(1, classes, TRAIN_POOL)[: len(labels)]
     wrong = np.argsort(rank, kind="stable")[: round(noise * len(labels))]
     noisy = labels.copy()

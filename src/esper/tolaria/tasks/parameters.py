@@ -96,15 +96,13 @@ def complete(
 ) -> dict[str, Parameter]:
     """The given parameters checked, the others at their defaults, in the order of the specs."""
     require_known(owner, specs, given)
-    missing = [name for name, spec in specs.items() if spec.default is None and name not in given]
-    if missing:
-        raise ParameterError(
-            f"task {owner!r} needs {missing[0]} ({specs[missing[0]].doc}): write {owner}:{missing[0]}=..."
-        )
-    return {
-        name: spec.check(f"{owner}.{name}", given[name]) if name in given else _default(spec)
-        for name, spec in specs.items()
-    }
+    chosen = {}
+    for name, spec in specs.items():
+        value = given.get(name, spec.default)
+        if value is None:
+            raise ParameterError(f"task {owner!r} needs {name} ({spec.doc}): write {owner}:{name}=...")
+        chosen[name] = spec.check(f"{owner}.{name}", value)
+    return chosen
 
 
 def require_known(owner: str, specs: Mapping[str, ParameterSpec], names: Mapping[str, object]) -> None:
@@ -113,8 +111,3 @@ def require_known(owner: str, specs: Mapping[str, ParameterSpec], names: Mapping
     if unknown:
         has = "has " + ", ".join(specs) if specs else "has none"
         raise ParameterError(f"task {owner!r} has no parameter {unknown[0]!r}; it {has}")
-
-
-def _default(spec: ParameterSpec) -> Parameter:
-    assert spec.default is not None  # asked for above
-    return spec.default
