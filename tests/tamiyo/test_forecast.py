@@ -3,7 +3,7 @@
 import pytest
 
 from esper.tamiyo.controller import RewardRecord
-from esper.tamiyo.forecast import Forecast, Paymaster
+from esper.tamiyo.tracker import Forecast, Paymaster
 
 PAID = RewardRecord(family="contribution", mode="shaped", rent=0.1, gamma=0.5, control_variate=True)
 

@@ -36,9 +36,9 @@ from esper.kasmina.wrapping import WrapOptions
 from esper.leyline import ActionSpec, EpochReport, LifecycleOp, Settle, Stage
 from esper.tamiyo.controller import Controller
 from esper.tamiyo.deciders import Choice, LearnedDecider, decider
-from esper.tamiyo.forecast import Paymaster
 from esper.tamiyo.rules import RulePolicy
 from esper.tamiyo.rules.policy import refusal
+from esper.tamiyo.tracker import Paymaster
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,7 +17,7 @@ from esper.simic.evaluation import LearnedPlayer, play_cases
 from esper.simic.reward import RewardConfig
 from esper.simic.trainer import VectorizedPPOTrainer
 from esper.tamiyo.controller import RewardRecord
-from esper.tamiyo.forecast import Paymaster
+from esper.tamiyo.tracker import Paymaster
 from esper.tolaria.worlds.toy.instance import toy_case
 from esper.tolaria.worlds.toy.world import ToyBaselines
 

@@ -20,7 +20,7 @@ from esper.simic.reward import (
 )
 from esper.tamiyo.controller import RewardRecord
 from esper.tamiyo.features import bound_in_place, by_percent
-from esper.tamiyo.forecast import Paymaster
+from esper.tamiyo.tracker import Paymaster
 
 PRIVILEGED = ("baseline", "baseline_at_end", "gain")
 """What only the critic may see: the baseline's score now and at the horizon, and the gain over it (by percent)."""
