@@ -110,6 +110,8 @@ _EVENTS: tuple[Event, ...] = (
         illegal_actions=0,
         rolled_back=None,
         lost=False,
+        observed_accuracy=0.8359375,
+        seeds_settled=1,
     ),
     RoundFinished(
         round=4,

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from esper.leyline import RoundFinished
+from esper.leyline import EpisodeFinished, RoundFinished
 from esper.nissa import read_events
 from esper.simic.building import build, evaluation_episodes
 from esper.simic.config.training_config import TrainingConfig
@@ -71,8 +71,8 @@ def main() -> None:
     baselines = make_world(suite, 1, horizon=some.horizon, device=some.device).baselines
     if some.reward_control_variate and isinstance(baselines, BaselineCurves):
         baselines.prepare(wanted, workers=judging)
-    utilities = judge_all(configs, wanted, judging, options.together)
-    _tell(options.name or options.preset, configs, utilities)
+    played = judge_all(configs, wanted, judging, options.together)
+    _tell(options.name or options.preset, configs, played)
     print(f"judged after {time.perf_counter() - began:.0f} s", flush=True)
 
 
@@ -110,8 +110,8 @@ def drawn(suite: str, episodes: int) -> list[tuple[str, int]]:
 
 def judge_all(
     configs: dict[int, TrainingConfig], wanted: Sequence[tuple[str, int]], workers: int, together: int
-) -> dict[str, list[float]]:
-    """policy -> utility of each episode, the same episodes for all."""
+) -> dict[str, list[EpisodeFinished]]:
+    """policy -> its episodes, the same for all."""
     some = next(iter(configs.values()))
     parts = [wanted[start : start + together] for start in range(0, len(wanted), together)]
     names = [*RULES, *(f"learned, seed {seed}" for seed in configs)]
@@ -120,16 +120,16 @@ def judge_all(
         (name, judges.get(name, some), number, part) for name in names for number, part in enumerate(parts)
     ]
     spawn = multiprocessing.get_context("spawn")
-    utilities: dict[str, dict[int, list[float]]] = {name: {} for name in names}
+    played: dict[str, dict[int, list[EpisodeFinished]]] = {name: {} for name in names}
     with ProcessPoolExecutor(workers, spawn) as pool:
         for name, number, judged in pool.map(_judge, jobs):
-            utilities[name][number] = judged
-    return {name: [one for number in sorted(of) for one in of[number]] for name, of in utilities.items()}
+            played[name][number] = judged
+    return {name: [one for number in sorted(of) for one in of[number]] for name, of in played.items()}
 
 
 def _judge(
     job: tuple[str, TrainingConfig, int, Sequence[tuple[str, int]]],
-) -> tuple[str, int, list[float]]:
+) -> tuple[str, int, list[EpisodeFinished]]:
     name, config, number, part = job
     torch.set_num_threads(1)
     config = replace(config, workers=0, num_envs=8, num_minibatches=None)
@@ -141,7 +141,20 @@ def _judge(
         _load(training.agent.policy, config)
         player = LearnedPlayer(training.agent.actor)
     arena = evaluation_episodes(training, config, len(part))
-    return name, number, [episode.utility or 0.0 for episode in play_cases(player, arena, part)]
+    return name, number, play_cases(player, arena, part)
+
+
+def _flattery(played: Sequence[EpisodeFinished]) -> str:
+    """By how much the half that was settled by is above the judged one, where settling took out a seed."""
+    differences = [
+        one.observed_accuracy - one.validation_accuracy
+        for one in played
+        if one.seeds_settled and one.observed_accuracy is not None and one.validation_accuracy is not None
+    ]
+    if len(differences) < 2:
+        return f"? ({len(differences)})"
+    error = float(np.std(differences, ddof=1)) / len(differences) ** 0.5
+    return f"{np.mean(differences):+.4f} +- {error:.4f} ({len(differences)})"
 
 
 def _load(policy: torch.nn.Module, config: TrainingConfig) -> None:
@@ -149,8 +162,9 @@ def _load(policy: torch.nn.Module, config: TrainingConfig) -> None:
     policy.load_state_dict(torch.load(path, weights_only=True)["policy"])
 
 
-def _tell(name: str, configs: dict[int, TrainingConfig], utilities: dict[str, list[float]]) -> None:
+def _tell(name: str, configs: dict[int, TrainingConfig], played: dict[str, list[EpisodeFinished]]) -> None:
     rows: list[Row] = []
+    utilities = {policy: [one.utility or 0.0 for one in of] for policy, of in played.items()}
     wait, random = np.array(utilities["wait"]), np.array(utilities["random"])
     for policy, values in utilities.items():
         mean, low, high = _interval(np.array(values) - wait)
@@ -162,6 +176,7 @@ def _tell(name: str, configs: dict[int, TrainingConfig], utilities: dict[str, li
                 "utility": float(np.mean(values)),
                 "over wait": f"{mean:+.4f} [{low:+.4f}, {high:+.4f}]",
                 "over random": f"{over:+.4f} [{over_low:+.4f}, {over_high:+.4f}]",
+                "settled half over judged": _flattery(played[policy]),
             }
         )
     report(

@@ -162,8 +162,9 @@ class MeteredWorld:
 
     def _note(self, host_idx: int) -> None:
         log, report = self._logs[host_idx][-1], self.host(host_idx).report
-        log.validation_accuracies.append(report.validation_accuracy)
-        log.validation_losses.append(report.validation_loss)
+        loss, accuracy = report.judged
+        log.validation_accuracies.append(accuracy)
+        log.validation_losses.append(loss)
         log.train_accuracies.append(report.train_accuracy)
 
     def _charge(self, host_idx: int) -> None:

@@ -93,7 +93,7 @@ def _show_epoch(epoch: "GrownEpoch") -> None:
     from esper.grower.history import described
 
     sure = "" if epoch.probability is None else f" (p {epoch.probability:.2f})"
-    accuracies = (epoch.report.validation_accuracy, epoch.control_accuracy)
+    accuracies = (epoch.report.judged[1], epoch.control_accuracy)
     ours, theirs = ("-" if value is None else f"{value:.3f}" for value in accuracies)
     back = "" if epoch.report.rolled_back is None else f"; the governor: {epoch.report.rolled_back}"
     decision = f"{described(epoch.action)}{sure}{back}"

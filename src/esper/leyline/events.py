@@ -130,11 +130,11 @@ class EpisodeFinished:
     gain: float | None
     """Utility minus the baseline's; null without a baseline."""
     validation_accuracy: float | None
-    """Validation accuracy of the final model, 0..1."""
+    """Validation accuracy of the final model on the judged half, 0..1."""
     control_accuracy: float | None
     """Validation accuracy of the baseline at the same epoch, 0..1; null without a baseline."""
     validation_loss: float | None
-    """Validation loss of the final model."""
+    """Validation loss of the final model on the judged half."""
     added_parameters: int | None
     """Parameters of the final model that growth added."""
     episode_return: float
@@ -147,6 +147,10 @@ class EpisodeFinished:
     """Why the governor ended the episode; null if it did not."""
     lost: bool
     """Whether its worker process died; there is then no final model."""
+    observed_accuracy: float | None = None
+    """Validation accuracy of the final model on the half that was observed and settled by, 0..1."""
+    seeds_settled: int = 0
+    """Seeds that settling took out at the end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,10 @@ class SlotReading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EpochReport:
-    """What one epoch of one host measured. Accuracies are 0..1; unknown is None."""
+    """What one epoch of one host measured. Accuracies are 0..1; unknown is None.
+
+    Validation is on the observed half: deciders, the governor and settling see it, and with it would be flattered.
+    """
 
     epoch: int
     """Epochs trained so far, this one included; 0 is the untrained host."""
@@ -51,6 +54,19 @@ class EpochReport:
     """Gradient norm of the host before clipping, mean over the epoch's steps."""
     rolled_back: str | None
     """Why the governor restored the host in this epoch; the numbers are then those that condemned it."""
+    judged_loss: float | None = None
+    """Validation loss on the judged half, by which nothing is decided or settled; None where there is one set."""
+    judged_accuracy: float | None = None
+    """Validation accuracy on the judged half."""
+    seeds_settled: int = 0
+    """Seeds that settling took out after this epoch."""
+
+    @property
+    def judged(self) -> tuple[float, float | None]:
+        """(loss, accuracy) to reward and to select by."""
+        if self.judged_loss is None:
+            return self.validation_loss, self.validation_accuracy
+        return self.judged_loss, self.judged_accuracy
 
 
 class HostProtocol(Protocol):
@@ -158,7 +174,7 @@ class World(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BaselineCurve:
-    """Validation of an instance when nothing is grown, at epochs 0, 1, ... Unknown accuracies are None."""
+    """Validation, on the judged half, when nothing is grown, at epochs 0, 1, ... Unknown accuracies are None."""
 
     accuracies: tuple[float | None, ...]
     losses: tuple[float, ...]

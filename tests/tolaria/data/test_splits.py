@@ -117,3 +117,23 @@ def test_copies_stay_sealed() -> None:
         assert twin.digest() == data.test.digest()
         with pytest.raises(TypeError):
             twin.open(object())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("samples", [2, 47, 1000])
+def test_halves_are_two_fixed_parts_of_a_split(samples: int) -> None:
+    labels = torch.arange(samples) % 5
+    split = Split(torch.arange(samples, dtype=torch.float32)[:, None], labels)
+    first, second = split.halves()
+    assert len(first) + len(second) == samples
+    assert 0 <= len(first) - len(second) <= 1
+    assert sorted(torch.cat((first.inputs, second.inputs)).flatten().tolist()) == list(range(samples))
+    assert [half.digest() for half in split.halves()] == [first.digest(), second.digest()]
+    if samples == 1000:  # both with the mixture of the whole
+        assert all((torch.bincount(half.targets) - 100).abs().max() <= 2 for half in (first, second))
+
+
+def test_halves_of_text_and_of_too_little() -> None:
+    text = Split(torch.arange(60).view(10, 6), torch.arange(60).view(10, 6))
+    assert [len(half) for half in text.halves()] == [5, 5]
+    with pytest.raises(ValueError, match="1 sample has no halves"):
+        Split(torch.zeros(1, 3), torch.zeros(1, dtype=torch.int64)).halves()

@@ -58,10 +58,16 @@ def test_scores_equal_separate_passes() -> None:
     for place, names in enumerate(plan.coalitions):
         with torch.no_grad():
             logits = forward_coalitions(host.model, validation.inputs, [names])[0]
-        loss = F.cross_entropy(logits, validation.targets)
-        accuracy = (logits.argmax(1) == validation.targets).float().mean()
-        assert scores.loss[0, place].item() == pytest.approx(loss.item(), abs=1e-6)
-        assert scores.accuracy[0, place].item() == pytest.approx(accuracy.item(), abs=1e-6)
+        observed = host.observed_samples
+        halves = (
+            (slice(observed), scores.loss, scores.accuracy),
+            (slice(observed, None), scores.judged_loss, scores.judged_accuracy),
+        )
+        for half, losses, accuracies in halves:
+            loss = F.cross_entropy(logits[half], validation.targets[half])
+            accuracy = (logits[half].argmax(1) == validation.targets[half]).float().mean()
+            assert losses[0, place].item() == pytest.approx(loss.item(), abs=1e-6)
+            assert accuracies[0, place].item() == pytest.approx(accuracy.item(), abs=1e-6)
 
 
 def test_stacked_coalitions_equal_separate_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,10 +77,11 @@ def test_stacked_coalitions_equal_separate_ones(monkeypatch: pytest.MonkeyPatch)
     population, host = _grown()
     plan, scores = plan_coalitions(host.model), population.validate()
     monkeypatch.setattr(validation, "ROWS_AT_ONCE", 40)
-    out = torch.empty(len(plan.coalitions), 2)
+    out = torch.empty(len(plan.coalitions), 2, 2)
     validation.validate_host(host, plan, torch.tensor(plan.alphas), out)
-    assert torch.allclose(out[:, 0], scores.loss[0], atol=1e-6)
-    assert torch.allclose(out[:, 1], scores.accuracy[0], atol=1e-6)
+    expected = (scores.loss, scores.accuracy, scores.judged_loss, scores.judged_accuracy)
+    for column, wanted in zip(out.flatten(1).unbind(1), expected, strict=True):
+        assert torch.allclose(column, wanted[0], atol=1e-6)
 
 
 def test_validation_in_parts_equals_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +93,8 @@ def test_validation_in_parts_equals_one_pass(monkeypatch: pytest.MonkeyPatch) ->
     parts = population.validate()
     assert torch.allclose(parts.loss, whole.loss, rtol=0.0, atol=1e-6)
     assert torch.allclose(parts.accuracy, whole.accuracy, rtol=0.0, atol=1e-6)
+    assert torch.allclose(parts.judged_loss, whole.judged_loss, rtol=0.0, atol=1e-6)
+    assert torch.allclose(parts.judged_accuracy, whole.judged_accuracy, rtol=0.0, atol=1e-6)
 
 
 def test_measuring_changes_nothing() -> None:

@@ -30,6 +30,7 @@ def test_a_run_that_waits_gains_exactly_nothing(directory: Path) -> None:
         report = world.host(1).report
         assert control.validation_accuracy[epoch] == report.validation_accuracy
         assert control.validation_loss[epoch] == report.validation_loss
+        assert (control.judged_loss[epoch], control.judged_accuracy[epoch]) == report.judged
         assert control.train_loss[epoch] == report.train_loss
         world.host(0).apply(germinate()) if epoch == 0 else None
         run_epoch(world, [0, 1])
@@ -44,8 +45,8 @@ def test_a_curve_is_computed_once(directory: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(controls, "compute", refuse)
     again = BaselineCurves(3, directory)
     assert again.run("tiny", 0) == first
-    assert again.curve("tiny", 0).accuracies == first.validation_accuracy
-    assert again.curve("tiny", 0).losses == first.validation_loss
+    assert again.curve("tiny", 0).accuracies == first.judged_accuracy
+    assert again.curve("tiny", 0).losses == first.judged_loss
     assert BaselineCurves(2, directory).run("tiny:samples=61", 0) == first  # the same instance in other words
     with pytest.raises(AssertionError, match="computed again"):
         again.run("tiny", 1)

@@ -2,13 +2,14 @@
 
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 
 from esper.kasmina.coalitions import Coalition
 from esper.kasmina.settling import settle
-from esper.leyline import ActionSpec, LifecycleOp, Stage, World
+from esper.leyline import ActionSpec, EpochReport, LifecycleOp, Stage, World
 from esper.leyline.utility import utility
 from esper.tolaria.engine.host import TrainedHost
 from esper.tolaria.tasks import OptimiserSpec, forget, register
@@ -51,6 +52,40 @@ def test_the_engine_is_a_world() -> None:
 def test_the_same_seed_gives_the_same_life() -> None:
     assert _play(_begun(), range(EPOCHS)) == _play(_begun(), range(EPOCHS))
     assert _play(_begun(seed=8), range(EPOCHS)) != _play(_begun(seed=7), range(EPOCHS))
+
+
+def _halved_life(scrambled: slice | None) -> tuple[list[EpochReport], list[str]]:
+    """Reports and readings of a life that is settled at its end; `scrambled` samples have wrong targets."""
+    world = _begun("tiny")
+    host = world.host(0)
+    if scrambled is not None:
+        part = host.data.validations[0].targets[scrambled]
+        part[:] = part.roll(1)
+    reports, readings = list[EpochReport](), list[str]()
+    for epoch in range(EPOCHS):
+        if epoch in SCRIPT:
+            host.apply(SCRIPT[epoch])
+        run_epoch(world)
+        reports.append(host.report)
+        readings.append(repr(host.readings()))
+    settle_hosts(world, rent=0.01)
+    return [*reports, host.report], [*readings, repr(host.readings())]
+
+
+def test_nothing_that_is_decided_by_depends_on_the_judged_half() -> None:
+    """Observation, governor, contributions and settling read one half; the other rewards and selects."""
+    observed = _begun("tiny").host(0).observed_samples
+    reports, readings = _halved_life(None)
+    other, same_readings = _halved_life(slice(observed, None))
+    assert same_readings == readings
+    assert [replace(one, judged_loss=0.0, judged_accuracy=0.0) for one in other] == [
+        replace(one, judged_loss=0.0, judged_accuracy=0.0) for one in reports
+    ]
+    assert all(one.judged != two.judged for one, two in zip(reports, other, strict=True))
+    assert reports[-1].judged != (reports[-1].validation_loss, reports[-1].validation_accuracy)
+    seen, _ = _halved_life(slice(observed))
+    assert [one.judged for one in seen[:EPOCHS]] == [one.judged for one in reports[:EPOCHS]]
+    assert [one.validation_loss for one in seen] != [one.validation_loss for one in reports]
 
 
 def test_a_host_learns() -> None:

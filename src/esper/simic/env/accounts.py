@@ -48,7 +48,7 @@ class Accounts:
 
     def begin(self, env_idx: int, host: HostProtocol, baseline: BaselineCurve | None) -> None:
         """A new host, whose report is that of epoch 0."""
-        self._untrained_loss[env_idx] = host.report.validation_loss
+        self._untrained_loss[env_idx] = host.report.judged[0]
         self._paymasters[env_idx], self.shown[env_idx] = Paymaster(self.reward.rent, self._record), 0.0
         self._open(env_idx, host, baseline)
 
@@ -129,14 +129,13 @@ class Accounts:
 
     def _stand(self, env_idx: int, host: HostProtocol, standings: Standings) -> None:
         """Write down what the utility of the host is made of now, and that of its baseline."""
-        report, baseline = host.report, self._baselines[env_idx]
-        accuracy = report.validation_accuracy
+        (loss, accuracy), baseline = host.report.judged, self._baselines[env_idx]
         standings.accuracy[env_idx] = math.nan if accuracy is None else accuracy
-        standings.loss[env_idx] = report.validation_loss
+        standings.loss[env_idx] = loss
         standings.added_parameters[env_idx] = host.added_parameters
         if baseline is not None:
             standings.baseline_accuracy[env_idx], standings.baseline_loss[env_idx] = _at(
-                baseline, report.epoch
+                baseline, host.report.epoch
             )
 
 

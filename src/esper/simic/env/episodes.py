@@ -328,15 +328,17 @@ class Episodes:
             epochs=episode.epoch,
             utility=utility,
             gain=gain,
-            validation_accuracy=report.validation_accuracy if kept else None,
+            validation_accuracy=report.judged[1] if kept else None,
             control_accuracy=control_accuracy,
-            validation_loss=report.validation_loss if kept else None,
+            validation_loss=report.judged[0] if kept else None,
             added_parameters=host.added_parameters if kept else None,
             episode_return=episode.episode_return,
             operations={op.name: count for op, count in zip(LifecycleOp, episode.operations, strict=True)},
             illegal_actions=episode.illegal_actions,
             rolled_back=None if lost else report.rolled_back,
             lost=lost,
+            observed_accuracy=report.validation_accuracy if kept else None,
+            seeds_settled=report.seeds_settled if kept else 0,
         )
 
     # Going on later

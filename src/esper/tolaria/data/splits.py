@@ -28,6 +28,9 @@ class DatasetCorrupt(ValueError):
         return f"{file}: found {found}, expected {expected}"
 
 
+_HALVES_SEED = 0x4A1F
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
     """Samples and their targets."""
@@ -66,6 +69,19 @@ class Split:
     def commonest_share(self) -> float:
         """The share of the commonest class: the accuracy of always predicting it."""
         return int(torch.bincount(self.targets.flatten()).max()) / self.targets.numel()
+
+    def halves(self) -> tuple["Split", "Split"]:
+        """Two halves, always the same ones, with nearly the same mixture of classes; of text any halves."""
+        if len(self) < 2:
+            raise ValueError(
+                "a validation split of 1 sample has no halves to observe and to judge by; expected >= 2"
+            )
+        rng, labels = np.random.default_rng(_HALVES_SEED), self.targets.cpu().numpy()
+        order = stratified_order(labels, rng) if labels.ndim == 1 else rng.permutation(len(self))
+        first, second = (torch.from_numpy(np.sort(part)) for part in np.array_split(order, 2))
+        return Split(self.inputs[first], self.targets[first]), Split(
+            self.inputs[second], self.targets[second]
+        )
 
     def digest(self) -> str:
         """A hash of the content."""

@@ -75,12 +75,19 @@ class ResidentData:
         phases = [phase.train for phase in data.phases]
         self.inputs = _place(torch.cat([train.inputs for train in phases]), task, device)
         self.targets = torch.cat([train.targets for train in phases]).to(device)
+        halves = [phase.validation.halves() for phase in data.phases]
         self.validations = [
-            Split(_place(phase.validation.inputs, task, device), phase.validation.targets.to(device))
-            for phase in data.phases
+            Split(
+                _place(torch.cat((observed.inputs, judged.inputs)), task, device),
+                torch.cat((observed.targets, judged.targets)).to(device),
+            )
+            for observed, judged in halves
         ]
-        self.chances = [phase.validation.commonest_share for phase in data.phases]
-        """For each phase, the validation accuracy of always predicting the commonest class."""
+        """For each phase, the half to observe and settle by, then the half to reward and select by."""
+        self.observed = [len(observed) for observed, _ in halves]
+        """For each phase, the samples of the first half."""
+        self.chances = [observed.commonest_share for observed, _ in halves]
+        """For each phase, the observed accuracy of always predicting the commonest class."""
         ends = torch.tensor([len(train) for train in phases]).cumsum(0).tolist()
         self.ranges = [range(end - len(train), end) for end, train in zip(ends, phases, strict=True)]
         self._starts = [phase.start_epoch for phase in data.phases]
@@ -149,8 +156,13 @@ class TrainedHost(GrowingHost):
         return self.data.validations[self._met_phase]
 
     @property
+    def observed_samples(self) -> int:
+        """The first samples of that set, which are observed and settled by; the others judge."""
+        return self.data.observed[self._met_phase]
+
+    @property
     def chance_accuracy(self) -> float:
-        """The accuracy on that set of always predicting the commonest class."""
+        """The accuracy on the observed half of always predicting the commonest class."""
         return self.data.chances[self._met_phase]
 
     @property

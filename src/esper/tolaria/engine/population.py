@@ -69,12 +69,19 @@ class EpochTally:
 
 @dataclass(frozen=True, slots=True)
 class CoalitionScores:
-    """What validation measured, on the device. Entries past a host's own coalitions are NaN."""
+    """What validation measured, on the device. Entries past a host's own coalitions are NaN.
+
+    Loss and accuracy are of the half to observe and settle by, judged ones of the half to reward and select by.
+    """
 
     plans: tuple[CoalitionPlan, ...]
     loss: Tensor
     """(host, coalition); the first coalition is the model as it is"""
     accuracy: Tensor
+    """(host, coalition)"""
+    judged_loss: Tensor
+    """(host, coalition)"""
+    judged_accuracy: Tensor
     """(host, coalition)"""
 
 
@@ -218,7 +225,7 @@ class Population:
         chosen = self.chosen(host_idxs)
         plans = tuple(plan_coalitions(self.host(index).model) for index in chosen)
         widest = max(len(plan.coalitions) for plan in plans)
-        scores = torch.full((len(chosen), widest, 2), torch.nan, device=self.device)
+        scores = torch.full((len(chosen), widest, 2, 2), torch.nan, device=self.device)
         if self._pool is None:
             for row, (index, plan) in enumerate(zip(chosen, plans, strict=True)):
                 validate_host(self.host(index), plan, None, scores[row, : len(plan.coalitions)])
@@ -232,7 +239,8 @@ class Population:
                     ):
                         out = scores[row, : len(plan.coalitions)]
                         validate_host(self.host(index), plan, alphas[row], out)
-        return CoalitionScores(plans, loss=scores[..., 0], accuracy=scores[..., 1])
+        (loss, accuracy), (judged_loss, judged_accuracy) = (half.unbind(-1) for half in scores.unbind(2))
+        return CoalitionScores(plans, loss, accuracy, judged_loss, judged_accuracy)
 
     def chosen(self, host_idxs: Sequence[int] | None) -> tuple[int, ...]:
         """These hosts (all by default), which must have begun."""

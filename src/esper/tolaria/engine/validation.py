@@ -17,12 +17,14 @@ ELEMENTS_AT_ONCE = 2**18
 
 
 def validate_host(host: TrainedHost, plan: CoalitionPlan, alphas: Tensor | None, out: Tensor) -> None:
-    """Mean loss and accuracy under each coalition into `out` (coalition, 2). Nothing of the model is changed.
+    """Mean loss and accuracy under each coalition into `out` (coalition, half, 2), the observed half first.
+
+    Both halves come from one pass. Nothing of the model is changed.
 
     `alphas` (coalition, live seed) is on the device where coalitions are stacked into one forward, and None on the
     CPU, where each has a pass of its own: a seed that is off costs nothing there.
     """
-    validation = host.validation
+    validation, observed = host.validation, host.observed_samples
     samples = len(validation)
     host.model.eval()
     out.zero_()
@@ -32,12 +34,15 @@ def validate_host(host: TrainedHost, plan: CoalitionPlan, alphas: Tensor | None,
         for start in range(0, samples, rows):
             inputs = validation.inputs[start : start + rows]
             targets = validation.targets[start : start + rows]
+            first = min(max(observed - start, 0), len(inputs))  # samples of the observed half
             if alphas is None:
                 for row, coalition in zip(out, plan.alphas, strict=True):
-                    row += _score(host, plan, coalition, inputs, targets, copies=1)[0] / samples
+                    row += _score(host, plan, coalition, inputs, targets, first, copies=1)[0]
             else:
                 columns = alphas.repeat_interleave(len(inputs), dim=0).unbind(1)
-                out += _score(host, plan, columns, inputs, targets, copies=len(plan.coalitions)) / samples
+                out += _score(host, plan, columns, inputs, targets, first, copies=len(plan.coalitions))
+    out[:, 0] /= observed
+    out[:, 1] /= samples - observed
     host.model.train()
 
 
@@ -47,10 +52,11 @@ def _score(
     alphas: Sequence[Tensor | float],
     inputs: Tensor,
     targets: Tensor,
+    first: int,
     *,
     copies: int,
 ) -> Tensor:
-    """Summed loss and correct answers of each copy of the batch, (copy, 2)."""
+    """Loss and correct answers summed over the `first` samples and over the others, (copy, half, 2)."""
     override = dict(zip(plan.live, alphas, strict=True))
     stacked = inputs if copies == 1 else inputs.repeat(copies, *[1] * (inputs.ndim - 1))
     with host.model.override_alpha(override):
@@ -60,4 +66,5 @@ def _score(
     wanted = targets.view(1, len(inputs), -1).expand(copies, -1, -1)
     losses = F.cross_entropy(logits.flatten(0, 2), wanted.flatten(), reduction="none").view(wanted.shape)
     correct = (logits.argmax(-1) == wanted).float()
-    return torch.stack((losses.mean(2).sum(1), correct.mean(2).sum(1)), dim=1)
+    each = torch.stack((losses.mean(2), correct.mean(2)), dim=2)  # (copy, sample, 2)
+    return torch.stack((each[:, :first].sum(1), each[:, first:].sum(1)), dim=1)

@@ -20,18 +20,23 @@ from esper.tolaria.worlds.engine import EngineWorld
 from esper.tolaria.worlds.processes import ProcessWorld
 
 _LOG = logging.getLogger("esper.baselines")
-NUMERICS = 2
+NUMERICS = 3
 """Raised when the engine's numbers change, so that old curves are not compared with new runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineRun:
-    """The baseline of one (instance, rng seed). Entry e is after e epochs; entry 0 is the untrained host."""
+    """The baseline of one (instance, rng seed). Entry e is after e epochs; entry 0 is the untrained host.
+
+    Validation is on the half that is observed, judged numbers on the half that rewards.
+    """
 
     case: str
     seed: int
     validation_loss: tuple[float, ...]
     validation_accuracy: tuple[float | None, ...]
+    judged_loss: tuple[float, ...]
+    judged_accuracy: tuple[float | None, ...]
     train_loss: tuple[float | None, ...]
     train_accuracy: tuple[float | None, ...]
 
@@ -42,8 +47,8 @@ class BaselineRun:
 
     @property
     def curve(self) -> BaselineCurve:
-        """What validation measured."""
-        return BaselineCurve(accuracies=self.validation_accuracy, losses=self.validation_loss)
+        """What is rewarded against."""
+        return BaselineCurve(accuracies=self.judged_accuracy, losses=self.judged_loss)
 
 
 _RUN = TypeAdapter(BaselineRun)
@@ -190,6 +195,8 @@ def compute(case: str, seed: int, epochs: int, device: torch.device | str = "cpu
         seed=seed,
         validation_loss=tuple(report.validation_loss for report in reports),
         validation_accuracy=tuple(report.validation_accuracy for report in reports),
+        judged_loss=tuple(report.judged[0] for report in reports),
+        judged_accuracy=tuple(report.judged[1] for report in reports),
         train_loss=tuple(report.train_loss for report in reports),
         train_accuracy=tuple(report.train_accuracy for report in reports),
     )

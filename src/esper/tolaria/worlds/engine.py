@@ -43,7 +43,7 @@ class HostNumbers:
 
     report: EpochReport
     accuracies: dict[Coalition, float]
-    """Coalition -> validation accuracy."""
+    """Coalition -> validation accuracy on the observed half."""
     seeds: dict[str, SeedReport]
     """Slot -> what is known of its live seed."""
 
@@ -53,7 +53,7 @@ def read(tally: EpochTally | None, scores: CoalitionScores, epochs: Sequence[int
 
     epochs  how many each host has been trained for
     """
-    tensors = [scores.loss, scores.accuracy]
+    tensors = [scores.loss, scores.accuracy, scores.judged_loss[:, :1], scores.judged_accuracy[:, :1]]
     if tally is not None:
         tensors += [tally.loss, tally.accuracy, tally.gradient_norm, tally.seed_gradient_norm]
         tensors += [tally.seed_gradient_health, tally.seed_finite.float()]
@@ -64,7 +64,13 @@ def read(tally: EpochTally | None, scores: CoalitionScores, epochs: Sequence[int
 
 
 def _host_numbers(
-    plan: CoalitionPlan, epoch: int, losses: list[float], accuracies: list[float], *trained: list[float]
+    plan: CoalitionPlan,
+    epoch: int,
+    losses: list[float],
+    accuracies: list[float],
+    judged_loss: list[float],
+    judged_accuracy: list[float],
+    *trained: list[float],
 ) -> HostNumbers:
     train_loss = train_accuracy = gradient_norm = None
     if trained:
@@ -79,7 +85,15 @@ def _host_numbers(
             "gradients_finite": bool(finite[place]) if trained else None,
         }
     report = EpochReport(
-        epoch, train_loss, train_accuracy, losses[0], accuracies[0], gradient_norm, rolled_back=None
+        epoch=epoch,
+        train_loss=train_loss,
+        train_accuracy=train_accuracy,
+        validation_loss=losses[0],
+        validation_accuracy=accuracies[0],
+        gradient_norm=gradient_norm,
+        rolled_back=None,
+        judged_loss=judged_loss[0],
+        judged_accuracy=judged_accuracy[0],
     )
     scored = dict(zip(plan.coalitions, accuracies, strict=False))  # past its own there is only padding
     return HostNumbers(report, scored, seeds)
@@ -171,6 +185,7 @@ class EngineWorld:
             return [numbers.accuracies for numbers in self._validated([indices[row] for row in rows])]
 
         models = [host.model for host in hosts]
+        live = [len(model.live_slots) for model in models]
         changed = settle(models, settling.rent, settle=settling.settle, measure=measure)
         for row, numbers in zip(changed, self._validated([indices[row] for row in changed]), strict=True):
             host, now = hosts[row], numbers.report
@@ -178,6 +193,9 @@ class EngineWorld:
                 host.report,
                 validation_loss=now.validation_loss,
                 validation_accuracy=now.validation_accuracy,
+                judged_loss=now.judged_loss,
+                judged_accuracy=now.judged_accuracy,
+                seeds_settled=live[row] - len(host.model.live_slots),
             )
             _report_seeds(host, numbers)
 

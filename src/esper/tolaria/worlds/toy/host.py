@@ -228,8 +228,11 @@ class ToyHost(LivingHost):
         self._measure(self.report.epoch + 1)
 
     def settle(self, settling: Settling) -> None:
-        """Keep what is worth its rent. Effects add up, so each seed can be judged alone."""
-        changed = False
+        """Keep what is worth its rent. Effects add up, so each seed can be judged alone.
+
+        That is by their true effects, which no measurement flatters: here one validation is observed and judged by.
+        """
+        removed = 0
         for slot in self.slots.values():
             life = slot.life
             if not life.stage.is_live:
@@ -238,9 +241,10 @@ class ToyHost(LivingHost):
             unfinished = life.stage is Stage.TRAINING or life.fading
             if settling.settle == "committed" or unfinished or self._effect(slot, life.alpha) < rent:
                 slot.remove()
-                changed = True
-        if changed:
+                removed += 1
+        if removed:
             self._measure(self.report.epoch)
+            self.report = replace(self.report, seeds_settled=removed)
 
     def _require(self, action: ActionSpec) -> ToySlot:
         if action.slot is None:
