@@ -14,8 +14,8 @@ from esper.simic.held_out import grow_case
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.controller import RewardRecord
 from esper.tamiyo.deciders import Choice, decider
-from esper.tamiyo.forecast import Paymaster
 from esper.tamiyo.observation import Observer
+from esper.tamiyo.tracker import Paymaster
 from esper.tolaria.tasks import Instance, forget, register, task
 from tiny_controllers import tiny_controller
 from tiny_tasks import tiny_task
