@@ -63,6 +63,6 @@ def _flags(rng: Random, _: Path) -> object:
 
 DOORS = (
     Door("settings by name", _mapping, 20_000),
-    Door("settings in a file", _file, 15_000),
-    Door("settings as flags", _flags, 5_000, (BadInput,)),
+    Door("settings in a file", _file, 5_000),
+    Door("settings as flags", _flags, 4_000, (BadInput,)),
 )

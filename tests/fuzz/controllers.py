@@ -46,4 +46,4 @@ def _folder(rng: Random, folder: Path) -> object:
     return Controller.load(folder)
 
 
-DOORS = (Door("controller", _folder, 2_000),)
+DOORS = (Door("controller", _folder, 1_000),)

@@ -51,4 +51,4 @@ def _text(rng: Random, folder: Path) -> object:
     return load_text(path, context=rng.choice((8, 13, 64)))
 
 
-DOORS = (Door("table", _table, 5_000, (DatasetCorrupt,)), Door("text", _text, 2_000, (DatasetCorrupt,)))
+DOORS = (Door("table", _table, 3_000, (DatasetCorrupt,)), Door("text", _text, 1_500, (DatasetCorrupt,)))

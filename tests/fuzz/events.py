@@ -43,5 +43,5 @@ def _run(rng: Random, folder: Path) -> object:
 
 DOORS = (
     Door("event", _line, 20_000, (BrokenLine, UnknownKind)),
-    Door("record of a run", _run, 3_000),
+    Door("record of a run", _run, 1_000),
 )

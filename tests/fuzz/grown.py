@@ -105,6 +105,6 @@ def _load_state(rng: Random, _: Path) -> object:
 
 
 DOORS = (
-    Door("grown model", _file, 2_000),
-    Door("state of a Grower", _load_state, 1_000, (ValueError, TypeError)),
+    Door("grown model", _file, 1_500),
+    Door("state of a Grower", _load_state, 500, (ValueError, TypeError)),
 )

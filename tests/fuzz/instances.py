@@ -48,8 +48,8 @@ def _suite(rng: Random, _: Path) -> object:
 
 
 DOORS = (
-    Door("instance as text", _text, 15_000, (ValueError,)),
-    Door("instance by parameters", _parameters, 5_000, (ValueError,)),
-    Door("instance of the toy", _toy, 3_000, (ValueError,)),
-    Door("suite", _suite, 2_000),
+    Door("instance as text", _text, 20_000, (ValueError,)),
+    Door("instance by parameters", _parameters, 6_000, (ValueError,)),
+    Door("instance of the toy", _toy, 5_000, (ValueError,)),
+    Door("suite", _suite, 4_000),
 )

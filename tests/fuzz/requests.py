@@ -45,7 +45,7 @@ def _env(rng: Random, _: Path) -> object:
 
 
 DOORS = (
-    Door("request of a benchmark", _bench, 1_000, (ValueError,)),
-    Door("settings of decisions", _decisions, 4_000, (ValueError, TypeError)),
-    Door("environment", _env, 500, (ValueError, TypeError)),
+    Door("request of a benchmark", _bench, 500, (ValueError,)),
+    Door("settings of decisions", _decisions, 4_200, (ValueError, TypeError)),
+    Door("environment", _env, 300, (ValueError, TypeError)),
 )

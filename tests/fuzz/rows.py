@@ -72,4 +72,4 @@ def _bench(rng: Random, folder: Path) -> object:
     return read_bench(folder)
 
 
-DOORS = (Door("rows of a benchmark", _rows, 2_000), Door("folder of a benchmark", _bench, 1_000))
+DOORS = (Door("rows of a benchmark", _rows, 1_500), Door("folder of a benchmark", _bench, 500))

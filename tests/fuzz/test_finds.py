@@ -10,10 +10,13 @@ import torch
 import esper
 from bench_rows import GROWN
 from esper.benchmark import BenchRequest, plan_bench
+from esper.benchmark.record import only_bench
 from esper.benchmark.rows import RowsError, write_rows
 from esper.cli import main
 from esper.grower import Grower
 from esper.kasmina.persistence import ModelFileError
+from esper.nissa import RunError
+from esper.simic.agent.checkpoint import CheckpointError, optimizer_state
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env.making import make_env
@@ -111,6 +114,19 @@ def test_rows_without_waiting(tmp_path: Path) -> None:
     (tmp_path / "bench.json").write_text('{"suite": "cpu", ' + record + "}")
     with pytest.raises(RowsError, match="there are no rows of wait"):
         esper.benchmark.read_bench(tmp_path)
+
+
+def test_a_second_bench_in_one_folder(tmp_path: Path) -> None:
+    with only_bench(tmp_path), pytest.raises(RunError, match=r"another process \(\d+\) is writing it"):
+        esper.bench(tmp_path, BenchRequest(suite="toy", arms=("wait",), seeds=1, instances=1))
+
+
+def test_an_optimiser_in_a_checkpoint_that_is_none(tmp_path: Path) -> None:
+    optimizer = torch.optim.Adam([torch.zeros(2)])
+    wrong: list[object] = [{"state": [], "param_groups": []}, {"state": {}, "param_groups": 3}, 5]
+    for saved in wrong:
+        with pytest.raises(CheckpointError, match="optimizer"):
+            optimizer_state(tmp_path, optimizer, saved)
 
 
 def _grower(loop: Loop, **options: object) -> Grower:

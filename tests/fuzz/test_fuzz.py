@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fuzz import configs, controllers, data_files, events, grown, instances, requests, rows
+from fuzz import checkpoints, configs, controllers, data_files, events, grown, instances, requests, rows
 from fuzz.door import Door, try_case
 
-FILES = (configs, instances, events, controllers, grown, rows, data_files, requests)
+FILES = (configs, instances, events, checkpoints, controllers, grown, rows, data_files, requests)
 DOORS = tuple(door for file in FILES for door in file.DOORS)
 SMOKE = 40
 each_door = pytest.mark.parametrize("door", DOORS, ids=lambda door: door.name)
@@ -17,6 +17,10 @@ each_door = pytest.mark.parametrize("door", DOORS, ids=lambda door: door.name)
 def _try(door: Door, cases: int, folder: Path) -> None:
     outcomes = {try_case(door, number, folder) for number in range(cases)}
     assert len(outcomes) > 1, f"every case of {door.name} ended in {outcomes}: nothing is tried"
+
+
+def test_there_are_as_many_cases_as_the_page_says() -> None:
+    assert sum(door.cases for door in DOORS) == 100_000
 
 
 @each_door

@@ -258,3 +258,23 @@ def test_checkpoints(run: RunDirectory) -> None:
     (checkpoints.folder / ".last.pt.17.partial").write_text("half")
     checkpoints.remove_partial()
     assert sorted(path.suffix for path in checkpoints.folder.iterdir()) == [".pt"] * 5
+
+
+def test_a_run_that_was_killed_before_it_had_settings_does_not_take_its_name(
+    tmp_path: Path, provenance: Provenance
+) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "writer.lock").write_text("1")
+    (tmp_path / "one" / ".config.json.0123.partial").write_text("{")
+    with RunDirectory.create(tmp_path, "one", {"envs": 8}, provenance) as made:
+        assert read_config(made.path) == {"envs": 8}
+    with pytest.raises(RunError, match="exists; resume it or choose another name"):
+        RunDirectory.create(tmp_path, "one", {"envs": 8}, provenance)
+
+
+def test_a_checkpoint_that_cannot_be_written_is_named(run: RunDirectory) -> None:
+    def fail(_: Path) -> None:
+        raise RuntimeError("unexpected pos 388736 vs 388624")  # what torch says of a full disk
+
+    with pytest.raises(RunError, match=r"last.pt cannot be written \(is the disk full\?\): unexpected pos"):
+        run.checkpoints.save(fail, round_number=1, reason="last")

@@ -1,7 +1,8 @@
 """The folder of a benchmark: the record beside its rows, and the result that is read back from both."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from esper.benchmark.suites import subsets
 from esper.benchmark.table import BenchTable, bench_table
 from esper.leyline.errors import EsperError, first_finding
 from esper.leyline.files import write_bytes
+from esper.nissa.run_directory import WriterLock
 
 _FILE = "bench.json"
 
@@ -54,6 +56,20 @@ class BenchResult:
     tables: tuple[BenchTable, ...]
     """Of all instances first, then of the subsets that are reported on their own; none while no instance was
     played by every arm with every seed."""
+
+
+@contextmanager
+def only_bench(folder: Path) -> Iterator[None]:
+    """Make the folder if need be, and keep other benches out of it: two would remove each other's rows."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RowsError(f"{folder} cannot hold a benchmark ({error.strerror}): choose another") from None
+    lock = WriterLock(folder)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def record_of(plan: BenchPlan, provenance: Mapping[str, JsonValue]) -> BenchRecord:
@@ -103,12 +119,7 @@ def merge_record(folder: Path, new: BenchRecord) -> BenchRecord:
             treatments=tuple(dict.fromkeys((*old.treatments, *new.treatments))),
             provenance=(*old.provenance, *new.provenance),
         )
-    try:
-        write_bytes(folder / _FILE, (json.dumps(asdict(new), indent=1) + "\n").encode())
-    except OSError as error:
-        raise RowsError(
-            f"{folder} cannot hold a benchmark ({error.strerror}): choose another folder"
-        ) from None
+    write_bytes(folder / _FILE, (json.dumps(asdict(new), indent=1) + "\n").encode())
     return new
 
 

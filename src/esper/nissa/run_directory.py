@@ -57,7 +57,7 @@ class WriterLock:
                 holder = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip()
                 os.close(self._descriptor)
                 raise RunError(
-                    f"run {run}: another process ({holder or 'unknown'}) is writing it; wait for it to end"
+                    f"{run}: another process ({holder or 'unknown'}) is writing it; wait for it to end"
                 )
             time.sleep(0.02)
         os.ftruncate(self._descriptor, 0)
@@ -109,7 +109,10 @@ class Checkpoints:
         """Let `write` (such as `PPOAgent.save`) fill a file and move it into place; returns its path."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / (f"round-{round_number:06d}.pt" if reason == "periodic" else f"{reason}.pt")
-        write_atomically(path, write)
+        try:
+            write_atomically(path, write)
+        except (OSError, RuntimeError) as error:  # torch raises the latter on a full disk
+            raise RunError(f"checkpoint {path} cannot be written (is the disk full?): {error}") from error
         for old in self.periodic()[: -self.kept]:
             old.unlink()
         return path
@@ -169,7 +172,7 @@ class RunDirectory:
         path = root / name
         try:
             root.mkdir(parents=True, exist_ok=True)
-            path.mkdir()
+            path.mkdir(exist_ok=_was_never_made(path))
         except FileExistsError as error:
             if path.exists():
                 raise RunError(f"run {path} exists; resume it or choose another name") from error
@@ -215,6 +218,13 @@ class RunDirectory:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _was_never_made(path: Path) -> bool:
+    """Whether it is the folder of a process that was killed before the run had its settings: it holds nothing yet."""
+    return path.is_dir() and all(
+        each.name == LOCK_FILE or each.name.endswith(PARTIAL) for each in path.iterdir()
+    )
 
 
 def read_config(run: Path) -> dict[str, JsonValue]:

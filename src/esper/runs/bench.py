@@ -14,7 +14,7 @@ from esper.benchmark import (
     read_bench,
     run_bench,
 )
-from esper.benchmark.record import merge_record, record_of
+from esper.benchmark.record import merge_record, only_bench, record_of
 from esper.nissa import collect_provenance
 from esper.simic.env.making import use_one_thread
 
@@ -29,7 +29,8 @@ def bench(
 ) -> BenchResult:
     """Play what is asked for into a folder; returns the result, whose `interrupted` says if it was stopped early.
 
-    directory  rows that are there already are not played again, so that a bench which was stopped goes on
+    directory  rows that are there already are not played again, so that a bench which was stopped goes on; one
+               process at a time
     request    what to compare, and on which hosts
     workers    processes to play in; 0 plays in this one. With some, the calling script needs an
                `if __name__ == "__main__":`
@@ -42,6 +43,7 @@ def bench(
     directory, plan = Path(directory), plan_bench(request)
     seeds = {"first": plan.first_seed, "hosts": plan.seeds}
     provenance = collect_provenance(seeds=seeds, device=plan.device, precision="fp32")
-    merge_record(directory, record_of(plan, provenance.model_dump(mode="json")))
-    stopped = run_bench(plan, RowStore(directory), workers=workers, minutes=minutes, progress=progress)
-    return read_bench(directory, interrupted=stopped, partial=True)
+    with only_bench(directory):
+        merge_record(directory, record_of(plan, provenance.model_dump(mode="json")))
+        stopped = run_bench(plan, RowStore(directory), workers=workers, minutes=minutes, progress=progress)
+        return read_bench(directory, interrupted=stopped, partial=True)

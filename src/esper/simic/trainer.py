@@ -308,7 +308,7 @@ class VectorizedPPOTrainer:
         self.round, self.best_score = extra["round"], extra["best_score"]
         try:
             self._observation, self._info = self.envs.load_state_dict(extra["envs"])
-        except ValueError as error:
+        except Exception as error:  # a damaged state can fail anywhere in what it is given to
             raise CheckpointError(f"{path}: {error}") from error
 
 

@@ -74,10 +74,12 @@ def _forms(state: object, name: str = "") -> dict[str, str]:
 def optimizer_state(path: Path, optimizer: torch.optim.Adam, saved: object) -> dict[str, Any]:
     """The saved moments under the optimiser's own options: how it steps belongs to its device and config."""
     groups = optimizer.state_dict()["param_groups"]
-    if not isinstance(saved, dict) or set(saved) != {"state", "param_groups"}:
+    if not isinstance(saved, dict) or not isinstance(saved.get("state"), dict) or len(saved) != 2:
         raise CheckpointError(f"{path}: the checkpoint's optimizer is not the state of an optimiser")
     members = [group["params"] for group in groups]
-    if [group["params"] for group in saved["param_groups"]] != members:
+    theirs = saved.get("param_groups")
+    groups_are_dicts = isinstance(theirs, list) and all(isinstance(group, dict) for group in theirs)
+    if theirs is None or not groups_are_dicts or [group.get("params") for group in theirs] != members:
         raise CheckpointError(f"{path}: the checkpoint's optimizer groups its parameters otherwise")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for index, entry in saved["state"].items():

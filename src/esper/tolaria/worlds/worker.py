@@ -155,4 +155,7 @@ def serve(connection: Connection, factory: WorldFactory, num_hosts: int, with_ev
             message = pickle.dumps(reply)
         except Exception as error:  # the result of a call can be anything
             message = pickle.dumps(Answer([], reply.events, f"{type(error).__name__}: {error}"))
-        connection.send_bytes(message)
+        try:
+            connection.send_bytes(message)
+        except BrokenPipeError:
+            return
