@@ -49,7 +49,7 @@ def main() -> None:
             options.preset,
             **{
                 "workers": options.workers,
-                **dict(_setting(text.replace("{seed}", str(seed))) for text in options.set),
+                **dict(setting_of(text.replace("{seed}", str(seed))) for text in options.set),
                 "seed": seed,
                 "run_name": f"{options.name or options.preset}-{seed}",
                 "run_directory": str(options.runs),
@@ -210,7 +210,7 @@ def _curve(config: TrainingConfig) -> Iterator[RoundFinished]:
         yield record.event
 
 
-def _setting(text: str) -> tuple[str, object]:
+def setting_of(text: str) -> tuple[str, object]:
     name, _, value = text.partition("=")
     try:
         return name, json.loads(value)
