@@ -1,7 +1,7 @@
 """Whole training on CartPole without velocities: this learner beside sb3-contrib's RecurrentPPO.
 
 Same process, same thread, same environment, same sizes: hidden 64, one layer of 64 in actor and critic,
-8 envs, 128 steps, 4 epochs. Needs the extra `bench`; without it only our side is measured.
+8 envs, 64 steps, 4 epochs. Needs the extra `bench`; without it only our side is measured.
 
     pip install --constraint constraints.txt --editable '.[bench]'
     python benchmarks/bench_recurrent_ppo.py [--quick] [--steps 50000] [--seed 1]
@@ -99,11 +99,11 @@ def main() -> None:
     if importlib.util.find_spec("sb3_contrib") is None:
         print("sb3-contrib is not installed (extra `bench`): only our side is measured")
     else:
-        # 128 is our minibatch (8 per epoch); 1024 the whole rollout at once, the fastest it can go.
+        # 64 is our minibatch (8 per epoch); 512 the whole rollout at once, the fastest it can go.
         results += [
-            theirs(arguments.seed, steps, 128, shared=True),
-            theirs(arguments.seed, steps, 128, shared=False),
-            theirs(arguments.seed, steps, 1024, shared=True),
+            theirs(arguments.seed, steps, 64, shared=True),
+            theirs(arguments.seed, steps, 64, shared=False),
+            theirs(arguments.seed, steps, 512, shared=True),
         ]
     table: list[Row] = [
         {

@@ -23,10 +23,10 @@ from esper.simic.agent import PPOAgent, PPOConfig, PPOUpdateMetrics
 from esper.simic.gymnasium_loop import AnyVectorEnv, action_layout, evaluate, learn
 from esper.tamiyo import PolicyInputs, PolicyOutput, RecurrentActorCritic, SequencePlan
 
-NUM_ENVS, NUM_STEPS, HIDDEN = 8, 128, 64
+NUM_ENVS, NUM_STEPS, HIDDEN = 8, 64, 64
 CONFIG = PPOConfig(
     lr=1.5e-3,
-    lr_anneal_steps=49,
+    lr_anneal_steps=98,
     gamma=0.98,
     gae_lambda=0.95,
     value_coef=0.1,
