@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from esper.leyline import ActionSpec, LifecycleOp, Situation
+from esper.leyline import STYLES, ActionSpec, LifecycleOp, Situation, Style, gate_parameters
 from esper.tamiyo.actions import encode
 from esper.tamiyo.controller import ControllerError
 from esper.tamiyo.deciders import Decider, LearnedDecider, RuleDecider, decider
@@ -224,6 +224,20 @@ def test_a_budget_is_kept_by_everybody(kind: str) -> None:
     observer = who.observer(world.host(0), horizon=HORIZON, parameter_budget=budget)
     done = live_on(who, world, observer, HORIZON - 1, budget=budget)
     assert any(action.op is LifecycleOp.GERMINATE for action in done)
+
+
+@pytest.mark.parametrize(("spare", "legal"), [(-1, False), (0, True)])
+def test_a_gate_counts_in_the_budget(spare: int, legal: bool) -> None:
+    """At a slot a gate is legal if it fits beside the dearest seed that has room there."""
+    world = begun()
+    host = world.host(0)
+    slot = host.snapshots()[0]
+    dearest = max(card.parameters for card in host.cards[slot.name])
+    budget = dearest + gate_parameters(slot.channels) + spare
+    observer = make("random").observer(host, horizon=HORIZON, parameter_budget=budget)
+    styles = observer.space.action_layout.block(torch.from_numpy(observer.masks()), "style")[0, 0]
+    assert styles.tolist() == [legal or style is not Style.GATE for style in STYLES]
+    assert (Style.GATE in observer.situation(0).legal[slot.name].styles) is legal
 
 
 def test_no_room_at_all_leaves_only_waiting() -> None:

@@ -12,6 +12,7 @@ from esper.leyline import (
     BlueprintCard,
     LegalOperations,
     LifecycleOp,
+    Style,
 )
 from esper.tamiyo.actions import GrowthSpace
 
@@ -28,15 +29,23 @@ def without_germination(legal_bits: Array, affordable: Mask) -> Array:
 
 
 def legal_within(
-    legal: Mapping[str, LegalOperations], cards: Mapping[str, Sequence[BlueprintCard]], room: float
+    legal: Mapping[str, LegalOperations],
+    cards: Mapping[str, Sequence[BlueprintCard]],
+    gates: Mapping[str, int],
+    room: float,
 ) -> dict[str, LegalOperations]:
-    """The same in words: blueprints without room are not legal, nor is GERMINATE where none has any."""
+    """The same in words: blueprints without room are not legal, nor is GERMINATE where none has any, nor a gate where
+    `gates` (slot -> its parameters) has no room beside the dearest."""
     kept: dict[str, LegalOperations] = {}
     for slot, here in legal.items():
-        cheap = {card.name for card in cards[slot] if card.parameters <= room}
-        blueprints = tuple(name for name in here.blueprints if name in cheap)
-        operations = here.operations if blueprints else here.operations - {LifecycleOp.GERMINATE}
-        kept[slot] = replace(here, operations=operations, blueprints=blueprints)
+        costs = {card.name: card.parameters for card in cards[slot] if card.parameters <= room}
+        blueprints = tuple(name for name in here.blueprints if name in costs)
+        operations, styles = here.operations, here.styles
+        if not blueprints:
+            operations -= {LifecycleOp.GERMINATE}
+        elif max(costs.values()) + gates[slot] > room:
+            styles = tuple(style for style in styles if style is not Style.GATE)
+        kept[slot] = replace(here, operations=operations, blueprints=blueprints, styles=styles)
     return kept
 
 
@@ -45,13 +54,14 @@ _OP_ROWS = (np.arange(1 << len(LifecycleOp))[:, np.newaxis] >> np.arange(len(Lif
     np.bool_
 )
 _TARGETS = np.array(ALPHA_TARGETS)
-_EVERY, _NONE = len(STYLES), len(STYLES) + 1
-# Legal styles by the style of the seed that may be retargeted; then all of them; then the placeholder.
+_EVERY, _NONE, _NO_GATE = len(STYLES), len(STYLES) + 1, len(STYLES) + 2
+# Legal styles by the style of the seed that may be retargeted; then all; then the placeholder; then all but the gate.
 _STYLE_ROWS = np.array(
     [
         *([other in one.compatible for other in STYLES] for one in STYLES),
         [True] * len(STYLES),
         [style is STYLES[0] for style in STYLES],
+        [style is not Style.GATE for style in STYLES],
     ]
 )
 
@@ -76,8 +86,13 @@ class GrowthMasks:
         for head in ("tempo", "alpha_speed", "alpha_curve"):
             self._freeze(head)
 
-    def write(self, legal_bits: Array, style: Array, alpha_target: Array, offered: Mask) -> Mask:
-        """From the readings (env, slot) and the offers (env, slot, blueprint); padding has bits 0."""
+    def write(
+        self, legal_bits: Array, style: Array, alpha_target: Array, offered: Mask, gate_fits: Mask
+    ) -> Mask:
+        """From the readings (env, slot) and the offers (env, slot, blueprint); padding has bits 0.
+
+        gate_fits (env, slot) is whether there is room for a gate beside any seed that is offered.
+        """
         legal = _OP_ROWS[legal_bits.astype(np.int64)]  # (env, slot, op)
         germinate = legal[..., LifecycleOp.GERMINATE]
         retarget = legal[..., LifecycleOp.SET_ALPHA_TARGET]
@@ -90,7 +105,8 @@ class GrowthMasks:
         blocks["slot"][:] = legal.transpose(0, 2, 1)
         np.logical_and(offered, germinate[..., np.newaxis], out=blocks["blueprint"])
         own_style = np.where(style < 0, _EVERY, style)
-        rows = np.where(germinate, _EVERY, np.where(retarget, own_style, _NONE)).astype(np.int64)
+        at_birth = np.where(gate_fits, _EVERY, _NO_GATE)
+        rows = np.where(germinate, at_birth, np.where(retarget, own_style, _NONE)).astype(np.int64)
         blocks["style"][:] = _STYLE_ROWS[rows]
         other_target = alpha_target[..., np.newaxis] != _TARGETS
         np.logical_and(other_target, (germinate | retarget)[..., np.newaxis], out=blocks["alpha_target"])

@@ -10,7 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.leyline import BlueprintCard, DecisionSettings, HostProtocol, LifecycleOp, Situation, SlotReading
+from esper.leyline import (
+    BlueprintCard,
+    DecisionSettings,
+    HostProtocol,
+    LifecycleOp,
+    Situation,
+    SlotReading,
+    gate_parameters,
+)
 from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.features import (
     FIELD,
@@ -112,6 +120,7 @@ class Observer:
         self._costs = np.full((num_envs, slots, blueprints), np.nan)  # parameters; NaN where not offered
         # Kind of each card of each slot; the last entry, -1, is what "nothing grows" points at.
         self._cards = np.full((num_envs, slots, blueprints + 1), -1, dtype=np.int64)
+        self._gate_costs = np.zeros((num_envs, slots))  # parameters
         self._places = np.zeros((num_envs, slots, 2))  # relative width and depth
         self._each_slot = np.ogrid[:num_envs, :slots]
         self._readings: Array | None = None
@@ -179,18 +188,20 @@ class Observer:
             readings[..., FIELD["legal"]],
             readings[..., FIELD["style"]],
             readings[..., FIELD["alpha_target"]],
-            self._affordable(),
+            *self._affordable(),
         )
 
     def situation(self, env_idx: int) -> Situation:
         """The same env in words, for a rule-based policy."""
         env = self._env(env_idx)
         legal, cards = env.host.legal_operations(), env.cards
+        slots = env.host.snapshots()
         if env.is_limited:
-            legal = legal_within(legal, cards, env.room)
+            gates = {slot.name: gate_parameters(slot.channels) for slot in slots}
+            legal = legal_within(legal, cards, gates, env.room)
         return Situation(
             signals=env.tracker.signals(env.host, env.last_operation, env.parameter_budget),
-            slots=env.host.snapshots(),
+            slots=slots,
             legal=legal,
             cards=cards,
         )
@@ -248,15 +259,17 @@ class Observer:
             for card in slot_cards:
                 self._costs[env_idx, slot, self.space.blueprint_index[card.name]] = card.parameters
         channels = np.array([snapshot.channels for snapshot in host.snapshots()])
+        self._gate_costs[env_idx, :count] = [gate_parameters(int(here)) for here in channels]
         self._places[env_idx] = 0.0
         self._places[env_idx, :count, 0] = channels / channels.max()
         self._places[env_idx, :count, 1] = (np.arange(count) + 0.5) / count
 
-    def _affordable(self) -> NDArray[np.bool_]:
-        """(env, slot, blueprint): offered, on the menu, and with room for it."""
-        room = np.array([env.room for env in self._watched()])
-        affordable: NDArray[np.bool_] = self._costs <= room[:, np.newaxis, np.newaxis]
-        return affordable
+    def _affordable(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """(env, slot, blueprint): offered, on the menu, and with room; (env, slot): also for the dearest's gate."""
+        room = np.array([env.room for env in self._watched()])[:, np.newaxis]
+        affordable: NDArray[np.bool_] = self._costs <= room[..., np.newaxis]
+        dearest = np.where(affordable, self._costs, 0.0).max(axis=-1)
+        return affordable, dearest + self._gate_costs <= room
 
     def _slot_readings(self) -> Array:
         """(env, slot, field of SlotReading), made once an epoch."""
@@ -267,7 +280,7 @@ class Observer:
                 chain.from_iterable(rows), len(envs), self.space.slot_count, len(SlotReading._fields)
             )
             legal = self._readings[..., FIELD["legal"]]
-            legal[:] = without_germination(legal, self._affordable())
+            legal[:] = without_germination(legal, self._affordable()[0])
         return self._readings
 
     def _env(self, env_idx: int) -> _Env:
