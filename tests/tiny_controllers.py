@@ -20,7 +20,7 @@ def tiny_card(**changes: object) -> ControllerCard:
         "summary": "knows nothing",
         "licence": "MIT",
         "layout": layout_fingerprint(),
-        "network": NetworkRecord(hidden_size=11, width=7, key_size=5),
+        "network": NetworkRecord(hidden_size=11, width=7, key_size=5, sight=2),
         "frozen_heads": {"style": "linear_add", "tempo": 3, "alpha_target": 1.0},
         "plateau_threshold": 0.005,
         "reward": RewardRecord(
@@ -42,6 +42,7 @@ def tiny_controller(seed: int = 0, *, scale: float = 1.0, **changes: object) -> 
         hidden_size=sizes.hidden_size,
         width=sizes.width,
         key_size=sizes.key_size,
+        sight=sizes.sight,
         generator=torch.Generator().manual_seed(seed),
     )
     return Controller(card, {name: scale * tensor for name, tensor in policy.state_dict().items()})

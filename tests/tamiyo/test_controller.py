@@ -9,8 +9,10 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 
 import esper
+from esper.leyline import ActionSpec, LifecycleOp, Style
+from esper.tamiyo import Observer, PolicyInputs
 from esper.tamiyo import controller as controllers
-from esper.tamiyo.actions import GrowthSpace, numbered_slots
+from esper.tamiyo.actions import GrowthSpace, encode, numbered_slots
 from esper.tamiyo.controller import (
     Controller,
     ControllerCard,
@@ -19,6 +21,7 @@ from esper.tamiyo.controller import (
     shipped_controllers,
 )
 from tiny_controllers import tiny_card, tiny_controller
+from watched import HOLDING, paper_host
 
 
 def test_what_is_saved_comes_back(tmp_path: Path) -> None:
@@ -62,16 +65,16 @@ def test_a_controller_is_the_actor_alone(tmp_path: Path) -> None:
         ({"frozen_heads": {"tempo": 4}}, "frozen_heads has tempo=4; expected one of 3, 5, 8"),
         ({"weights_sha256": "no"}, "is not what card.json was written for"),
         (
-            {"network": {"hidden_size": 10**6, "width": 7, "key_size": 5}},
+            {"network": {"hidden_size": 10**6, "width": 7, "key_size": 5, "sight": 2}},
             "too few for a network of hidden_size",
         ),
         (
-            {"network": {"hidden_size": 11, "num_lstm_layers": 10**6, "width": 7, "key_size": 5}},
+            {"network": {"hidden_size": 11, "num_lstm_layers": 10**6, "width": 7, "key_size": 5, "sight": 2}},
             "too few for a network of hidden_size",
         ),
         ({"summary": "knows everything"}, r"card.json was changed since it was saved"),
         ({"licence": {"whole": "card" * 99}}, r"card.json: licence: Input should be a valid string$"),
-        ({"network": {"hidden_size": 13, "width": 7, "key_size": 5}}, r"joint_encoder.*expected"),
+        ({"network": {"hidden_size": 13, "width": 7, "key_size": 5, "sight": 2}}, r"joint_encoder.*expected"),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
@@ -131,6 +134,30 @@ def test_every_shipped_one_loads_and_has_evidence(name: str) -> None:
     card = Controller.load(name).card
     assert card.name == name
     assert card.evidence
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cpu-v1", [0.4092758, 0.0893373, 0.3661555, 0.0304558, 0.1047755, 0.0]),
+        ("shift-v1", [0.2566904, 0.2436031, 0.2942333, 0.0269229, 0.1785502, 0.0]),
+    ],
+)
+def test_a_shipped_one_decides_as_when_it_was_shipped(name: str, expected: list[float]) -> None:
+    """Probabilities of the operations in one known state, whatever newer policies see."""
+    host = paper_host("a", "b")
+    host.rows = [HOLDING, *host.rows[1:]]
+    space = GrowthSpace.covering([host])
+    observer = Observer(space, 1)
+    observer.begin(0, host, horizon=20)
+    observer.observe()
+    action = ActionSpec(LifecycleOp.GERMINATE, "a", "norm", style=Style.GATE, tempo=5, alpha_target=0.5)
+    previous = torch.from_numpy(encode(action, space, host.slot_config)).unsqueeze(0)
+    policy = Controller.load(name).policy(space)
+    output, _ = policy.step(PolicyInputs(observer.flat, previous, torch.ones(1)), policy.initial_hidden(1))
+    distribution = policy.distribution(output.logits, torch.from_numpy(observer.masks()))
+    probabilities, _ = distribution.choice_probabilities(torch.zeros(1, 8, dtype=torch.int64))
+    assert probabilities[0, 0, :6].tolist() == pytest.approx(expected, abs=1e-6)
 
 
 def test_the_card_knows_choices_as_words() -> None:

@@ -37,6 +37,7 @@ width depth fading alpha epochs_to_target age epochs_in_stage
 parameters contribution contribution_trend probe alpha_target gradient_ratio gradient_health
 contribution_known contribution_trend_known probe_known alpha_target_known gradient_ratio_known
 gradient_health_known
+style_linear_add style_sigmoid_add style_multiply style_gate
 """
 BLUEPRINT = """
 kind_norm kind_attention kind_conv kind_mixer kind_pointwise kind_copy kind_other cost offered

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.leyline import ActionSpec, BlueprintCard, BlueprintKind, LifecycleOp
+from esper.leyline import HEAD_NAMES, ActionSpec, BlueprintCard, BlueprintKind, LifecycleOp
 from esper.tamiyo import (
     HOST_FEATURES,
     SLOT_FEATURES,
@@ -23,7 +23,7 @@ from esper.tamiyo import (
     multi_discrete_layout,
     unwrap,
 )
-from esper.tamiyo.actions import encode
+from esper.tamiyo.actions import encode, numbered_slots
 from esper.tamiyo.features import BLUEPRINT_FEATURES, blueprint_features
 from esper.tamiyo.policy import NO_ACTION
 from synthetic_growth import growth_policy, random_growth_masks, random_growth_observation
@@ -197,17 +197,48 @@ def test_only_the_critic_sees_the_privileged_features() -> None:
     assert not torch.equal(one.value, two.value)
 
 
-def test_previous_action_and_reward_are_seen() -> None:
-    for name in ("recurrent", "growth"):
-        policy = policies()[name]
-        observation = torch.zeros(1, policy.observation_size)
-        none = torch.full((1, policy.layout.head_count), NO_ACTION)
-        hidden = torch.zeros(2, 1, policy.hidden_size)
-        base, _ = policy.step(PolicyInputs(observation, none, torch.zeros(1)), hidden)
-        acted, _ = policy.step(PolicyInputs(observation, torch.ones_like(none), torch.zeros(1)), hidden)
-        paid, _ = policy.step(PolicyInputs(observation, none, torch.ones(1)), hidden)
-        assert base.value != acted.value
-        assert base.value != paid.value
+def value_after(policy: Policy, previous: Tensor, reward: float = 0.0) -> float:
+    observation = torch.linspace(0.0, 1.0, policy.observation_size)  # no two blueprints are alike
+    inputs = PolicyInputs(observation.unsqueeze(0), previous.unsqueeze(0), torch.tensor([reward]))
+    return policy.step(inputs, policy.initial_hidden(1))[0].value.item()
+
+
+@pytest.mark.parametrize("name", ["recurrent", "growth"])
+def test_every_relevant_head_of_the_previous_action_is_seen(name: str) -> None:
+    """Two actions that differ in one head, under an operation that uses it, lead to two values."""
+    policy = policies()[name]
+    layout = policy.layout
+    assert value_after(policy, torch.zeros(layout.head_count, dtype=torch.int64), 1.0) != value_after(
+        policy, torch.zeros(layout.head_count, dtype=torch.int64)
+    )
+    for head, size in enumerate(layout.sizes):
+        operation = int(layout.relevance[:, head].nonzero()[-1])
+        values = set()
+        for choice in range(size):
+            previous = torch.zeros(layout.head_count, dtype=torch.int64)
+            previous[0], previous[head] = operation, choice  # of the first head the choice is the operation
+            values.add(value_after(policy, previous))
+        assert len(values) == size, layout.names[head]
+
+
+def test_a_policy_of_the_first_sight_reads_neither_styles_nor_how_an_action_was_done() -> None:
+    """Which is what the controllers that come with Esper were trained on."""
+    space = GrowthSpace(numbered_slots(2), ("mixer", "norm"))
+    full = GrowthPolicy(space, generator=generator())
+    narrow = GrowthPolicy(space, sight=1, generator=generator())
+    first_style = len(HOST_FEATURES) + SLOT_FEATURES.index("style_linear_add")
+    for policy, sees in ((full, True), (narrow, False)):
+        observation = torch.zeros(2, policy.observation_size)
+        observation[:, len(HOST_FEATURES)] = 1.0  # slot 0 is present
+        observation[1, first_style] = 1.0
+        nothing = (torch.full((2, 8), NO_ACTION), torch.zeros(2))
+        output, _ = policy.step(PolicyInputs(observation, *nothing), policy.initial_hidden(2))
+        assert (output.logits[0] != output.logits[1]).any() == sees
+        germinate = torch.tensor([LifecycleOp.GERMINATE, 1, 1, 0, 0, 0, 0, 0])
+        for head in (HEAD_NAMES.index(name) for name in ("style", "tempo", "alpha_target")):
+            other = germinate.clone()
+            other[head] = 1
+            assert (value_after(policy, germinate) != value_after(policy, other)) == sees
 
 
 @pytest.mark.parametrize("op", list(LifecycleOp))
@@ -268,7 +299,7 @@ def test_single_and_batched_actions_agree() -> None:
 def test_sizes_that_do_not_fit_are_named() -> None:
     policy = growth_policy(2, 3, generator())
     inputs = PolicyInputs(torch.zeros(1, 7), torch.full((1, 8), NO_ACTION), torch.zeros(1))
-    with pytest.raises(ValueError, match="observation has 7 features; 2 slots and 3 blueprints need 171"):
+    with pytest.raises(ValueError, match="observation has 7 features; 2 slots and 3 blueprints need 179"):
         policy.step(inputs, torch.zeros(2, 1, 128))
     with pytest.raises(ValueError, match="initial_hidden and plan are missing"):
         policy(inputs)

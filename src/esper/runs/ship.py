@@ -51,12 +51,13 @@ def controller_of_run(
         name=name,
         summary=summary or f"trained on {config.suite}",
         licence=licence,
-        layout=layout_fingerprint(),
+        layout=layout_fingerprint(policy.sight),
         network=NetworkRecord(
             hidden_size=policy.hidden_size,
             num_lstm_layers=policy.num_lstm_layers,
             width=policy.width,
             key_size=policy.key_size,
+            sight=policy.sight,
         ),
         decisions=config.decisions,
         reward=RewardRecord(

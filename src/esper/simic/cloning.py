@@ -30,13 +30,14 @@ from esper.tamiyo import Actor, GrowthPolicy, unwrap
 from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.controller import Controller, ControllerError, UnknownController, shipped_controllers
 from esper.tamiyo.distributions import HeadEvaluation
+from esper.tamiyo.growth_policy import widened
 from esper.tamiyo.policy import NO_ACTION, PolicyInputs, without_critic
 from esper.tamiyo.rules import RULE_NAMES, rule_policy
 from esper.tamiyo.sequences import SequencePlan
 
 EPISODES = 64
 """Episodes of the training pool that a rule is recorded on."""
-_FORMAT = "esper-clone-2"
+_FORMAT = "esper-clone-3"
 _SIZES = ("hidden_size", "num_lstm_layers")
 """Of the policy, written beside its weights."""
 _TENSORS = ("observation", "mask", "action", "previous_reward", "length")
@@ -359,6 +360,7 @@ def warm_start(training: Training, config: TrainingConfig) -> CloningReport | No
         weights = _weights(config.warm_start)
     policy = unwrap(training.agent.policy)
     own = policy.state_dict()
+    weights = widened(weights, own)
     wanted = {**weights, **without_critic(own)}
     shapes, own_shapes = ({name: value.shape for name, value in each.items()} for each in (weights, own))
     other = [name for name in wanted if shapes.get(name) != own_shapes.get(name)]

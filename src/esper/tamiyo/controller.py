@@ -33,7 +33,14 @@ from esper.leyline.errors import EsperError, first_finding
 from esper.leyline.files import write_bytes
 from esper.tamiyo.actions import GrowthSpace, numbered_slots
 from esper.tamiyo.actor import Actor
-from esper.tamiyo.features import BLUEPRINT_FEATURE_NAMES, HOST_FEATURES, SLOT_FEATURES
+from esper.tamiyo.features import (
+    BLUEPRINT_FEATURE_NAMES,
+    HOST_FEATURES,
+    SIGHT,
+    SLOT_FEATURES,
+    SLOT_FEATURES_SEEN,
+    Sight,
+)
 from esper.tamiyo.growth_policy import GrowthPolicy
 from esper.tamiyo.policy import without_critic
 
@@ -61,6 +68,7 @@ class NetworkRecord(_Record):
     num_lstm_layers: AtLeastOne = 1
     width: AtLeastOne
     key_size: AtLeastOne
+    sight: Sight = 1
 
 
 class RewardRecord(_Record):
@@ -169,13 +177,14 @@ class ControllerCard(_Record):
         return card
 
 
-def layout_fingerprint() -> str:
-    """A text that changes when the observation, the blueprint features or the action's choices do."""
+def layout_fingerprint(sight: Sight = SIGHT) -> str:
+    """A text that changes when the features that a policy of this sight reads or the action's choices do."""
     choices = {
         head: [op.name for op in LifecycleOp] if head == "op" else [str(choice) for choice in known]
         for head, known in CHOICES.items()
     }
-    layout = [HOST_FEATURES, SLOT_FEATURES, BLUEPRINT_FEATURE_NAMES, HEAD_NAMES, choices]
+    slot_features = SLOT_FEATURES[: SLOT_FEATURES_SEEN[sight]]
+    layout = [HOST_FEATURES, slot_features, BLUEPRINT_FEATURE_NAMES, HEAD_NAMES, choices]
     return hashlib.sha256(json.dumps(layout).encode()).hexdigest()[:12]
 
 
@@ -201,9 +210,10 @@ class Controller:
             name: tensor.detach().cpu().contiguous().clone()
             for name, tensor in without_critic(weights).items()
         }
-        if card.layout != layout_fingerprint():
+        known = layout_fingerprint(card.network.sight)
+        if card.layout != known:
             raise ControllerError(
-                f"controller {card.name!r} knows layout {card.layout}, this Esper has {layout_fingerprint()}: it "
+                f"controller {card.name!r} knows layout {card.layout}, this Esper has {known}: it "
                 "sees and answers otherwise. Train or fetch one for this version"
             )
         sizes, held = card.network, sum(tensor.numel() for tensor in self.weights.values())

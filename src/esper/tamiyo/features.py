@@ -6,14 +6,14 @@ A trained policy depends on the order of features: add at the end of a part.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.leyline import BlueprintCard, BlueprintKind, LifecycleOp, SlotReading, Stage
+from esper.leyline import STYLES, BlueprintCard, BlueprintKind, LifecycleOp, SlotReading, Stage
 from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.tracker import TRACKED
 
@@ -75,7 +75,18 @@ SLOT_FEATURES = (
     "alpha_target_known",
     "gradient_ratio_known",
     "gradient_health_known",
+    *(f"style_{style}" for style in STYLES),
 )
+
+Sight = Literal[1, 2]
+"""What a policy reads of an observation and of its previous action: see `GrowthPolicy`."""
+SIGHT: Sight = 2
+"""Of new policies."""
+SLOT_FEATURES_SEEN: Mapping[Sight, int] = {
+    1: SLOT_FEATURES.index(f"style_{STYLES[0]}"),
+    2: len(SLOT_FEATURES),
+}
+"""sight -> how many of SLOT_FEATURES it reads: the first ones."""
 
 BLUEPRINT_FEATURE_NAMES = (*(f"kind_{kind}" for kind in KINDS), "cost", "offered")
 BLUEPRINT_FEATURES = len(BLUEPRINT_FEATURE_NAMES)
@@ -122,7 +133,7 @@ _FIXED = frozenset(
         "cost",
     ]
 )
-_ONE_HOTS = ("last_", "stage_", "ready_", "grows_", "kind_")
+_ONE_HOTS = ("last_", "stage_", "ready_", "grows_", "kind_", "style_")
 
 
 def fixed_scales(space: GrowthSpace) -> Tensor:
@@ -276,6 +287,7 @@ FIELD = {name: index for index, name in enumerate(SlotReading._fields)}
 
 _OPERATION_ROWS = np.eye(len(LifecycleOp))
 _STAGE_ROWS = np.eye(len(Stage) + 1)[:, :-1]  # the last row, of stage -1, is padding
+_STYLE_ROWS = np.eye(len(STYLES) + 1)[:, :-1]  # the last row, of style -1, is no seed
 _KIND_ROWS = np.eye(len(KINDS) + 1)[:, :-1]  # the last row, of kind -1, is nothing growing
 _READY_BITS = np.array(READY_OPS)
 
@@ -298,7 +310,9 @@ def write_slot_features(
     host_...            (env,)
     """
     reading = SlotReading(*np.moveaxis(readings, -1, 0))  # each (env, slot)
-    stage, legal = (np.asarray(bits, dtype=np.int64) for bits in (reading.stage, reading.legal))
+    stage, legal, style = (
+        np.asarray(numbers, dtype=np.int64) for numbers in (reading.stage, reading.legal, reading.style)
+    )
     share = reading.parameters / host_parameters[:, np.newaxis]
     ratio = magnitude(np.asarray(reading.gradient_norm)) - magnitude(host_gradient_norm)[:, np.newaxis]
     shares = np.stack((share, reading.contribution, contribution_slope, reading.probe), axis=-1)
@@ -316,6 +330,7 @@ def write_slot_features(
             epochs(np.stack(timing, axis=-1)),
             measured,
             np.isfinite(measured[..., 1:]),  # of all but the parameters
+            _STYLE_ROWS[style],
         ),
         axis=-1,
         out=out,

@@ -17,12 +17,14 @@ from esper.tamiyo.features import (
     BLUEPRINT_FEATURES,
     HOST_FEATURES,
     PRESENT,
-    SLOT_FEATURES,
+    SIGHT,
+    SLOT_FEATURES_SEEN,
+    Sight,
     fixed_scales,
     observation_parts,
     observation_size,
 )
-from esper.tamiyo.layout import ActionLayout
+from esper.tamiyo.layout import ActionLayout, growth_actions
 from esper.tamiyo.policy import (
     HIDDEN_GAIN,
     POLICY_GAIN,
@@ -37,6 +39,9 @@ from esper.tamiyo.policy import (
     symlog,
     value_network,
 )
+
+_WAYS = HEAD_NAMES[3:]
+"""The heads that say how an operation is done, not which one, where or with what."""
 
 
 class BlueprintPointer(nn.Module):
@@ -120,11 +125,16 @@ class GrowthPolicy(RecurrentPolicy):
 
     The same weights serve any space; padded slots change nothing of what is said of the others.
 
+    sight: 2 reads all of the observation and of the previous action; 1 neither the slots' styles nor how the previous
+    action was to be done (its style, tempo, alpha target, speed and curve).
+
     >>> GrowthPolicy(GrowthSpace.covering(hosts), generator=torch.Generator().manual_seed(0))
     """
 
     relevance: Tensor
     """(op, head) -> whether the operation uses the head's choice."""
+    ways: Tensor
+    """(2, choice): every choice of `_WAYS` that is read, as a head and its choice; none with sight 1."""
 
     def __init__(
         self,
@@ -135,10 +145,11 @@ class GrowthPolicy(RecurrentPolicy):
         num_lstm_layers: int = 1,
         width: int = 64,
         key_size: int = 32,
+        sight: Sight = SIGHT,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        self.space = space
+        self.space, self.sight = space, sight
         self.layout = layout = space.action_layout
         self.privileged_features = privileged_features
         self.observation_size = observation_size(space) + privileged_features
@@ -148,10 +159,16 @@ class GrowthPolicy(RecurrentPolicy):
         self._shapes = (*observation_parts(space).values(), (privileged_features,))
         self._sizes = [math.prod(shape) for shape in self._shapes]
         self.register_buffer("relevance", layout.relevance.clone(), persistent=False)
-        ops = layout.sizes[0]
+        ways = [
+            (head, choice)
+            for head, size in enumerate(layout.sizes)
+            for choice in range(size)
+            if sight > 1 and layout.names[head] in _WAYS
+        ]
+        self.register_buffer("ways", torch.tensor(ways, dtype=torch.int64).view(-1, 2).T, persistent=False)
         # Each slot also sees whether it was acted on in the step before.
-        self.slot_encoder = orthogonal_mlp((len(SLOT_FEATURES) + 1, width, width), generator)
-        inputs = len(HOST_FEATURES) + 2 * width + ops + BLUEPRINT_FEATURES + 1
+        self.slot_encoder = orthogonal_mlp((SLOT_FEATURES_SEEN[sight] + 1, width, width), generator)
+        inputs = len(HOST_FEATURES) + 2 * width + layout.sizes[0] + BLUEPRINT_FEATURES + 1 + len(ways)
         self.joint_encoder = orthogonal_mlp((inputs, hidden_size), generator)
         self.lstm = orthogonal_lstm(hidden_size, hidden_size, generator, num_lstm_layers)
         self.lstm_ln = nn.LayerNorm(hidden_size)
@@ -173,11 +190,15 @@ class GrowthPolicy(RecurrentPolicy):
         """The LSTM's input (step, hidden); slots (step, slot, width), blueprints, and what only the critic sees."""
         host, slots, blueprints, privileged = self._split(inputs.observation)
         choices = relevant_choices(inputs.previous_action, self.relevance)
-        previous = dict(zip(HEAD_NAMES, choices.unbind(-1), strict=True))
+        previous = growth_actions(choices)
         acted_on = one_hot_or_zeros(previous["slot"], slots.shape[1])  # (step, slot)
-        encoded = self.slot_encoder(torch.cat((slots, acted_on.unsqueeze(-1)), dim=-1))
+        first, rest = slots[..., : SLOT_FEATURES_SEEN[self.sight]].tensor_split(
+            (SLOT_FEATURES_SEEN[1],), dim=-1
+        )
+        encoded = self.slot_encoder(torch.cat((first, acted_on.unsqueeze(-1), rest), dim=-1))
         present = slots[..., PRESENT : PRESENT + 1]  # (step, slot, 1), 0 in padding
         planted = one_hot_or_zeros(previous["blueprint"], blueprints.shape[2])  # (step, blueprint)
+        way_heads, way_choices = self.ways
         parts = (
             host,
             (encoded * present).sum(dim=1) / present.sum(dim=1).clamp_min(1.0),
@@ -185,6 +206,7 @@ class GrowthPolicy(RecurrentPolicy):
             one_hot_or_zeros(previous["op"], self.layout.sizes[0]),
             torch.einsum("nsb,nsbf->nf", acted_on.unsqueeze(-1) * planted.unsqueeze(1), blueprints),
             symlog(inputs.previous_reward).unsqueeze(-1),
+            choices.index_select(-1, way_heads).eq(way_choices).float(),
         )
         return self.joint_encoder(torch.cat(parts, dim=-1)), (encoded, blueprints, privileged)
 
@@ -204,3 +226,10 @@ class GrowthPolicy(RecurrentPolicy):
             )
         parts = observation.split(self._sizes, dim=-1)
         return tuple(part.unflatten(-1, shape) for part, shape in zip(parts, self._shapes, strict=True))
+
+
+def widened(weights: Mapping[str, Tensor], to: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of a policy in the shapes of one of more sight: inputs that it did not read come last, and count 0."""
+    first = ("slot_encoder.0.weight", "joint_encoder.0.weight")
+    more = {name: to[name].shape[1] - weights[name].shape[1] for name in first}
+    return {**weights, **{name: nn.functional.pad(weights[name], (0, more[name])) for name in first}}

@@ -27,7 +27,7 @@ from esper.simic.env.episodes import Episodes
 from esper.simic.evaluation import LearnedPlayer, Player, RulePlayer
 from esper.simic.trainer import train_ppo_vectorized
 from esper.tamiyo.actions import GrowthSpace
-from esper.tamiyo.controller import NetworkRecord
+from esper.tamiyo.controller import Controller, NetworkRecord
 from esper.tamiyo.rules import rule_policy
 from tiny_controllers import tiny_controller
 
@@ -189,7 +189,7 @@ def test_ppo_starts_from_a_saved_clone(taught: PolicyNetwork, tmp_path: Path) ->
 
 def test_ppo_starts_from_a_controller(tmp_path: Path) -> None:
     """Of another suite's slots and blueprints; the critic starts as it is."""
-    controller = tiny_controller(network=NetworkRecord(hidden_size=64, width=64, key_size=32))
+    controller = tiny_controller(network=NetworkRecord(hidden_size=64, width=64, key_size=32, sight=2))
     controller.save(tmp_path / "mine")
     started = config(warm_start=str(tmp_path / "mine"))
     require_warm_start(started)
@@ -204,6 +204,19 @@ def test_ppo_starts_from_a_controller(tmp_path: Path) -> None:
         ConfigError, match=r"hidden_size 11 and num_lstm_layers 1; this run has 64 and 1 \(.* does not fit\)"
     ):
         warm_start(training, config(warm_start=str(tmp_path / "tiny")))
+
+
+def test_ppo_starts_from_a_controller_that_sees_less() -> None:
+    """What a shipped controller does not read counts nothing at first; the rest is as it was."""
+    started = config(warm_start="cpu-v1")
+    training, weights = build(started), Controller.load("cpu-v1").weights
+    warm_start(training, started)
+    own = training.agent.policy.state_dict()
+    for name, value in weights.items():
+        if name in ("slot_encoder.0.weight", "joint_encoder.0.weight"):
+            assert not own[name][:, value.shape[1] :].any()
+            own[name] = own[name][:, : value.shape[1]]
+        assert torch.equal(own[name], value), name
 
 
 def test_ppo_starts_from_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from esper.leyline.errors import EsperError
 
-CHECKPOINT_VERSION = "esper-ppo-1"
+CHECKPOINT_VERSION = "esper-ppo-2"
 
 
 class CheckpointError(EsperError, ValueError):
