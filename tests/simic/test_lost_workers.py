@@ -67,7 +67,7 @@ def kill_first(training: Training) -> None:
 def rollout(workers: int, after: Callable[[int, Training], None]) -> Training:
     """A full rollout that nothing was learned from yet; `after` is called with the number of each step."""
     training = build(_config(workers=workers))
-    agent, envs = training.agent, FlatVectorEnv(training.envs)
+    agent, envs = training.agent, FlatVectorEnv(training.envs, privileged=True)
     observation, info = envs.reset(seed=1)
     agent.begin_episodes()
     for number, _ in enumerate(collect(agent, envs, observation, info, lost_key="lost"), start=1):
