@@ -21,6 +21,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from esper.leyline import LifecycleOp
@@ -44,8 +45,8 @@ class BranchingAgent(PPOAgent):
     host_epochs = 0
     """Epochs trained; those that twins share count once."""
 
-    def begin_episodes(self) -> None:
-        super().begin_episodes()
+    def begin_episodes(self, envs: NDArray[np.bool_] | None = None) -> None:
+        super().begin_episodes(envs)
         self._branched_at = np.full(self.num_envs // 2, -1)
         self._probability = torch.zeros(self.num_envs // 2, device=self.device)
 

@@ -1,6 +1,7 @@
 """What is told of a decision is what was decided, and knowing it changes nothing."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,11 +14,11 @@ from esper.simic.decision_log import RoundLog, by_feature, joint_log_probs
 from esper.tamiyo import HOST_FEATURES, SLOT_FEATURES
 
 ENVS, STEPS = 3, 20
+SMALL = TrainingConfig(suite="toy", num_envs=2, num_minibatches=1, hidden_size=16, privileged_critic=False)
 
 
 def test_a_rollout_told() -> None:
-    config = TrainingConfig(suite="toy", num_envs=ENVS, num_minibatches=1, hidden_size=16, gamma=1.0)
-    training = build(config)
+    training = build(replace(SMALL, num_envs=ENVS, gamma=1.0))
     agent, envs = training.agent, training.envs
     _, info = envs.reset(seed=1)
     log, chosen, rewards = RoundLog(envs, 4, decisions=True), [], []
@@ -77,7 +78,7 @@ def told_why(event: DecisionTaken) -> None:
 
 
 def test_what_the_policy_saw_is_told_on_demand() -> None:
-    training = build(TrainingConfig(suite="toy", num_envs=2, num_minibatches=1, hidden_size=16))
+    training = build(SMALL)
     agent, envs = training.agent, training.envs
     _, info = envs.reset(seed=0)
     log = RoundLog(envs, 1, decisions=True, observations=True)
@@ -115,7 +116,7 @@ def test_a_trend_has_its_own_validity() -> None:
 
 def test_log_probs_are_those_of_the_choices() -> None:
     """Uniform logits: the joint probability is one over the number of legal choices, head by head."""
-    training = build(TrainingConfig(suite="toy", num_envs=2, num_minibatches=1, hidden_size=16))
+    training = build(SMALL)
     agent, envs = training.agent, training.envs
     _, info = envs.reset(seed=0)
     while not agent.ready:
