@@ -7,11 +7,13 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+import torch
 
 from esper.cli import main
 from esper.leyline import CheckpointStore, RoundFinished, RunFinished, RunSink, RunStarted, RunStatus
 from esper.runs.train import new_name
 from esper.simic.agent import NonFiniteUpdateError
+from esper.simic.agent.checkpoint import CHECKPOINT_VERSION
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.reports import Progress
 from esper.simic.trainer import TrainingResult
@@ -55,9 +57,11 @@ class Trainer:
         *,
         checkpoints: CheckpointStore | None = None,
         resume: Path | None = None,
+        note: str | None = None,
         sink: RunSink | None = None,
         progress: Progress | None = None,
     ) -> TrainingResult:
+        assert note is None
         assert sink is not None
         assert progress is not None
         assert config.run_name is not None
@@ -68,7 +72,12 @@ class Trainer:
         self.sinks.append(sink)
         sink.emit(RunStarted(name=config.run_name, esper="0"))
         progress(example(RoundFinished))
-        checkpoints.save(lambda path: path.touch(), round_number=3, reason="last")
+        saved = {
+            "version": CHECKPOINT_VERSION,
+            "counters": {"env_steps": 9},
+            "extra": {"round": 3, "best_score": None, "config": config.to_dict(), "envs": {}},
+        }
+        checkpoints.save(lambda path: torch.save(saved, path), round_number=3, reason="last")
         if self.error is not None:
             raise self.error
         status: RunStatus = "finished" if self.stopped_by is None else "interrupted"

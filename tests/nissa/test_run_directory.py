@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -245,19 +246,24 @@ def test_writers_of_one_path_do_not_meet(tmp_path: Path) -> None:
 
 def test_checkpoints(run: RunDirectory) -> None:
     checkpoints = run.checkpoints
-    assert checkpoints.newest() is None
+    assert checkpoints.all() == []
     for number in (2, 4, 6, 8, 10):
-        path = checkpoints.save(lambda path: path.touch(), round_number=number)
-        os.utime(path, ns=(number, number))
+        checkpoints.save(lambda path: path.touch(), round_number=number)
     assert [path.name for path in checkpoints.periodic()] == [f"round-{n:06d}.pt" for n in (6, 8, 10)]
     best = checkpoints.save(lambda path: path.touch(), round_number=8, reason="best")
     assert best.name == "best.pt"
-    assert checkpoints.newest() == checkpoints.folder / "round-000010.pt"
-    last = checkpoints.save(lambda path: path.touch(), round_number=11, reason="last")
-    assert checkpoints.newest() == last
+    for number in (10, 11, 12):
+        write = partial(Path.write_text, data=str(number))
+        last = checkpoints.save(write, round_number=number, reason="last")
+    previous = checkpoints.folder / "previous.pt"
+    assert (last.read_text(), previous.read_text()) == ("12", "11")
+    assert checkpoints.all() == [last, previous, best, *checkpoints.periodic()]
     (checkpoints.folder / ".last.pt.17.partial").write_text("half")
     checkpoints.remove_partial()
-    assert sorted(path.suffix for path in checkpoints.folder.iterdir()) == [".pt"] * 5
+    assert sorted(path.suffix for path in checkpoints.folder.iterdir()) == [".pt"] * 6
+    checkpoints.set_aside(last)
+    assert checkpoints.all() == [previous, best, *checkpoints.periodic()]
+    assert (checkpoints.folder / "last.damaged").read_text() == "12"
 
 
 def test_a_run_that_was_killed_before_it_had_settings_does_not_take_its_name(

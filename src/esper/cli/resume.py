@@ -1,18 +1,26 @@
-"""`esper resume`: go on with a run that stopped."""
+"""`esper resume`: go on with a run that stopped, or beyond the rounds it was first asked for."""
 
 from dataclasses import replace
 
 from esper.cli.common import VerbParser, find_run
 
+_SUMMARY = """Go on with a run from its newest sound checkpoint, as if it had not stopped.
+
+With --rounds it goes on beyond the rounds first asked for. Annealing of lr and entropy_coef that follows the rounds
+keeps the length it had: further rounds are trained at its end."""
+
 
 def run(arguments: list[str]) -> int:
     """Resume a run; returns the exit code."""
-    summary = "Go on with a run from its newest checkpoint, as if it had not stopped."
-    chosen = VerbParser("resume", summary, "esper resume my-run", "run", "quiet", "json").parse(arguments)
+    parser = VerbParser("resume", _SUMMARY, "esper resume my-run --rounds 200", "run", "quiet", "json")
+    parser.add_count("--rounds", "rounds in all; by default as many as the run was asked for")
+    chosen = parser.parse(arguments)
     path = find_run(chosen.run, chosen.directory).resolve()
     from esper.cli.train import train_recorded
     from esper.simic.config.training_config import TrainingConfig
 
     config = TrainingConfig.load(path / "config.json")
     config = replace(config, run_directory=path.parent, run_name=path.name)
+    if chosen.rounds is not None:
+        config = replace(config, rounds=chosen.rounds)
     return train_recorded(config, quiet=chosen.quiet, json=chosen.json, resume=True)

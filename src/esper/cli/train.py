@@ -133,9 +133,9 @@ def train_recorded(config: TrainingConfig, *, quiet: bool, json: bool, resume: b
     run = config.run_directory / config.run_name
     silent = quiet or json
     try:
-        require_trainable(config)  # before anything is shown
+        require_trainable(config, resume=resume)  # before anything is shown
         if not silent:
-            print(f"{'resuming' if resume else 'run'} {run}", flush=True)
+            print(f"run {run}", flush=True)
         with _following(config.rounds, silent=silent) as progress:
             result = train(config, resume=resume, progress=progress)
     except KeyboardInterrupt:

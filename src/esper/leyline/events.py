@@ -33,6 +33,8 @@ class RunStarted:
     """Version of Esper that runs it."""
     resumed_from: int | None = None
     """Last round of the checkpoint it resumed from; records after that round no longer count. Null at a new start."""
+    note: str | None = None
+    """Settings that changed and checkpoints that were damaged since the start before. Null if there are none."""
     schema_version: int = SCHEMA_VERSION
     """Schema version of the events that follow."""
 
@@ -454,11 +456,11 @@ class PlacedSink:
 
 
 class CheckpointStore(Protocol):
-    """A folder of checkpoints: the periodic ones, the best and the last."""
+    """A folder of checkpoints: the periodic ones, the best and the two last."""
 
     @property
     def folder(self) -> Path:
         """Folder the checkpoints are in."""
 
-    def save(self, write: Callable[[Path], None], *, round_number: int, reason: CheckpointReason) -> Path:
+    def save(self, write: Callable[[Path], object], *, round_number: int, reason: CheckpointReason) -> Path:
         """Let `write` fill a file and move it into place; returns its path. May remove older periodic checkpoints."""

@@ -12,8 +12,10 @@ PARTIAL = ".partial"
 """How the name of a file ends while it is being written."""
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object], *, previous: Path | None = None) -> None:
     """Let `write` fill a file beside `path`, which then takes the place of `path` in one step.
+
+    previous  where the file that was there is moved to; None lets it go
 
     The content is on the disk before the name changes. A failure leaves what was there before. Two writers of the
     same path do not meet: each fills a file of its own, and the last one stays.
@@ -26,6 +28,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         partial.chmod(mode)
         with partial.open("rb") as written:
             os.fsync(written.fileno())
+        if previous is not None and path.exists():
+            os.replace(path, previous)
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)

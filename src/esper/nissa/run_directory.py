@@ -27,6 +27,7 @@ LOCK_PATIENCE_SECONDS = 0.3
 """A reader that calls `is_being_written` holds the lock for an instant; a writer waits that long for it."""
 KEPT = 3
 """Periodic checkpoints kept by default; older ones are removed."""
+PREVIOUS = "previous.pt"
 LONGEST_NAME = 100
 """Characters in the name of a run, at most."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -91,7 +92,9 @@ def _try_lock(descriptor: int, how: int) -> bool:
 
 
 class Checkpoints:
-    """The checkpoints of a run: `round-000040.pt`, ..., `best.pt` and `last.pt`. Each is written whole or not at all.
+    """The checkpoints of a run: `round-000040.pt`, ..., `best.pt`, `last.pt` and `previous.pt`, the last before it.
+
+    Each is written whole or not at all.
 
     kept  periodic checkpoints to keep
     """
@@ -104,13 +107,13 @@ class Checkpoints:
         self.folder, self.kept = folder, kept
 
     def save(
-        self, write: Callable[[Path], None], *, round_number: int, reason: CheckpointReason = "periodic"
+        self, write: Callable[[Path], object], *, round_number: int, reason: CheckpointReason = "periodic"
     ) -> Path:
-        """Let `write` (such as `PPOAgent.save`) fill a file and move it into place; returns its path."""
+        """Let `write` (such as `PPOAgent.write`) fill a file and move it into place; returns its path."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / (f"round-{round_number:06d}.pt" if reason == "periodic" else f"{reason}.pt")
         try:
-            write_atomically(path, write)
+            write_atomically(path, write, previous=self.folder / PREVIOUS if reason == "last" else None)
         except (OSError, RuntimeError) as error:  # torch raises the latter on a full disk
             raise RunError(f"checkpoint {path} cannot be written (is the disk full?): {error}") from error
         for old in self.periodic()[: -self.kept]:
@@ -121,10 +124,14 @@ class Checkpoints:
         """The periodic checkpoints, oldest first."""
         return sorted(self.folder.glob("round-*.pt"))
 
-    def newest(self) -> Path | None:
-        """The checkpoint that a resumed run continues from; never the best one, which may be older."""
-        candidates = [*self.periodic(), *self.folder.glob("last.pt")]
-        return max(candidates, key=lambda path: path.stat().st_mtime_ns, default=None)
+    def all(self) -> list[Path]:
+        """Every checkpoint that a run can go on from, in the order of preference among those of one round."""
+        named = (self.folder / name for name in ("last.pt", PREVIOUS, "best.pt"))
+        return [*(path for path in named if path.is_file()), *self.periodic()]
+
+    def set_aside(self, path: Path) -> None:
+        """Keep a damaged checkpoint under a name by which it is not used."""
+        path.replace(path.with_suffix(".damaged"))
 
     def remove_partial(self) -> None:
         """Delete files that a process that died left half-written."""
@@ -209,6 +216,10 @@ class RunDirectory:
         run.checkpoints.remove_partial()
         return run
 
+    def write_config(self, config: Mapping[str, JsonValue]) -> None:
+        """Record the settings that the run goes on with."""
+        write_json(self.path / CONFIG_FILE, dict(config))
+
     def close(self) -> None:
         """Release the run for other writers. May be called again."""
         self._lock.release()
@@ -228,7 +239,7 @@ def _was_never_made(path: Path) -> bool:
 
 
 def read_config(run: Path) -> dict[str, JsonValue]:
-    """The configuration a run was started with."""
+    """The configuration a run was started with, and with what it was resumed with since."""
     content = _read_json(run / CONFIG_FILE)
     if not isinstance(content, dict):
         raise RunError(f"{run / CONFIG_FILE} is a {type(content).__name__}; expected an object")

@@ -1,6 +1,7 @@
 """`esper.train`: a training run with its folder and its record, as `esper train` makes it."""
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -8,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from esper.leyline import RunSink
-from esper.nissa import NullSink, RunDirectory, collect_provenance, open_recorder
+from esper.nissa import NullSink, RunDirectory, collect_provenance, describe_run, open_recorder
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.reports import Progress
@@ -26,18 +27,52 @@ def train(
     was stopped early.
 
     config    its run_name names the folder; None makes a name of suite, date and time
-    resume    go on with the run of that name, from its newest checkpoint or, without one, from the start
+    resume    go on with the run of that name, from its newest sound checkpoint or, without any, from the start. More
+              `rounds` go on beyond those first asked for: annealing keeps the length it had. Other settings than
+              rounds, workers, eval_every and those of the record must be the run's
     progress  called with what happens: `progress=print` for a look
     """
     from esper.simic.trainer import train_ppo_vectorized
 
     config = with_name(config)
-    require_trainable(config)
-    with _open_run(config, resume=resume) as run, _recorder(run, config) as sink:
-        checkpoint = run.checkpoints.newest() if resume else None
-        return train_ppo_vectorized(
-            config, checkpoints=run.checkpoints, resume=checkpoint, sink=sink, progress=progress
-        )
+    require_trainable(config, resume=resume)
+    if resume:
+        return _resume(config, progress)
+    with _open_run(config, resume=False) as run, _recorder(run, config) as sink:
+        return train_ppo_vectorized(config, checkpoints=run.checkpoints, sink=sink, progress=progress)
+
+
+def _resume(config: TrainingConfig, progress: Progress | None) -> "TrainingResult":
+    from esper.runs.resuming import find_resume_point
+    from esper.simic.trainer import train_ppo_vectorized
+
+    assert config.run_name is not None
+    path = config.run_directory / config.run_name
+    standing = describe_run(path).standing
+    with _open_run(config, resume=True) as run:
+        point = find_resume_point(run, config)
+        if point.damage is not None:
+            warnings.warn(point.damage, stacklevel=3)
+        for damaged in point.damaged:
+            run.checkpoints.set_aside(damaged)
+        if point.rounds >= config.rounds:
+            warnings.warn(
+                f"run {path} is finished, with {point.rounds} rounds; `esper resume {path} --rounds N` goes on to N",
+                stacklevel=3,
+            )
+            if standing == "finished":
+                return point.result(run)
+        if point.changes:
+            run.write_config(point.config.to_dict())
+        with _recorder(run, point.config) as sink:
+            return train_ppo_vectorized(
+                point.config,
+                checkpoints=run.checkpoints,
+                resume=point.checkpoint,
+                note=point.note,
+                sink=sink,
+                progress=progress,
+            )
 
 
 def with_name(config: TrainingConfig) -> TrainingConfig:
@@ -50,15 +85,18 @@ def new_name(suite: str, now: datetime) -> str:
     return f"{suite.partition(':')[0]}-{now:%Y%m%d-%H%M%S}"
 
 
-def require_trainable(config: TrainingConfig) -> None:
-    """Raise ConfigError for what this machine cannot do, before a run is begun."""
+def require_trainable(config: TrainingConfig, *, resume: bool = False) -> None:
+    """Raise ConfigError for what this machine cannot do, before a run is begun or resumed."""
     from esper.simic.building import require_menu
+    from esper.simic.cloning import require_warm_start
     from esper.simic.env.making import make_world, require_device, require_suite
 
     require_suite(config.suite)
     require_device(config.device, config.suite)
     if config.menu is not None:
         require_menu(config, make_world(config.suite, 1).space)
+    if not resume:
+        require_warm_start(config)
     if config.run_wandb and find_spec("wandb") is None:
         raise ConfigError(
             "run_wandb is on, and the package wandb is not installed: pip install 'esper[wandb]'"

@@ -24,9 +24,10 @@ from esper.simic.building import Training, build, prepare_baselines
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env.episodes import Episodes
+from esper.simic.env.making import make_world
 from esper.simic.env.spaces import Actions
 from esper.simic.evaluation import Player, RulePlayer, play_cases
-from esper.tamiyo import Actor, GrowthPolicy, unwrap
+from esper.tamiyo import Actor, GrowthPolicy, Policy, unwrap
 from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.controller import Controller, ControllerError, UnknownController, shipped_controllers
 from esper.tamiyo.distributions import HeadEvaluation
@@ -339,9 +340,12 @@ def _share(hits: Tensor, where: Tensor) -> float | None:
 
 def require_warm_start(config: TrainingConfig) -> None:
     """Raise ConfigError, before anything takes time, for what cannot be started from."""
-    given = config.warm_start
-    if given is not None and given not in RULE_NAMES:
-        _weights(given)
+    if config.warm_start is None or config.warm_start in RULE_NAMES:
+        return
+    space = make_world(config.suite, 1).space
+    sizes = {name: getattr(config, name) for name in _SIZES}
+    policy = GrowthPolicy(space, **sizes, generator=torch.Generator())
+    _require_shapes(config, _weights(config.warm_start), policy)
 
 
 def warm_start(training: Training, config: TrainingConfig) -> CloningReport | None:
@@ -359,6 +363,12 @@ def warm_start(training: Training, config: TrainingConfig) -> CloningReport | No
     else:
         weights = _weights(config.warm_start)
     policy = unwrap(training.agent.policy)
+    _require_shapes(config, weights, policy)
+    policy.load_state_dict({**policy.state_dict(), **weights})
+    return report
+
+
+def _require_shapes(config: TrainingConfig, weights: Mapping[str, Tensor], policy: Policy) -> None:
     own = policy.state_dict()
     weights = widened(weights, own)
     wanted = {**weights, **without_critic(own)}
@@ -371,8 +381,6 @@ def warm_start(training: Training, config: TrainingConfig) -> CloningReport | No
             f"warm_start is {config.warm_start!r}, a network of hidden_size {hidden_size} and num_lstm_layers "
             f"{layers}; this run has {config.hidden_size} and {config.num_lstm_layers} ({other[0]} does not fit)"
         )
-    policy.load_state_dict({**own, **weights})
-    return report
 
 
 def clone_rule(

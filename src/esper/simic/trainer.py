@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from esper.leyline import (
     RunStarted,
     RunStatus,
 )
-from esper.simic.agent.checkpoint import CheckpointError
+from esper.simic.agent.checkpoint import CheckpointError, read_checkpoint
 from esper.simic.building import (
     Training,
     build,
@@ -59,6 +59,8 @@ FAILED = "failed.pt"
 """The checkpoint of an agent that failed; for inspection, not for resuming."""
 REPLACEMENTS = 3
 """How often lost hosts are replaced for one checkpoint; workers that go on dying are no accident."""
+_RUN_PARTS = {"round", "best_score", "config", "envs"}
+"""What a checkpoint holds besides the agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +194,9 @@ class VectorizedPPOTrainer:
 
     # Events
 
-    def start(self, *, resumed_from: int | None) -> None:
+    def start(self, *, resumed_from: int | None, note: str | None = None) -> None:
         """Emit the first event of a run."""
-        self._emit(RunStarted(self.config.run_name or self.config.suite, __version__, resumed_from))
+        self._emit(RunStarted(self.config.run_name or self.config.suite, __version__, resumed_from, note))
 
     def finish(self, stopped: str | None) -> TrainingResult:
         """Emit the last event of a run that did not fail."""
@@ -269,13 +271,13 @@ class VectorizedPPOTrainer:
         self, store: CheckpointStore, reason: CheckpointReason, score: float | None, extra: dict[str, Any]
     ) -> None:
         path = store.save(
-            lambda path: self.agent.save(path, extra=extra), round_number=self.round, reason=reason
+            lambda path: self.agent.write(path, extra=extra), round_number=self.round, reason=reason
         )
         if reason != "last":  # that one is saved every round
             self._emit(CheckpointSaved(self.round, reason, str(path.relative_to(store.folder.parent)), score))
 
     def _extra(self) -> dict[str, Any]:
-        """What a checkpoint holds besides the agent."""
+        """The parts that `_RUN_PARTS` names."""
         return {
             "round": self.round,
             "best_score": self.best_score,
@@ -298,18 +300,37 @@ class VectorizedPPOTrainer:
         self._lost_between += [self._info["final_info"]["summary"][env_idx] for env_idx in env_idxs]
 
     def resume(self, path: Path) -> None:
-        """Go on from a checkpoint; on the CPU the run is then the same, bit for bit, as if it had never stopped."""
-        extra: dict[str, Any] = self.agent.load(path)
-        missing = {"round", "best_score", "config", "envs"} - set(extra)
-        if missing:
-            raise CheckpointError(
-                f"{path} is no checkpoint of a training run: it has no {', '.join(sorted(missing))}"
-            )
+        """Go on from a checkpoint; on the CPU the run is then the same, bit for bit, as if it had never stopped.
+
+        A best score counts while the checkpoint that it was given to is there.
+        """
+        extra: dict[str, Any] = _require_run_parts(path, self.agent.load(path))
         self.round, self.best_score = extra["round"], extra["best_score"]
+        if self.checkpoints is not None and self.checkpoints.folder == path.parent:
+            self.best_score = self.best_score if (path.parent / "best.pt").is_file() else None
         try:
             self._observation, self._info = self.envs.load_state_dict(extra["envs"])
         except Exception as error:  # a damaged state can fail anywhere in what it is given to
             raise CheckpointError(f"{path}: {error}") from error
+
+
+def read_run_checkpoint(path: Path) -> dict[str, Any]:
+    """The data of a training run's checkpoint; what the trainer added to the agent's is its `extra`."""
+    checkpoint = read_checkpoint(path)
+    _require_run_parts(path, checkpoint.get("extra"))
+    return checkpoint
+
+
+def _require_run_parts(path: Path, extra: object) -> dict[str, Any]:
+    missing = _RUN_PARTS - set(extra if isinstance(extra, dict) else ())
+    if missing:
+        raise CheckpointError(
+            f"{path} is no checkpoint of a training run: it has no {', '.join(sorted(missing))}"
+        )
+    parts = cast("dict[str, Any]", extra)
+    if not isinstance(parts["round"], int) or not isinstance(parts["config"], dict):
+        raise CheckpointError(f"{path}: the checkpoint's round is not a number, or its config no settings")
+    return parts
 
 
 def train_ppo_vectorized(
@@ -317,10 +338,13 @@ def train_ppo_vectorized(
     *,
     checkpoints: CheckpointStore | None = None,
     resume: Path | None = None,
+    note: str | None = None,
     sink: RunSink | None = None,
     progress: Progress | None = None,
 ) -> TrainingResult:
-    """Train a controller as the config says; `resume` is a checkpoint to go on from.
+    """Train a controller as the config says; `resume` is a checkpoint to go on from, under settings that it may have.
+
+    note  what `RunStarted` records of this start
 
     However it ends, the last event emitted is `RunFinished`, of a failure too. Only a resume that is refused emits
     nothing: the run is what it was before.
@@ -331,6 +355,8 @@ def train_ppo_vectorized(
         try:
             if resume is None:
                 require_warm_start(config)
+            else:
+                config = config.continuing(TrainingConfig.of(read_run_checkpoint(resume)["extra"]["config"]))
             training = build(config, failure_checkpoint=failed)
             fresh = VectorizedPPOTrainer(
                 config, training, checkpoints=checkpoints, sink=sink, progress=progress
@@ -338,7 +364,7 @@ def train_ppo_vectorized(
             if resume is not None:
                 fresh.resume(resume)
             trainer = fresh
-            trainer.start(resumed_from=None if resume is None else trainer.round)
+            trainer.start(resumed_from=None if resume is None else trainer.round, note=note)
             show = (lambda _: None) if progress is None else progress
             prepared = prepare_baselines(training, config, show, lambda: bool(stop))
             if stop:

@@ -7,6 +7,7 @@ from esper.simic.agent.anomaly import Anomaly as Anomaly
 from esper.simic.agent.anomaly import AnomalyDetector as AnomalyDetector
 from esper.simic.agent.anomaly import AnomalyKind as AnomalyKind
 from esper.simic.agent.checkpoint import CheckpointError as CheckpointError
+from esper.simic.agent.checkpoint import DamagedCheckpoint as DamagedCheckpoint
 from esper.simic.agent.normalization import RewardNormalizer as RewardNormalizer
 from esper.simic.agent.normalization import RunningMeanStd as RunningMeanStd
 from esper.simic.agent.ppo import NonFiniteUpdateError as NonFiniteUpdateError

@@ -283,11 +283,14 @@ class PPOAgent:
 
     def save(self, path: Path, *, extra: Mapping[str, Plain] | None = None) -> None:
         """Write everything, atomically. `extra` is for what the agent does not own: every env's state."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, lambda partial: self.write(partial, extra=extra))
+
+    def write(self, path: Path, *, extra: Mapping[str, Plain] | None = None) -> None:
+        """Write everything to a file that the caller puts in place, as `Checkpoints.save` does."""
         if self._pending is not None or self.buffer.step:
             raise RuntimeError("save() in the middle of a rollout: save between update() and the next act()")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        checkpoint = {**self._checkpoint(), "extra": dict(extra or {})}
-        write_atomically(path, lambda partial: torch.save(checkpoint, partial))
+        torch.save({**self._checkpoint(), "extra": dict(extra or {})}, path)
 
     def load(self, path: Path) -> dict[str, Plain]:
         """Take up where `save` left off; returns `extra`. What does not fit is refused by name.

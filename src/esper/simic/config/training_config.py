@@ -1,7 +1,7 @@
 """`TrainingConfig`: everything that decides a training run, flat and checked when it is made."""
 
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast
 
@@ -24,6 +24,15 @@ if TYPE_CHECKING:  # what needs torch or numpy is imported where it is made, so 
 DEFAULT_MINIBATCHES = 4
 ENTROPY_ANNEAL_SHARE = 0.75
 """The last quarter of a run, by default, exploits what was explored."""
+ANNEALED = ("lr_anneal_steps", "entropy_anneal_steps")
+"""Settings whose None follows the number of rounds."""
+MAY_CHANGE = frozenset(
+    (
+        *("rounds", "workers", "worker_timeout", "eval_every", "run_name", "run_directory"),
+        *("run_checkpoint_every", "run_keep_checkpoints", "run_telemetry", "run_tensorboard", "run_wandb"),
+    )
+)
+"""Settings that a run may go on under with another value: none changes what a round computes."""
 LEAST_TRAINING_EPOCHS, LEAST_HOLDING_EPOCHS = 1, 1
 """Of a seed's life, by the growth rules' defaults."""
 
@@ -220,6 +229,38 @@ class TrainingConfig(PPOSettings):
     def to_dict(self) -> dict[str, JsonValue]:
         """Every setting as plain data: `TrainingConfig.of(config.to_dict()) == config`."""
         return {each.name: to_jsonable_python(getattr(self, each.name)) for each in fields(self)}
+
+    # Going on with a run
+
+    def changes(self, before: "TrainingConfig") -> dict[str, str]:
+        """Name of a setting that differs -> its values before and now, as text."""
+        old, new = before.to_dict(), self.to_dict()
+        return {name: f"{old[name]} -> {new[name]}" for name in new if old[name] != new[name]}
+
+    def continuing(self, before: "TrainingConfig") -> Self:
+        """These settings for a run that was trained under `before`.
+
+        Annealing that follows the rounds keeps the length it had: rounds beyond them are trained at its end. Raises
+        ConfigError with all that differs in what a round computes.
+        """
+        had = before.ppo()
+        same_rounds = self.rounds == before.rounds
+        kept = {
+            name: getattr(before if same_rounds else had, name)
+            for name in ANNEALED
+            if getattr(self, name) is None
+        }
+        settings = replace(self, **kept)
+        now = settings.ppo()
+        same = {*MAY_CHANGE, *(name for name in ANNEALED if getattr(now, name) == getattr(had, name))}
+        refused = [
+            f"{name} {change}" for name, change in settings.changes(before).items() if name not in same
+        ]
+        if refused:
+            raise ConfigError(
+                f"a run goes on under the settings it was trained under; these differ: {', '.join(refused)}"
+            )
+        return settings
 
     # What each consumer takes
 
