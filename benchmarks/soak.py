@@ -142,7 +142,7 @@ def rounds_recorded(settings: esper.TrainingConfig) -> int:
 def rounds_saved(settings: esper.TrainingConfig) -> int:
     """The round that a resumed run goes on from."""
     run = settings.run_directory / str(settings.run_name) / "checkpoints"
-    paths = [path for path in (run / "last.pt", *run.glob("round-*.pt")) if path.exists()]
+    paths = [path for path in run.glob("*.pt") if path.name != "failed.pt"]
     return max((torch.load(path, weights_only=True)["extra"]["round"] for path in paths), default=0)
 
 

@@ -16,6 +16,7 @@ from esper.cli import main
 from esper.grower import Grower
 from esper.kasmina.persistence import ModelFileError
 from esper.nissa import RunError
+from esper.nissa.wire import BrokenLine, decode
 from esper.simic.agent.checkpoint import CheckpointError, optimizer_state
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
@@ -119,6 +120,11 @@ def test_rows_without_waiting(tmp_path: Path) -> None:
 def test_a_second_bench_in_one_folder(tmp_path: Path) -> None:
     with only_bench(tmp_path), pytest.raises(RunError, match=r"another process \(\d+\) is writing it"):
         esper.bench(tmp_path, BenchRequest(suite="toy", arms=("wait",), seeds=1, instances=1))
+
+
+def test_a_time_too_large_for_a_float() -> None:
+    with pytest.raises(BrokenLine, match="time is inf; expected a number"):
+        decode(b'{"kind": "run_started", "time": 1e999, "name": "a", "esper": "1"}')
 
 
 def test_an_optimiser_in_a_checkpoint_that_is_none(tmp_path: Path) -> None:

@@ -107,7 +107,8 @@ def _parse(line: bytes) -> tuple[float, dict[str, JsonValue], Event]:
     kind, time = data["kind"], data.get("time")
     if kind not in KINDS:
         raise UnknownKind(kind)
-    if isinstance(time, bool) or not isinstance(time, int | float):
+    # a number too large for a float is read as Inf
+    if isinstance(time, bool) or not isinstance(time, int | float) or abs(time) == math.inf:
         raise BrokenLine(f"time is {time!r}; expected a number")
     try:
         return float(time), data, _event(KINDS[kind], data)
