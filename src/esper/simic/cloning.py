@@ -345,7 +345,7 @@ def require_warm_start(config: TrainingConfig) -> None:
     space = make_world(config.suite, 1).space
     sizes = {name: getattr(config, name) for name in _SIZES}
     policy = GrowthPolicy(space, **sizes, generator=torch.Generator())
-    _require_shapes(config, _weights(config.warm_start), policy)
+    _fitted(config, _weights(config.warm_start), policy)
 
 
 def warm_start(training: Training, config: TrainingConfig) -> CloningReport | None:
@@ -363,12 +363,12 @@ def warm_start(training: Training, config: TrainingConfig) -> CloningReport | No
     else:
         weights = _weights(config.warm_start)
     policy = unwrap(training.agent.policy)
-    _require_shapes(config, weights, policy)
-    policy.load_state_dict({**policy.state_dict(), **weights})
+    policy.load_state_dict({**policy.state_dict(), **_fitted(config, weights, policy)})
     return report
 
 
-def _require_shapes(config: TrainingConfig, weights: Mapping[str, Tensor], policy: Policy) -> None:
+def _fitted(config: TrainingConfig, weights: Mapping[str, Tensor], policy: Policy) -> dict[str, Tensor]:
+    """The weights in the shapes of the run's policy; a network of other sizes is refused."""
     own = policy.state_dict()
     weights = widened(weights, own)
     wanted = {**weights, **without_critic(own)}
@@ -381,6 +381,7 @@ def _require_shapes(config: TrainingConfig, weights: Mapping[str, Tensor], polic
             f"warm_start is {config.warm_start!r}, a network of hidden_size {hidden_size} and num_lstm_layers "
             f"{layers}; this run has {config.hidden_size} and {config.num_lstm_layers} ({other[0]} does not fit)"
         )
+    return weights
 
 
 def clone_rule(
