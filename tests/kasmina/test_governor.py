@@ -87,6 +87,15 @@ def test_a_host_that_never_learned_cannot_collapse() -> None:
     assert [learned.judge(untaught) for _ in range(2)] == [None, Verdict.COLLAPSED]
 
 
+@pytest.mark.parametrize("broken", [{"train_loss": math.nan}, {"train_loss": 9.0}, {"seeds_finite": False}])
+def test_the_best_is_that_of_good_epochs(broken: dict[str, float]) -> None:
+    """A condemned epoch is undone: its accuracy is no measure of what the host had learned."""
+    governor = _governor(best=0.27)
+    assert governor.judge(replace(WELL, validation_accuracy=0.9, **broken)) is not None  # type: ignore[arg-type]
+    assert governor.best_accuracy == 0.27
+    assert [governor.judge(replace(WELL, validation_accuracy=0.2)) for _ in range(4)] == [None] * 4
+
+
 def test_new_data_forgive_what_was_lost_of_the_old() -> None:
     governor = _governor(best=0.8)
     fallen = replace(WELL, validation_accuracy=0.2)

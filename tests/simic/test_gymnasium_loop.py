@@ -13,8 +13,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
 from esper.simic.agent import PPOAgent, PPOConfig
-from esper.simic.gymnasium_loop import AnyVectorEnv, action_layout, evaluate, learn
-from esper.tamiyo import ActorCritic, RecurrentActorCritic
+from esper.simic.gymnasium_loop import AnyVectorEnv, action_layout, collect, evaluate, learn
+from esper.tamiyo import ActorCritic, ActorState, PolicyOutput, RecurrentActorCritic
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "ppo_memory.py"
 CARTPOLE = PPOConfig(
@@ -98,6 +98,81 @@ def test_masks_truncation_and_several_heads_on_a_gymnasium_env(memory: bool) -> 
     curve = learn(agent, envs, 4_000, seed=0)
     assert np.mean(curve.returns[-20:]) > 3.2
     assert np.mean(evaluate(agent.actor(4), envs, 8, seed=1)) == 4.0
+
+
+class Counting(gym.Env[NDArray[np.float32], np.int64]):
+    """Shows the number of the next step, from 1, and pays that of the last; it is stopped after `steps`."""
+
+    def __init__(self, steps: int) -> None:
+        self.observation_space = gym.spaces.Box(0, 9, (1,), np.float32)
+        self.action_space = gym.spaces.Discrete(2)
+        self._steps, self._time = steps, 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, object]]:
+        super().reset(seed=seed, options=options)
+        self._time = 0
+        return np.ones(1, dtype=np.float32), {}
+
+    def step(self, action: np.int64) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, object]]:
+        del action
+        self._time += 1
+        seen = np.array([self._time + 1], dtype=np.float32)
+        return seen, float(self._time), False, self._time == self._steps, {}
+
+
+def counting(*steps: int) -> AnyVectorEnv:
+    makers = [lambda count=count: Counting(count) for count in steps]
+    return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def test_a_truncated_episode_bootstraps_from_the_state_it_was_stopped_in() -> None:
+    """Not from the one that the next episode begins in."""
+    envs = counting(2, 3)
+    policy = ActorCritic(
+        1, action_layout(envs.single_action_space), generator=torch.Generator().manual_seed(0)
+    )
+    agent = PPOAgent(policy, PPOConfig(), num_envs=2, num_steps=3, seed=0)
+    observation, info = envs.reset(seed=0)
+    for _ in collect(agent, envs, observation, info):
+        pass
+    with torch.inference_mode():
+        stopped_in = policy.critic(torch.tensor([[3.0], [4.0]])).squeeze(-1)
+    stopped_at = agent.buffer.truncation_value[[0, 1], [1, 2]]
+    assert agent.buffer.truncated.tolist() == [[False, True, False], [False, False, True]]
+    torch.testing.assert_close(stopped_at, stopped_in)
+
+
+def test_evaluation_begins_every_episode_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    envs = counting(2, 3)
+    policy = RecurrentActorCritic(
+        1,
+        action_layout(envs.single_action_space),
+        hidden_size=5,
+        uses_previous=True,
+        generator=torch.Generator().manual_seed(0),
+    )
+    remembered: list[list[bool]] = []
+    paid: list[list[float]] = []
+    choose = policy.choose
+
+    def spy(
+        observation: torch.Tensor,
+        mask: torch.Tensor,
+        state: ActorState,
+        generator: torch.Generator | None,
+    ) -> tuple[torch.Tensor, PolicyOutput, torch.Tensor]:
+        remembered.append((state.hidden.abs().amax((0, 2)) > 0).tolist())
+        paid.append(state.previous_reward.tolist())
+        return choose(observation, mask, state, generator)
+
+    monkeypatch.setattr(policy, "choose", spy)
+    agent = PPOAgent(policy, PPOConfig(), num_envs=2, num_steps=4, seed=0)
+    assert evaluate(agent.actor(2), envs, 4, seed=0) == [3.0, 3.0, 6.0, 6.0]
+    begins = [[step % 2 == 0, step % 3 == 0] for step in range(6)]
+    assert remembered == [[not first for first in both] for both in begins]
+    assert paid == [[float(step % 2), float(step % 3)] for step in range(6)]
 
 
 def test_another_autoreset_is_refused() -> None:

@@ -200,7 +200,7 @@ def test_an_irrelevant_head_gets_exactly_zero() -> None:
         compute_per_head_advantages(torch.zeros(3), relevant)
 
 
-def test_normalised_over_the_steps_that_train_the_actor() -> None:
+def test_mean_and_deviation_over_some_steps() -> None:
     advantages = torch.tensor([1.0, 3.0, 1000.0])
     mean, std = masked_mean_std(advantages, torch.tensor([True, True, False]))
     assert (mean.item(), std.item()) == (2.0, 1.0)

@@ -357,6 +357,22 @@ def test_observation_statistics_move_only_after_the_update() -> None:
     )
 
 
+def test_invalid_steps_are_in_no_statistics() -> None:
+    agent = make(replace(CONFIG, normalize_observations=True, normalize_rewards=True), steps=2)
+    bad = np.array([False, True, False, False])
+    generator = torch.Generator().manual_seed(0)
+    seen, paid = torch.randn(2, 4, 2, generator=generator), torch.randn(2, 4, generator=generator)
+    seen[0, 1], paid[0, 1] = 1e3, 1e3
+    for step in range(2):
+        agent.act(seen[step])
+        agent.observe(paid[step], NONE, NONE, valid=~bad if step == 0 else None)
+    agent.update(torch.zeros(4, 2))
+    kept = torch.tensor([True, False, True, True, True, True, True, True])
+    assert agent.observation_stats.count == agent.reward_normalizer.count == 7
+    torch.testing.assert_close(agent.observation_stats.mean.float(), seen.flatten(0, 1)[kept].mean(0))
+    torch.testing.assert_close(agent.reward_normalizer.std.float(), paid.flatten()[kept].std(correction=0))
+
+
 def test_normalised_observations_keep_their_bits() -> None:
     """A bit that is always 1, such as a slot's presence, has no deviation: normalised it would be 0."""
     policy = growth_policy(2, 3, torch.Generator().manual_seed(0), hidden_size=16)

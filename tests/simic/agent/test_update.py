@@ -1,7 +1,7 @@
 """The update over masked, factored, recurrent rollouts: C2, C3, C6, C13, A8, B1, B5, B6."""
 
+import math
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from esper.leyline import HEAD_NAMES, LifecycleOp
-from esper.simic.agent import PPOAgent, PPOConfig
+from esper.simic.agent import PPOAgent, PPOConfig, PPOUpdateMetrics
 from esper.simic.agent.ppo import build_optimizer
 from esper.simic.agent.rollout_buffer import Minibatch, Rollout, minibatches, whole_rows
 from esper.simic.agent.update import LossConstants, LossTerms, StepGate, compute_loss, run_update
@@ -54,6 +54,20 @@ def loss_of(agent: PPOAgent, rollout: Rollout, config: PPOConfig = CONFIG, updat
     return compute_loss(agent.policy, whole(rollout), config, constants, updates)
 
 
+def updated(
+    agent: PPOAgent, rollout: Rollout, config: PPOConfig = CONFIG, *, n_epochs: int = 1, updates: int = 0
+) -> PPOUpdateMetrics:
+    return run_update(
+        agent.policy,
+        agent.optimizer,
+        rollout,
+        config,
+        n_epochs=n_epochs,
+        updates=updates,
+        generator=agent.shuffle_generator,
+    )
+
+
 def gradients(agent: PPOAgent, terms: LossTerms) -> dict[str, Tensor]:
     agent.optimizer.zero_grad(set_to_none=True)
     terms.loss.backward()
@@ -71,22 +85,13 @@ def test_every_ratio_is_one_before_the_first_step(seed: int) -> None:
 
 def test_debug_refuses_a_replay_that_differs_from_the_rollout() -> None:
     agent, rollout = agent_with_rollout(config=replace(CONFIG, debug=True))
-    update: Callable[[Rollout], object] = lambda r: run_update(  # noqa: E731
-        agent.policy,
-        agent.optimizer,
-        r,
-        agent.config,
-        n_epochs=1,
-        updates=0,
-        generator=agent.shuffle_generator,
-    )
     before = agent.shuffle_generator.get_state()
     with pytest.raises(RuntimeError, match=r"before the first optimiser step \|ratio - 1\|"):
-        update(replace(rollout, initial_hidden=rollout.initial_hidden + 0.5))
+        updated(agent, replace(rollout, initial_hidden=rollout.initial_hidden + 0.5), agent.config)
     with pytest.raises(RuntimeError, match="differs from the rollout"):
-        update(replace(rollout, begins=np.zeros_like(rollout.begins)))
+        updated(agent, replace(rollout, begins=np.zeros_like(rollout.begins)), agent.config)
     assert torch.equal(before, agent.shuffle_generator.get_state())
-    update(rollout)
+    updated(agent, rollout, agent.config)
 
 
 def test_blueprint_logits_get_gradient_only_on_germinate() -> None:
@@ -148,15 +153,44 @@ def test_forced_steps_train_only_the_value() -> None:
     assert metrics.entropy is None
 
 
-def test_actor_entropy_and_kl_share_one_denominator() -> None:
+def half_forced(rollout: Rollout) -> Rollout:
+    """The same with every other step as if there had been no choice."""
+    return replace(rollout, forced=rollout.forced | (torch.arange(rollout.steps) % 2 == 0))
+
+
+def test_actor_entropy_and_kl_are_means_over_the_same_unforced_steps() -> None:
     agent, rollout = agent_with_rollout()
-    half = torch.arange(rollout.steps) % 2 == 0
-    forced = replace(rollout, forced=rollout.forced | half)
-    terms = loss_of(agent, forced)
+    perturb(agent.policy, 7, scale=0.05)  # off-policy: the KL is not 0
+    forced = half_forced(rollout)
+    terms = loss_of(agent, forced, replace(CONFIG, entropy_coef=1.0, value_coef=0.0))
+    batch, evaluation = whole(forced), terms.evaluation
+    trained = ~batch.forced
+    assert 0 < trained.sum() < rollout.steps
+    log_ratio = evaluation.log_prob - batch.log_prob
+    advantage = torch.where(evaluation.relevant, batch.advantage.unsqueeze(-1), 0.0)
+    gain = torch.minimum(log_ratio.exp() * advantage, log_ratio.exp().clamp(0.8, 1.2) * advantage)
+    expected = -gain.sum(-1)[trained].mean()
+    torch.testing.assert_close(terms.policy_loss, expected.detach(), atol=1e-5, rtol=1e-4)
+    joint = log_ratio.sum(-1)[trained]
+    torch.testing.assert_close(terms.kl, (joint.exp() - 1 - joint).mean().detach(), atol=1e-6, rtol=1e-3)
+    entropy = evaluation.entropy.sum(-1)[trained].mean()
+    torch.testing.assert_close(terms.policy_loss - terms.loss, entropy, atol=1e-5, rtol=1e-4)
+
+
+def test_advantages_are_normalised_over_the_steps_that_train_the_actor() -> None:
+    agent, rollout = agent_with_rollout()
+    forced = half_forced(rollout)
+    spoiled = replace(forced, advantage=torch.where(forced.forced, 1e3, forced.advantage))
     batch = whole(forced)
-    surrogate = -(terms.evaluation.relevant.float() * batch.advantage.unsqueeze(-1)).sum(-1)
-    expected = surrogate[~batch.forced].mean()
-    torch.testing.assert_close(terms.policy_loss, expected, atol=1e-4, rtol=1e-4)
+    with torch.no_grad():
+        relevant = loss_of(agent, forced).evaluation.relevant.sum(-1)
+    metrics = updated(agent, spoiled, replace(CONFIG, num_minibatches=1))
+    kept = batch.advantage[~batch.forced]
+    normal = (kept - kept.mean()) / kept.std(correction=0)
+    expected = -(normal * relevant[~batch.forced]).mean().item()  # every ratio is 1
+    assert metrics.policy_loss == pytest.approx(expected, abs=1e-4)
+    assert (metrics.advantage_mean, metrics.advantage_std) == pytest.approx((0.0, 1.0), abs=1e-4)
+    assert metrics.value.advantage_mean_prenorm == pytest.approx(kept.mean().item(), abs=1e-5)
 
 
 def test_the_first_gradient_is_the_plain_policy_gradient() -> None:
@@ -194,6 +228,20 @@ def test_the_adaptive_floor_changes_the_loss() -> None:
     assert raised < plain - 1e-4
 
 
+def test_the_adaptive_floor_of_a_head_is_by_its_own_choices() -> None:
+    """log of how many the head has over log of how many are legal, at most 3, times the smallest coefficient."""
+    agent, rollout = agent_with_rollout()
+    config = replace(CONFIG, entropy_anneal_steps=5, adaptive_entropy_floor=True)
+    terms = loss_of(agent, rollout, config, updates=5)
+    for head, size in enumerate(agent.policy.layout.sizes):
+        for legal in range(2, size):
+            raised = config.entropy_coef_min * min(math.log(size) / math.log(legal), 3.0)
+            here = terms.evaluation.legal_choices[:, head] == legal
+            expected = torch.full((int(here.sum()),), raised)
+            torch.testing.assert_close(terms.entropy_coef[here, head], expected)
+    assert len(set(agent.policy.layout.sizes)) > 3
+
+
 def test_a_head_may_have_its_own_entropy_coefficient() -> None:
     agent, rollout = agent_with_rollout()
     plain = loss_of(agent, rollout).loss.item()
@@ -216,15 +264,7 @@ def test_the_entropy_coefficients_reported_are_those_of_the_loss() -> None:
     )
     agent, rollout = agent_with_rollout()
     terms = loss_of(agent, rollout, config, updates=8)
-    metrics = run_update(
-        agent.policy,
-        agent.optimizer,
-        rollout,
-        replace(config, num_minibatches=1),
-        n_epochs=1,
-        updates=8,
-        generator=agent.shuffle_generator,
-    )
+    metrics = updated(agent, rollout, replace(config, num_minibatches=1), updates=8)
     chosen = terms.evaluation.has_choice
     used = [terms.entropy_coef[:, head][chosen[:, head]].mean().item() for head in range(len(HEAD_NAMES))]
     assert [metrics.head_entropy_coefs[name] for name in HEAD_NAMES] == pytest.approx(used)
@@ -249,15 +289,7 @@ def test_a_non_finite_update_is_skipped(poison: float, where: str) -> None:
     array = getattr(rollout, where).clone()
     array[3] = -poison if where == "log_prob" else poison
     before = {name: p.clone() for name, p in agent.policy.named_parameters()}
-    metrics = run_update(
-        agent.policy,
-        agent.optimizer,
-        replace(rollout, **{where: array}),
-        config,
-        n_epochs=1,
-        updates=0,
-        generator=agent.shuffle_generator,
-    )
+    metrics = updated(agent, replace(rollout, **{where: array}), config)
     assert metrics.minibatches_skipped == 1
     assert metrics.minibatches_applied == 0
     assert metrics.ratio_has_numerical_issue == (where == "log_prob")
@@ -273,15 +305,7 @@ def test_debug_counts_what_is_wrong_with_the_ratios(monkeypatch: pytest.MonkeyPa
     log_prob = rollout.log_prob.clone()
     log_prob[2, 0] = torch.nan
     log_prob[4, 1] = -torch.inf
-    metrics = run_update(
-        agent.policy,
-        agent.optimizer,
-        replace(rollout, log_prob=log_prob),
-        config,
-        n_epochs=1,
-        updates=0,
-        generator=agent.shuffle_generator,
-    )
+    metrics = updated(agent, replace(rollout, log_prob=log_prob), config)
     assert metrics.ratio_breakdown is not None
     assert (metrics.ratio_breakdown.nan, metrics.ratio_breakdown.inf) == (1, 1)
     assert metrics.ratio_breakdown.heads == ("op", "slot")
@@ -290,15 +314,7 @@ def test_debug_counts_what_is_wrong_with_the_ratios(monkeypatch: pytest.MonkeyPa
 def test_updates_stop_at_one_and_a_half_times_the_target_kl_even_in_one_epoch() -> None:
     config = PPOConfig(lr=0.05, target_kl=0.01, n_epochs=1, num_minibatches=5)
     agent, rollout = agent_with_rollout(config=config)
-    metrics = run_update(
-        agent.policy,
-        agent.optimizer,
-        rollout,
-        config,
-        n_epochs=1,
-        updates=0,
-        generator=agent.shuffle_generator,
-    )
+    metrics = updated(agent, rollout, config)
     assert metrics.kl_stopped
     assert metrics.approx_kl > 0.015
     assert 1 <= metrics.minibatches_applied < 5
@@ -308,29 +324,13 @@ def test_updates_stop_at_one_and_a_half_times_the_target_kl_even_in_one_epoch() 
 def test_without_a_target_nothing_stops() -> None:
     config = PPOConfig(lr=0.05, target_kl=None, n_epochs=2, num_minibatches=5)
     agent, rollout = agent_with_rollout(config=config)
-    metrics = run_update(
-        agent.policy,
-        agent.optimizer,
-        rollout,
-        config,
-        n_epochs=2,
-        updates=0,
-        generator=agent.shuffle_generator,
-    )
+    metrics = updated(agent, rollout, config, n_epochs=2)
     assert (metrics.minibatches_applied, metrics.epochs, metrics.kl_stopped) == (10, 2, False)
 
 
 def test_metrics_say_what_happened() -> None:
     agent, rollout = agent_with_rollout()
-    metrics = run_update(
-        agent.policy,
-        agent.optimizer,
-        rollout,
-        replace(CONFIG, num_minibatches=1),
-        n_epochs=1,
-        updates=0,
-        generator=agent.shuffle_generator,
-    )
+    metrics = updated(agent, rollout, replace(CONFIG, num_minibatches=1))
     assert metrics.advantage_mean == pytest.approx(0.0, abs=1e-5)
     assert metrics.advantage_std == pytest.approx(1.0, abs=1e-4)
     assert metrics.gradient is not None
@@ -352,14 +352,8 @@ def test_a_rollout_without_valid_steps_is_refused() -> None:
     agent, _ = agent_with_rollout()
     agent.buffer.valid[:] = False
     with pytest.raises(ValueError, match="no valid step"):
-        run_update(
-            agent.policy,
-            agent.optimizer,
-            agent.buffer.finish(torch.zeros(ENVS), agent.policy, gamma=0.9, gae_lambda=0.9),
-            CONFIG,
-            n_epochs=1,
-            updates=0,
-            generator=agent.shuffle_generator,
+        updated(
+            agent, agent.buffer.finish(torch.zeros(ENVS), agent.policy, gamma=0.9, gae_lambda=0.9), CONFIG
         )
 
 
@@ -406,22 +400,6 @@ def test_the_gate_closes_beyond_one_and_a_half_times_the_target_only() -> None:
     assert not gate.step(yes, torch.tensor(0.0))
 
 
-def test_entropy_and_kl_are_means_over_unforced_steps() -> None:
-    agent, rollout = agent_with_rollout()
-    perturb(agent.policy, 7, scale=0.05)  # off-policy: the KL is not 0
-    half = torch.arange(rollout.steps) % 2 == 0
-    forced = replace(rollout, forced=rollout.forced | half)
-    config = replace(CONFIG, entropy_coef=1.0, value_coef=0.0)
-    terms = loss_of(agent, forced, config)
-    batch = whole(forced)
-    trained = ~batch.forced
-    log_ratio = (terms.evaluation.log_prob - batch.log_prob).sum(-1)
-    kl = (log_ratio.exp() - 1 - log_ratio)[trained].mean()
-    torch.testing.assert_close(terms.kl, kl.detach(), atol=1e-6, rtol=1e-3)
-    entropy = terms.evaluation.entropy.sum(-1)[trained].mean()
-    torch.testing.assert_close(terms.policy_loss - terms.loss, entropy, atol=1e-5, rtol=1e-4)
-
-
 def test_gradients_are_clipped_to_the_largest_norm() -> None:
     config = replace(CONFIG, max_grad_norm=1e-3)
     agent, rollout = agent_with_rollout(config=config)
@@ -432,15 +410,7 @@ def test_gradients_are_clipped_to_the_largest_norm() -> None:
         norms.append(float(torch.linalg.vector_norm(torch.stack([g.norm() for g in gradients]))))
 
     agent.optimizer.register_step_pre_hook(measure)
-    metrics = run_update(
-        agent.policy,
-        agent.optimizer,
-        rollout,
-        config,
-        n_epochs=1,
-        updates=0,
-        generator=agent.shuffle_generator,
-    )
+    metrics = updated(agent, rollout, config)
     assert metrics.gradient is not None
     assert metrics.gradient.grad_norm > 1e-2  # reported as it was before
     assert norms == pytest.approx([1e-3] * 4, rel=1e-2)
@@ -451,15 +421,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_though_the_loss_is() -> None:
     before = {name: p.clone() for name, p in agent.policy.named_parameters()}
     parameter = next(agent.policy.parameters())
     parameter.register_hook(lambda gradient: gradient * torch.nan)
-    metrics = run_update(
-        agent.policy,
-        agent.optimizer,
-        rollout,
-        CONFIG,
-        n_epochs=1,
-        updates=0,
-        generator=agent.shuffle_generator,
-    )
+    metrics = updated(agent, rollout)
     assert (metrics.minibatches_applied, metrics.minibatches_skipped) == (0, 4)
     assert not metrics.ratio_has_numerical_issue
     assert all(torch.equal(before[name], p) for name, p in agent.policy.named_parameters())

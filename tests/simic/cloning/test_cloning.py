@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from esper.leyline import EpisodeFinished
+from esper.leyline import EpisodeFinished, LifecycleOp
 from esper.nissa import Checkpoints
 from esper.simic.building import build
 from esper.simic.cloning import (
@@ -146,6 +146,21 @@ def test_padding_changes_nothing(teacher: Recording, taught: PolicyNetwork) -> N
     )
     assert taught.agreement(cut) == taught.agreement(spoiled)
     assert taught.agreement(cut).steps < taught.agreement(few).steps
+
+
+def test_steps_without_a_choice_are_neither_taught_nor_counted(teacher: Recording) -> None:
+    few, network = teacher.part([0, 1]), PolicyNetwork(teacher.space, hidden_size=64)
+    waits = few.action[..., 0] == LifecycleOp.WAIT
+    operations = network.policy.layout.block(few.mask.flatten(0, 1), "op")  # (step, 1, op), a view
+    operations[waits.flatten()] = torch.arange(len(LifecycleOp)) == LifecycleOp.WAIT
+    evaluation, _, _ = network._evaluate(few)
+    free, steps = ~waits.flatten(), int((~waits).sum())
+    assert 0 < steps < few.steps
+    loss, counted = network._loss(few)
+    agreement = network.agreement(few)
+    assert counted == agreement.steps == steps
+    assert loss.item() == pytest.approx(-evaluation.log_prob[free].sum(1).mean().item())
+    assert agreement.log_likelihood == pytest.approx(-loss.item())
 
 
 def test_a_network_survives_the_disk(taught: PolicyNetwork, teacher: Recording, tmp_path: Path) -> None:

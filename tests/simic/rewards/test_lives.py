@@ -132,6 +132,16 @@ def test_losing_the_host_never_pays(life: list[Standing], config: RewardConfig, 
     assert lost[-1] <= discounted(config.gamma, kept[crash - 1 :]) + 1e-5 * scale
 
 
+@pytest.mark.parametrize("family", ["contribution", "loss"])
+def test_losing_the_host_does_not_pay_where_it_would_most(family: str) -> None:
+    """The baseline is at its worst now and perfect at the end, the product as bad and as large as can be."""
+    config = RewardConfig(family=family, gamma=1.0)  # type: ignore[arg-type]
+    now = Standing(0.0, loss=1e6, added_parameters=0, baseline_accuracy=0.0, baseline_loss=1e6)
+    end = Standing(0.0, 1e6, LARGEST_GROWTH, baseline_accuracy=1.0, baseline_loss=0.0)
+    (lost,) = rewards(config, [now, now], crashed=True)
+    assert lost <= sum(rewards(config, [now, now, end]))
+
+
 def test_the_largest_growth_fills_every_slot_with_its_largest_seed_and_a_gate() -> None:
     world, added = make_world("toy", 1).world, 0
     begin = [Beginning(0, "toy:draw=3", 0)]

@@ -85,6 +85,13 @@ def test_a_seed_in_training_does_not_touch_the_host() -> None:
         assert training.host(0).report == waiting.host(0).report
 
 
+def test_a_seed_is_probed_at_its_own_target() -> None:
+    full, half = begun(QUIET), begun(QUIET)
+    for world, target in ((full, 1.0), (half, 0.5)):
+        run(world, [ActionSpec(G, "blocks.1", "norm", alpha_target=target)])
+    assert half.host(0).readings()[1].probe == pytest.approx(0.5 * full.host(0).readings()[1].probe)
+
+
 def test_readings_agree_with_the_curves() -> None:
     world = begun(QUIET)
     host = world.host(0)

@@ -1,0 +1,49 @@
+"""The script that breaks rules: what no test notices is reported, and a row that cannot be planted is named."""
+
+from pathlib import Path
+
+import pytest
+
+import mutate
+from mutants import MUTANTS, Mutant
+
+
+def fake(folder: Path) -> Path:
+    """A package of one rule, and a test of it."""
+    (folder / "src" / "esper").mkdir(parents=True)
+    (folder / "src" / "esper" / "__init__.py").touch()
+    (folder / "src" / "esper" / "rule.py").write_text("def twice(x):\n    return 2 * x\n")
+    (folder / "test_rule.py").write_text(
+        "from esper.rule import twice\n\n\ndef test_twice():\n    assert twice(3) == 6\n"
+    )
+    return folder
+
+
+def mutant(text: str, replacement: str, test: str = "test_rule.py") -> Mutant:
+    return Mutant("doubling", "rule.py", text, replacement, (test,))
+
+
+def test_what_is_noticed_what_survives_and_what_is_unfit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(mutate, "ROOT", fake(tmp_path))
+    before = (tmp_path / "src" / "esper" / "rule.py").read_text()
+    for row, status, said in (
+        (mutant("2 * x", "3 * x"), 0, "noticed"),
+        (mutant("2 * x", "x + x"), 1, "SURVIVES"),
+        (mutant("4 * x", "x"), 2, "doubling: its text is in src/esper/rule.py 0 times; expected once"),
+        (mutant("twice", "thrice"), 2, "doubling: its tests could not be run"),
+        (mutant("2 * x", "x", "test_nothing.py"), 2, "the tests fail where nothing is broken"),
+    ):
+        monkeypatch.setattr(mutate, "MUTANTS", (row,))
+        assert mutate.main([]) == status
+        out, err = capsys.readouterr()
+        assert said in (err if status == 2 else out)
+    assert (tmp_path / "src" / "esper" / "rule.py").read_text() == before
+
+
+def test_every_row_has_a_name_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [mutant.name for mutant in MUTANTS]
+    assert len(set(names)) == len(names)
+    assert mutate.main(["--list", "--only", names[0]]) == 0
+    assert capsys.readouterr().out.split()[0] == names[0]
