@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import esper
 from esper.kasmina import GrowingModel, WrapError
 from esper.kasmina.hosts import MLP
-from esper.leyline import GrowingModelProtocol, Layout, Stage
+from esper.leyline import Layout, Stage
 from tiny import SLOT, Recorder, grow_until, tiny_host, tiny_input, tiny_model
 
 
@@ -327,12 +327,6 @@ def test_a_model_can_be_pickled() -> None:
     again = pickle.loads(pickle.dumps(model))
     assert torch.equal(_tensor(again(x)), _tensor(model(x)))
     assert again.slots[SLOT].snapshot() == model.slots[SLOT].snapshot()
-
-
-def test_the_model_keeps_its_protocol() -> None:
-    model = tiny_model(Layout.FLAT)
-    as_others_see_it: GrowingModelProtocol = model
-    assert as_others_see_it.slot_config.slot_ids == (SLOT,)
 
 
 def test_isolation_penalty_is_validated() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from esper.leyline import CAUSAL_TABLE, HEAD_NAMES, LifecycleOp, SlotConfig
 from esper.tamiyo import ActionLayout
 from esper.tamiyo.distributions import FactoredDistribution, LayoutTensors
-from esper.tamiyo.layout import growth_actions, growth_layout, growth_log_probs
+from esper.tamiyo.layout import compute_causal_masks, growth_actions, growth_layout, growth_log_probs
 from synthetic_growth import random_growth_masks
 
 SLOTS = SlotConfig(("stem", "body", "head"))
@@ -70,6 +70,9 @@ def test_sampled_decisions_are_legal_and_canonical() -> None:
     actions = joint.sample(torch.Generator().manual_seed(2))
     result = joint.evaluate(actions)
     assert torch.isfinite(result.log_prob).all()
+    assert torch.equal(
+        result.relevant, torch.stack(tuple(compute_causal_masks(actions[:, 0]).values()), dim=-1)
+    )
     assert (actions[~result.relevant] == 0).all()
     assert (result.log_prob[~result.relevant] == 0).all()
     assert (result.entropy[~result.relevant] == 0).all()
@@ -168,6 +171,8 @@ def test_layouts_refuse_nonsense() -> None:
         ActionLayout(names=("a", "b"), sizes=(2, 2), parents={"a": "b"})
     with pytest.raises(ValueError, match="has rows for"):
         ActionLayout(names=("a", "b"), sizes=(2, 2), causal_table={0: ("a",)})
+    with pytest.raises(ValueError, match=r"has rows for \[0, 2\]; expected 0\.\.1"):
+        ActionLayout(names=("a", "b"), sizes=(2, 2), causal_table={0: ("a",), 2: ("a",)})
     with pytest.raises(ValueError, match="leaves out 'a'"):
         ActionLayout(names=("a", "b"), sizes=(1, 2), causal_table={0: ("b",)})
     with pytest.raises(ValueError, match="slot layouts differ"):

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from esper.kasmina import GrowingModel, WrapError
+from esper.kasmina import WrapError
 from esper.kasmina.wrapping import WrapOptions
-from esper.leyline import ActionSpec, BlueprintCard, LifecycleOp, Style, gate_parameters
+from esper.leyline import ActionSpec, BlueprintCard, LifecycleOp, SeedSlotProtocol, Style, gate_parameters
 from esper.tamiyo.deciders import Decider
 
 EPOCHS_TO_BLEND = 2
@@ -103,11 +103,13 @@ def nothing_on_the_menu(who: Decider, cards: Mapping[str, Sequence[BlueprintCard
     )
 
 
-def require_room(model: GrowingModel, parameter_budget: int, menu: Collection[str] | None = None) -> None:
+def require_room(
+    slots: Mapping[str, SeedSlotProtocol], parameter_budget: int, menu: Collection[str] | None = None
+) -> None:
     """A budget under the smallest seed would never let anything grow. `menu`: the only kinds that will."""
     offers = [
         (name, card)
-        for name, slot in model.slots.items()
+        for name, slot in slots.items()
         for card in slot.cards
         if menu is None or card.name in menu
     ]
@@ -119,13 +121,15 @@ def require_room(model: GrowingModel, parameter_budget: int, menu: Collection[st
         )
 
 
-def affordable(model: GrowingModel, action: ActionSpec, parameter_budget: int) -> ActionSpec:
-    """A gate costs parameters that the card does not count: without room for it the seed is born without."""
+def affordable(slots: Mapping[str, SeedSlotProtocol], action: ActionSpec, room: int) -> ActionSpec:
+    """A gate costs parameters that the card does not count: without room for it the seed is born without.
+
+    room: the parameters that may still be added.
+    """
     if action.op is not LifecycleOp.GERMINATE or action.style is not Style.GATE:
         return action
-    slot = model.slots[str(action.slot)]
+    slot = slots[str(action.slot)]
     cost = next(card.parameters for card in slot.cards if card.name == action.blueprint)
-    room = parameter_budget - model.added_parameters
     return (
         action if cost + gate_parameters(slot.channels) <= room else replace(action, style=Style.LINEAR_ADD)
     )

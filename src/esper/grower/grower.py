@@ -135,7 +135,7 @@ class Grower:
             self.model = wrap(model, slots, example_input, **wrapping)
         card = self._decider.controller.card if isinstance(self._decider, LearnedDecider) else None
         if parameter_budget is not None:
-            checks.require_room(self.model, parameter_budget, self._decider.settings.menu)
+            checks.require_room(self.model.slots, parameter_budget, self._decider.settings.menu)
         self.model.attach(optimizer, scheduler, scaler=scaler, seed_lr_multiplier=seed_lr_multiplier)
         self.epochs, self.rent, self.parameter_budget = epochs, rent, parameter_budget
         self.history: tuple[Decision, ...] = ()
@@ -257,7 +257,8 @@ class Grower:
         situation = self._observer.situation(0)
         action = choice.action
         if self.parameter_budget is not None:
-            action = checks.affordable(self.model, action, self.parameter_budget)
+            room = self.parameter_budget - self.model.added_parameters
+            action = checks.affordable(self.model.slots, action, room)
         reason = refusal(action, situation)
         if reason is not None:
             self._notes.warn(

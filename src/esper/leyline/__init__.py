@@ -51,7 +51,6 @@ from esper.leyline.heads import Style as Style
 from esper.leyline.slots import LIVE_STAGES as LIVE_STAGES
 from esper.leyline.slots import BlueprintCard as BlueprintCard
 from esper.leyline.slots import BlueprintKind as BlueprintKind
-from esper.leyline.slots import GrowingModelProtocol as GrowingModelProtocol
 from esper.leyline.slots import Layout as Layout
 from esper.leyline.slots import LegalOperations as LegalOperations
 from esper.leyline.slots import SeedSlotProtocol as SeedSlotProtocol

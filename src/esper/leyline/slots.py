@@ -1,11 +1,10 @@
 """Slots: their identity and order, what passes through them, where they stand and what can be seen of them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Protocol
 
-from esper.leyline.heads import Curve, LifecycleOp, Style
+from esper.leyline.heads import LifecycleOp, Style
 
 
 class Stage(IntEnum):
@@ -160,51 +159,12 @@ class SlotSnapshot:
 
 
 class SeedSlotProtocol(Protocol):
-    """One slot, for reading."""
+    """One slot, for reading: what can be grown there, and what it costs."""
 
     @property
-    def stage(self) -> Stage: ...
+    def channels(self) -> int:
+        """Width of the activations that pass; a gate's parameters follow from it."""
 
     @property
     def cards(self) -> tuple[BlueprintCard, ...]:
         """The blueprints offered here, in a stable order."""
-
-    def snapshot(self) -> SlotSnapshot: ...
-
-
-class GrowingModelProtocol(Protocol):
-    """A host with slots: everything a controller's decision can be executed with."""
-
-    @property
-    def slots(self) -> Mapping[str, SeedSlotProtocol]: ...
-
-    @property
-    def slot_config(self) -> SlotConfig: ...
-
-    @property
-    def host_parameters(self) -> int: ...
-
-    @property
-    def added_parameters(self) -> int: ...
-
-    def legal_operations(self) -> Mapping[str, LegalOperations]: ...
-
-    def germinate(
-        self, slot: str, blueprint: str, *, style: Style, tempo: int, alpha_target: float
-    ) -> None: ...
-
-    def advance(self, slot: str) -> None: ...
-
-    def set_alpha_target(
-        self, slot: str, alpha_target: float, *, style: Style | None, alpha_speed: int, alpha_curve: Curve
-    ) -> None: ...
-
-    def prune(self, slot: str, *, alpha_speed: int, alpha_curve: Curve) -> None: ...
-
-    def fossilize(self, slot: str) -> None: ...
-
-    def tick(self) -> None: ...
-
-    def report(
-        self, slot: str, *, contribution: float | None = None, gradients_finite: bool | None = None
-    ) -> None: ...

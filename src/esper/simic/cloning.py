@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from esper.leyline import EpisodeFinished, SlotConfig
+from esper.leyline import EpisodeFinished, LifecycleOp, SlotConfig
 from esper.leyline.errors import EsperError
 from esper.simic.building import Training, build, prepare_baselines
 from esper.simic.config.errors import ConfigError
@@ -32,6 +32,7 @@ from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.controller import Controller, ControllerError, UnknownController, shipped_controllers
 from esper.tamiyo.distributions import HeadEvaluation
 from esper.tamiyo.growth_policy import widened
+from esper.tamiyo.layout import growth_actions, growth_log_probs
 from esper.tamiyo.policy import NO_ACTION, PolicyInputs, without_critic
 from esper.tamiyo.rules import RULE_NAMES, rule_policy
 from esper.tamiyo.sequences import SequencePlan
@@ -173,6 +174,8 @@ class Agreement:
     """Where a head mattered and had a choice; None where it never did."""
     log_likelihood: float
     """Mean over those steps, of the whole decision."""
+    operation_log_likelihood: float
+    """The part of it that is the operation's; the rest is of where, with what and how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +264,7 @@ class PolicyNetwork:
             raise CloningError("the recording has no step on which anything could be decided")
         right = (action == chosen) | ~evaluation.has_choice  # (step, head)
         # A head that only matters by the network's own choice of an earlier head counts by that head.
-        joint, acts = right.all(dim=1)[free], (action[:, 0] != 0)[free]
+        joint, acts = right.all(dim=1)[free], (growth_actions(action)["op"] != LifecycleOp.WAIT)[free]
         heads = zip(self.policy.layout.names, right.unbind(1), evaluation.has_choice.unbind(1), strict=True)
         return Agreement(
             steps=int(free.sum()),
@@ -269,6 +272,7 @@ class PolicyNetwork:
             acting=_share(joint, acts),
             by_head={name: _share(hits, where) for name, hits, where in heads},
             log_likelihood=float(evaluation.log_prob.sum(1)[free].mean()),
+            operation_log_likelihood=float(growth_log_probs(evaluation.log_prob)["op"][free].mean()),
         )
 
     def actor(self, num_envs: int = 1, *, generator: torch.Generator | None = None) -> Actor:

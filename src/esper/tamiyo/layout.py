@@ -39,22 +39,30 @@ CausalTable: TypeAlias = Mapping[int, Sequence[str]] | Mapping[LifecycleOp, Sequ
 """choice of the first head -> the heads it makes relevant."""
 
 
-def relevance_table(causal_table: CausalTable, head_names: Sequence[str], choices: int) -> Tensor:
-    """The causal table as a tensor (choice of the first head, head): True where the head matters."""
-    if sorted(causal_table) != list(range(choices)):
+def compute_causal_masks(
+    op_actions: Tensor,
+    *,
+    causal_table: CausalTable = CAUSAL_TABLE,
+    head_names: Sequence[str] = HEAD_NAMES,
+) -> dict[str, Tensor]:
+    """head -> bool tensor of op_actions' shape: True where the operation makes the head relevant.
+
+    op_actions are choices of the first head. `ActionLayout.relevance` is this for every choice; sampling, loss,
+    entropy and KL index it.
+    """
+    if sorted(causal_table) != list(range(len(causal_table))):
         raise ValueError(
-            f"causal_table has rows for {sorted(causal_table)}; head {head_names[0]!r} needs 0..{choices - 1}"
+            f"causal_table has rows for {sorted(causal_table)}; expected 0..{len(causal_table) - 1}"
         )
-    table = torch.zeros(choices, len(head_names), dtype=torch.bool)
     for choice, relevant in causal_table.items():
         unknown = set(relevant) - set(head_names)
         if unknown:
             raise ValueError(f"causal_table[{choice}] names unknown heads {sorted(unknown)}")
         if head_names[0] not in relevant:
             raise ValueError(f"causal_table[{choice}] leaves out {head_names[0]!r}, which is always relevant")
-        for name in relevant:
-            table[choice, head_names.index(name)] = True
-    return table
+    rows = [[name in relevant for name in head_names] for _, relevant in sorted(causal_table.items())]
+    table = torch.tensor(rows, device=op_actions.device)  # (choice of the first head, head)
+    return dict(zip(head_names, table[op_actions].unbind(-1), strict=True))
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,15 @@ class ActionLayout:
         """(choice of the first head, head) bool."""
         if self.causal_table is None:
             return torch.ones(self.sizes[0], len(self.names), dtype=torch.bool)
-        return relevance_table(self.causal_table, self.names, self.sizes[0])
+        if len(self.causal_table) != self.sizes[0]:
+            raise ValueError(
+                f"causal_table has rows for {sorted(self.causal_table)}; head {self.names[0]!r} has "
+                f"{self.sizes[0]} choices"
+            )
+        masks = compute_causal_masks(
+            torch.arange(self.sizes[0]), causal_table=self.causal_table, head_names=self.names
+        )
+        return torch.stack(tuple(masks.values()), dim=-1)
 
     @cached_property
     def parent_indices(self) -> tuple[int | None, ...]:

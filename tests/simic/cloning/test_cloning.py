@@ -81,6 +81,9 @@ def test_a_clone_agrees_with_its_teacher_on_held_out_episodes(
     assert agreement.acting > 0.8
     assert untaught.joint < 0.6
     assert agreement.log_likelihood > untaught.log_likelihood
+    assert (
+        agreement.log_likelihood < agreement.operation_log_likelihood < 0
+    )  # nor is slot or blueprint certain
     assert agreement.by_head["op"] is not None
     assert agreement.by_head["op"] > 0.9
     assert agreement.by_head["style"] is None  # frozen: there was no choice

@@ -1,13 +1,10 @@
 """Advantages: estimated over time, and assigned to the heads that were relevant."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from esper.leyline import CAUSAL_TABLE, HEAD_NAMES
 from esper.simic.agent.losses import require_same_shape
-from esper.tamiyo.layout import CausalTable, relevance_table
+from esper.tamiyo.layout import compute_causal_masks as compute_causal_masks
 
 
 def compute_gae(
@@ -56,17 +53,6 @@ def _discounted_suffix_sum(x: Tensor, carry: Tensor) -> Tensor:
         weight = torch.cat((scaled, torch.zeros_like(weight[..., -shift:])), dim=-1)
         shift *= 2
     return total
-
-
-def compute_causal_masks(
-    op_actions: Tensor,
-    *,
-    causal_table: CausalTable = CAUSAL_TABLE,
-    head_names: Sequence[str] = HEAD_NAMES,
-) -> dict[str, Tensor]:
-    """head -> bool tensor of op_actions' shape: True where the operation makes the head relevant."""
-    table = relevance_table(causal_table, head_names, len(causal_table)).to(op_actions.device)
-    return dict(zip(head_names, table[op_actions].unbind(-1), strict=True))
 
 
 def compute_per_head_advantages(advantages: Tensor, relevant: Tensor) -> Tensor:
