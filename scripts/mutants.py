@@ -206,6 +206,13 @@ MUTANTS = (
         "simic/env/test_pool.py::test_every_case_of_a_preset_trains_a_host_of_its_own",
     ),
     _mutant(
+        "every_host_seed_before_the_next_case",
+        "simic/env/cases.py",
+        "        for number in range(self.host_seeds):\n            for place in places:\n",
+        "        for place in places:\n            for number in range(self.host_seeds):\n",
+        "simic/env/test_pool.py::test_every_pair_once",
+    ),
+    _mutant(
         "crash_costs_one_whatever_the_scores",
         "simic/reward.py",
         "-config.rollback_penalty * (best - worst)",
@@ -278,6 +285,13 @@ MUTANTS = (
         "return len(self._coming_samples)",
         "tolaria/engine/test_training.py::test_the_data_change_with_the_phase",
     ),
+    _mutant(
+        "settled_by_the_judged_half",
+        "tolaria/engine/population.py",
+        "return CoalitionScores(plans, loss, accuracy, judged_loss, judged_accuracy)",
+        "return CoalitionScores(plans, judged_loss, judged_accuracy, loss, accuracy)",
+        "tolaria/worlds/test_world.py::test_nothing_that_is_decided_by_depends_on_the_judged_half",
+    ),
     # Networks and cloning
     _mutant(
         "previous_op_unseen",
@@ -315,6 +329,13 @@ MUTANTS = (
         "tamiyo/test_deciders.py::test_a_gate_counts_in_the_budget",
     ),
     _mutant(
+        "gate_not_in_the_budget_of_rules",
+        "tamiyo/masks.py",
+        "elif max(costs.values()) + gates[slot] > room:",
+        "elif max(costs.values()) > room:",
+        "tamiyo/test_deciders.py::test_a_gate_counts_in_the_budget",
+    ),
+    _mutant(
         "loss_of_a_clone_over_forced_steps",
         "simic/cloning.py",
         "        free = ~evaluation.forced\n        steps = int(free.sum())",
@@ -327,5 +348,27 @@ MUTANTS = (
         "        free = ~evaluation.forced\n        if not",
         "        free = torch.ones_like(evaluation.forced)\n        if not",
         "simic/cloning/test_cloning.py::test_steps_without_a_choice_are_neither_taught_nor_counted",
+    ),
+    # Going on with a run
+    _mutant(
+        "checksums_of_a_checkpoint_not_looked_at",
+        "simic/agent/checkpoint.py",
+        "content = _sound_copy(path)",
+        "content = io.BytesIO(path.read_bytes())",
+        "simic/agent/test_checkpoint.py::test_overwritten_bytes_are_found_wherever_they_are",
+    ),
+    _mutant(
+        "first_sound_checkpoint_instead_of_the_newest",
+        "runs/resuming.py",
+        'newest = max(sound, key=lambda path: sound[path]["extra"]["round"], default=None)',
+        "newest = next(iter(sound), None)",
+        "runs/test_resuming.py::test_the_newest_is_the_one_of_the_latest_round_whatever_the_clock_says",
+    ),
+    _mutant(
+        "any_setting_may_change",
+        "simic/config/training_config.py",
+        '        if refused:\n            raise ConfigError(\n                f"a run goes on',
+        '        if refused and not same:\n            raise ConfigError(\n                f"a run goes on',
+        "runs/test_resuming.py::test_a_resume_under_other_settings_is_refused_with_all_that_differs",
     ),
 )

@@ -95,11 +95,15 @@ def test_a_run_falls_back_to_the_newest_sound_checkpoint_and_ends_as_if_nothing_
 
 
 def test_the_newest_is_the_one_of_the_latest_round_whatever_the_clock_says() -> None:
-    esper.train(config(rounds=4))
+    settings = config(rounds=4, run_checkpoint_every=1)
+    esper.train(settings)
     os.utime(CHECKPOINTS / "round-000003.pt")
-    os.utime(CHECKPOINTS / "last.pt", (0, 0))
-    with pytest.warns(UserWarning, match="is finished, with 4 rounds"):
-        assert esper.train(config(rounds=4), resume=True).rounds == 4
+    for newest in ("last.pt", "round-000004.pt"):
+        os.utime(CHECKPOINTS / newest, (0, 0))
+        with pytest.warns(UserWarning, match="is finished, with 4 rounds"):
+            assert esper.train(settings, resume=True).rounds == 4
+        for name in ("last.pt", "previous.pt"):  # then there are periodic ones alone
+            (CHECKPOINTS / name).unlink(missing_ok=True)
 
 
 def test_a_damaged_best_is_chosen_anew() -> None:
