@@ -1,6 +1,6 @@
 """What a network is worth: its score, minus rent for what was added to it. Every such number is made here."""
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -8,6 +8,15 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", float, "NDArray[np.float64]")
 """One network's number, or an array with one entry a network."""
+Family = Literal["contribution", "loss"]
+"""What the score is: validation accuracy, or minus validation loss over the untrained loss."""
+WORST_BY_LOSS = -3.0
+"""The score of a loss that is as large or larger."""
+
+
+def score_by_loss(loss: float, untrained_loss: float) -> float:
+    """Minus the loss over that of the untrained host, at least WORST_BY_LOSS, which a loss of NaN has too."""
+    return max(WORST_BY_LOSS, -loss / untrained_loss)  # in this order: a NaN is not larger
 
 
 def rent_due(rent: float, added_parameters: Number, host_parameters: Number) -> Number:

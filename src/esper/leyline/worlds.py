@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from esper.leyline.decisions import ActionSpec
 from esper.leyline.slots import BlueprintCard, LegalOperations, SlotConfig, SlotSnapshot
+from esper.leyline.utility import Family
 
 
 class SlotReading(NamedTuple):
@@ -134,6 +135,8 @@ class Settling(NamedTuple):
 
     rent: float
     settle: Settle = "worth"
+    family: Family = "contribution"
+    """The score that rent is weighed against: the one that is paid."""
 
 
 class HostStep(NamedTuple):

@@ -31,18 +31,16 @@ from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from esper.leyline import HostProtocol, gate_parameters
-from esper.leyline.utility import rent_due
+from esper.leyline.utility import WORST_BY_LOSS, Family, rent_due
 from esper.simic.config import ranges
 from esper.simic.config.errors import CHECKED, explained
 
-Family = Literal["contribution", "loss"]
-"""What the score is: validation accuracy, or minus validation loss over the untrained loss."""
 Mode = Literal["sparse", "shaped"]
 """Utility at the end only, or the same with potential-based shaping on the way there."""
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-SCORES: dict[Family, tuple[float, float]] = {"contribution": (0.0, 1.0), "loss": (-3.0, 0.0)}
+SCORES: dict[Family, tuple[float, float]] = {"contribution": (0.0, 1.0), "loss": (WORST_BY_LOSS, 0.0)}
 """The worst score, which a host has that the governor took away, and the best. A loss that is larger counts as -3."""
 COMPONENT_NAMES = (
     "final_score",  # score of the product, on the last step only

@@ -143,6 +143,21 @@ def test_what_the_product_keeps_can_be_chosen(settle: Any, kept: bool) -> None:
     assert bool(summaries(info)[0].added_parameters) is kept
 
 
+@pytest.mark.parametrize(("family", "kept"), [("contribution", False), ("loss", True)])
+def test_what_is_worth_its_rent_is_judged_by_the_score_that_is_paid(family: Any, kept: bool) -> None:
+    """In the toy a point of accuracy is 1/0.9 points of loss: this rent lies between the two."""
+    rent = 0.0
+    for horizon in (7, 6):  # first to learn what the seed gives after six epochs
+        reward = RewardConfig(family=family, rent=rent)
+        envs = toy_envs([toy_case(3, noise=0.0)], horizon=horizon, reward=reward)
+        envs.reset(seed=0)
+        for action in (ActionSpec(G, "blocks.0", "mixer"), ActionSpec(A, "blocks.0"), *[WAIT] * 4):
+            info = envs.step(encoded(envs, action))[-1]
+        seed = envs.episodes.host(0).readings()[0]
+        rent = seed.contribution / 0.95 * 1426 / max(seed.parameters, 1)
+    assert bool(summaries(info)[0].added_parameters) is kept
+
+
 def test_an_ended_env_begins_anew_in_the_same_step() -> None:
     envs = toy_envs([toy_case(draw) for draw in range(50)], num_envs=2, horizon=3)
     first, _ = envs.reset(seed=1)

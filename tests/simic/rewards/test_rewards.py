@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
+from esper.leyline.utility import score_by_loss
 from esper.simic.reward import RewardConfig, compute_rewards
 from reward_strategies import Standing, Step, batch, components, configs, ends, reward, standings
 
@@ -65,6 +66,7 @@ def test_the_loss_family_scales_by_the_untrained_loss() -> None:
     # A loss of three times the untrained one is the worst that counts, and what a lost host is given.
     awful = LAST._replace(after=AFTER._replace(loss=99.0))
     assert reward(config, awful) == pytest.approx(-3.0 - 0.05 - before)
+    assert [score_by_loss(loss, 2.0) for loss in (0.8, 99.0, math.inf, math.nan)] == [-0.4, -3.0, -3.0, -3.0]
     assert reward(config, LAST._replace(rolled_back=True)) == pytest.approx(-3.0 - 0.06 - 3.0 - before)
 
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from esper.kasmina.coalitions import Coalition
+from esper.kasmina.coalitions import Coalition, forward_coalitions
 from esper.kasmina.settling import settle
-from esper.leyline import ActionSpec, EpochReport, LifecycleOp, Stage, World
-from esper.leyline.utility import utility
+from esper.leyline import ActionSpec, EpochReport, HostStep, LifecycleOp, Settling, Stage, World
+from esper.leyline.utility import Family, utility
 from esper.tolaria.engine.host import TrainedHost
 from esper.tolaria.tasks import OptimiserSpec, forget, register
-from esper.tolaria.worlds.engine import EngineWorld
+from esper.tolaria.worlds.engine import EngineWorld, read
 from tiny_tasks import advance, germinate, picture_task
-from world_steps import begin_host, run_epoch, settle_hosts
+from world_steps import act_on, begin_host, run_epoch, settle_hosts
 
 SCRIPT: dict[int, ActionSpec] = {
     0: germinate(0),
@@ -266,6 +266,47 @@ def test_the_report_after_settling_is_of_the_settled_model() -> None:
     assert host.added_parameters == 0
     again = world.population.validate([0])
     assert host.report.validation_loss == pytest.approx(again.loss[0, 0].item())
+
+
+@pytest.mark.parametrize(("family", "kept"), [("contribution", True), ("loss", False)])
+def test_settling_judges_in_the_family_of_the_reward(family: Family, kept: bool) -> None:
+    """Where it is observed the blended seed mends one answer and raises the loss; where it is judged, the reverse."""
+    world, host = _three_kinds()
+    (inputs, targets), half = (host.validation.inputs, host.validation.targets), host.observed_samples
+    with torch.no_grad():
+        for parameter in host.slots[0].parameters():
+            parameter.mul_(3.0)  # enough to change some answers
+        logits = forward_coalitions(host.model.eval(), inputs, [FIRST, NONE])
+    (now, bare), rise = logits.argmax(-1), logits.log_softmax(-1).diff(dim=0)[0]  # (sample,), (sample, class)
+    changed, alike = (now != bare).int().argmax(), torch.where(now == bare, rise.amax(1), -1.0).argmax()
+    rows = alike.repeat(len(inputs))
+    rows[0] = rows[half] = changed
+    inputs.copy_(inputs[rows])
+    targets[:half], targets[half:] = rise[alike].argmax(), rise[alike].argmin()
+    targets[0], targets[half] = now[changed], bare[changed]
+    (numbers,) = read(None, world.population.validate(), [host.epoch])
+    assert numbers.accuracies[FIRST] > numbers.accuracies[NONE]
+    assert numbers.losses[FIRST] > numbers.losses[NONE]
+    world.step_many([HostStep(0, None, Settling(0.0, family=family))])
+    assert host.slots[0].stage.is_live is kept
+
+
+@pytest.mark.parametrize(("share", "kept"), [(0.999, True), (1.001, False)])
+def test_by_loss_a_seed_pays_rent_in_shares_of_the_untrained_loss(share: float, kept: bool) -> None:
+    world = _begun("tiny")
+    untrained = world.host(0).report.validation_loss
+    act_on(world, germinate(0))
+    act_on(world, advance(0))
+    for _ in range(5):
+        run_epoch(world)
+    world.restore(world.snapshot([0]))
+    host = world.host(0)
+    (numbers,) = read(None, world.population.validate(), [host.epoch])
+    gain = (numbers.losses[NONE] - numbers.losses[FIRST]) / untrained
+    assert gain > 0.0
+    rent = share * gain * host.host_parameters / host.added_parameters
+    world.step_many([HostStep(0, None, Settling(rent, family="loss"))])
+    assert host.slots[0].stage.is_live is kept
 
 
 @pytest.mark.parametrize("rent", [-0.1, float("nan"), float("inf")])

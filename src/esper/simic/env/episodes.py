@@ -263,7 +263,7 @@ class Episodes:
         outcomes = self._decode(actions)
         running = [self.episode(env_idx) for env_idx in range(self.num_envs)]
         epochs = tuple(episode.epoch + 1 for episode in running)
-        settling = Settling(self.reward.rent, self.settle)
+        settling = Settling(self.reward.rent, self.settle, self.reward.family)
         steps = [
             HostStep(env_idx, outcome.executed, settling if epochs[env_idx] == self.horizon else None)
             for env_idx, outcome in enumerate(outcomes)

@@ -23,6 +23,7 @@ from esper.leyline import (
     HostStep,
     Settling,
 )
+from esper.leyline.utility import Family, score_by_loss
 from esper.tolaria.engine.host import TrainedHost
 from esper.tolaria.engine.population import CoalitionScores, EpochTally, Population
 
@@ -42,10 +43,18 @@ class HostNumbers:
     """What was measured of one host. Where nothing was trained, what training measures is None."""
 
     report: EpochReport
+    losses: dict[Coalition, float]
+    """Coalition -> validation loss on the observed half."""
     accuracies: dict[Coalition, float]
     """Coalition -> validation accuracy on the observed half."""
     seeds: dict[str, SeedReport]
     """Slot -> what is known of its live seed."""
+
+    def scores(self, family: Family, untrained_loss: float) -> dict[Coalition, float]:
+        """Coalition -> the score that this family of rewards pays for, on the observed half."""
+        if family == "contribution":
+            return self.accuracies
+        return {members: score_by_loss(loss, untrained_loss) for members, loss in self.losses.items()}
 
 
 def read(tally: EpochTally | None, scores: CoalitionScores, epochs: Sequence[int]) -> Iterator[HostNumbers]:
@@ -95,8 +104,9 @@ def _host_numbers(
         judged_loss=judged_loss[0],
         judged_accuracy=judged_accuracy[0],
     )
-    scored = dict(zip(plan.coalitions, accuracies, strict=False))  # past its own there is only padding
-    return HostNumbers(report, scored, seeds)
+    # past its own coalitions there is only padding
+    by_loss, by_accuracy = (dict(zip(plan.coalitions, row, strict=False)) for row in (losses, accuracies))
+    return HostNumbers(report, by_loss, by_accuracy, seeds)
 
 
 def _known(value: float) -> float | None:
@@ -127,6 +137,8 @@ class EngineWorld:
         self.population = Population(size, device, max_slots=max_slots)
         self._rules, self._events = governor, events
         self._governors: list[Governor | None] = [None] * size
+        self._untrained_losses = [math.nan] * size
+        """Of each host, on the observed half."""
         self._memories: list[tuple[ModelSnapshot, dict[str, Tensor]] | None] = [None] * size
 
     def begin_many(self, beginnings: Sequence[Beginning]) -> None:
@@ -140,6 +152,7 @@ class EngineWorld:
                 self._governors[host_idx] = Governor(self._rules, host.chance_accuracy, untrained_loss)
         begun = [beginning.host_idx for beginning in beginnings]
         for host_idx, numbers in zip(begun, self._validated(begun), strict=True):
+            self._untrained_losses[host_idx] = numbers.report.validation_loss
             self._take_over(host_idx, numbers)
 
     def host(self, host_idx: int) -> TrainedHost:
@@ -182,7 +195,9 @@ class EngineWorld:
         hosts = [self.host(index) for index in indices]
 
         def measure(rows: Sequence[int]) -> list[dict[Coalition, float]]:
-            return [numbers.accuracies for numbers in self._validated([indices[row] for row in rows])]
+            chosen = [indices[row] for row in rows]
+            measured = zip(chosen, self._validated(chosen), strict=True)
+            return [each.scores(settling.family, self._untrained_losses[index]) for index, each in measured]
 
         models = [host.model for host in hosts]
         live = [len(model.live_slots) for model in models]

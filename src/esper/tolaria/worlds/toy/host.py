@@ -231,15 +231,16 @@ class ToyHost(LivingHost):
         """Keep what is worth its rent. Effects add up, so each seed can be judged alone.
 
         That is by their true effects, which no measurement flatters: here one validation is observed and judged by.
+        All the way from the untrained loss to 0 is 1 by loss, and 1 - CHANCE by accuracy (see `loss_of`).
         """
-        removed = 0
+        removed, whole = 0, 1.0 if settling.family == "contribution" else 1.0 - CHANCE
         for slot in self.slots.values():
             life = slot.life
             if not life.stage.is_live:
                 continue
             rent = rent_due(settling.rent, slot.parameter_count, self.host_parameters)
             unfinished = life.stage is Stage.TRAINING or life.fading
-            if settling.settle == "committed" or unfinished or self._effect(slot, life.alpha) < rent:
+            if settling.settle == "committed" or unfinished or self._effect(slot, life.alpha) / whole < rent:
                 slot.remove()
                 removed += 1
         if removed:
