@@ -65,7 +65,7 @@ class Preset:
 
 PRESETS: Mapping[str, Preset] = {
     "toy": Preset(
-        "a world without training, to try the learner in (about a minute on one core)",
+        "a world without training, to try the learner in (a minute or two on one core)",
         {
             **EXPLORING,
             "suite": "toy",
@@ -73,8 +73,8 @@ PRESETS: Mapping[str, Preset] = {
             "pool_host_seeds": 1000,
             "num_envs": 64,
             "num_minibatches": 8,
-            "rounds": 72,
-            "eval_every": 36,
+            "rounds": 96,
+            "eval_every": 48,
             "eval_episodes": 128,
         },
     ),
