@@ -15,6 +15,7 @@ from esper.benchmark.record import BenchMismatch, merge_record, read_bench, read
 from esper.benchmark.rows import BenchRow, RowsError
 from esper.benchmark.runner import LOST_PROCESS, _Work
 from esper.benchmark.suites import BenchSuite, bench_suite
+from esper.tolaria.worlds.baselines import NUMERICS
 
 ARMS = (
     RuleArm("wait"),
@@ -136,6 +137,20 @@ def test_a_failure_leaves_what_was_finished(tmp_path: Path) -> None:
 def test_plans_that_cannot_work_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(PlanError, match=message):
         toy_plan(**changes)
+
+
+def test_rows_of_other_numerics_are_not_mixed(tmp_path: Path) -> None:
+    """They are read as ever: the evidence that is shipped has none on record."""
+    record = record_of(toy_plan(), {})
+    assert record.numerics == NUMERICS
+    for other, named in ((NUMERICS - 1, str(NUMERICS - 1)), (None, "not recorded")):
+        folder = tmp_path / named
+        folder.mkdir()
+        merge_record(folder, replace(record, numerics=other))
+        message = rf"other numerics of the engine \({named}; now {NUMERICS}\).* --out"
+        with pytest.raises(BenchMismatch, match=message):
+            merge_record(folder, record)
+        assert read_record(folder).numerics == other
 
 
 def test_a_folder_is_of_one_benchmark(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from esper.benchmark.table import BenchTable, bench_table
 from esper.leyline.errors import EsperError, first_finding
 from esper.leyline.files import write_bytes
 from esper.nissa.run_directory import WriterLock
+from esper.tolaria.worlds.baselines import NUMERICS
 
 _FILE = "bench.json"
 
@@ -39,6 +40,8 @@ class BenchRecord:
     """The arms that the verdict is about."""
     provenance: tuple[dict[str, JsonValue], ...]
     """One for each time it was started."""
+    numerics: int | None = None
+    """NUMERICS of the engine that played it; None where that was not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ def record_of(plan: BenchPlan, provenance: Mapping[str, JsonValue]) -> BenchReco
         reference=plan.reference,
         treatments=plan.treatments,
         provenance=(dict(provenance),),
+        numerics=NUMERICS,
     )
 
 
@@ -105,6 +109,11 @@ def merge_record(folder: Path, new: BenchRecord) -> BenchRecord:
         if old.suite != new.suite:
             raise BenchMismatch(
                 f"{folder} holds a benchmark of {old.suite}, not of {new.suite}: choose another"
+            )
+        if old.numerics != new.numerics:
+            raise BenchMismatch(
+                f"{folder} has rows of other numerics of the engine ({old.numerics or 'not recorded'}; now "
+                f"{new.numerics}), which cannot be compared: choose another folder with --out"
             )
         for name, identity in new.arms.items():
             if old.arms.get(name, identity) != identity:

@@ -21,7 +21,7 @@ from esper.tolaria.worlds.processes import ProcessWorld
 
 _LOG = logging.getLogger("esper.baselines")
 NUMERICS = 3
-"""Raised when the engine's numbers change, so that old curves are not compared with new runs."""
+"""Raised when the engine's numbers change, so that old curves and benchmarks are not compared with new runs."""
 
 
 @dataclass(frozen=True, slots=True)
