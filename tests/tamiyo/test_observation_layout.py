@@ -43,6 +43,15 @@ BLUEPRINT = """
 kind_norm kind_attention kind_conv kind_mixer kind_pointwise kind_copy kind_other cost offered
 """
 
+SCALED = """
+epochs_left training_samples plateau gradient_norm
+train_loss train_accuracy validation_loss validation_accuracy
+train_loss_change train_accuracy_change validation_loss_change validation_accuracy_change
+train_loss_slope train_accuracy_slope validation_loss_slope validation_accuracy_slope
+loss_gap accuracy_gap added_parameters budget_left
+epochs_to_target age epochs_in_stage parameters contribution contribution_trend probe gradient_ratio
+"""
+
 
 def test_every_feature_keeps_its_name_and_place() -> None:
     assert list(HOST_FEATURES) == HOST.split()
@@ -59,11 +68,15 @@ def test_whatever_can_be_unknown_has_a_validity_bit() -> None:
             assert any(name.startswith(stem) for name in names if not name.endswith("_known"))
 
 
-def test_bits_and_what_a_host_keeps_for_life_have_a_fixed_scale() -> None:
-    """Running statistics leave them alone; a feature that is added as a bit belongs there too."""
-    scaled = [name for name in (*HOST_FEATURES, *SLOT_FEATURES) if not has_fixed_scale(name)]
-    assert {"validation_loss", "gradient_norm", "contribution", "epochs_in_stage"} <= set(scaled)
-    assert all(map(has_fixed_scale, BLUEPRINT_FEATURE_NAMES))
+def test_bits_shares_and_places_have_a_fixed_scale() -> None:
+    """Running statistics leave them alone, by name: some never vary, and would be 0."""
+    fixed = "present width depth fading alpha style_linear_add style_gate time_left kind_mixer cost offered"
+    assert all(map(has_fixed_scale, fixed.split()))
+    every = (*HOST_FEATURES, *SLOT_FEATURES, *BLUEPRINT_FEATURE_NAMES)
+    assert [name for name in every if not has_fixed_scale(name)] == SCALED.split()
+
+
+def test_every_bit_of_a_flat_observation_has_a_fixed_scale() -> None:
     envs = make_env("toy", 8)
     envs.reset(seed=0)
     seen, rng = [], np.random.default_rng(0)

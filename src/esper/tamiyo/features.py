@@ -112,9 +112,10 @@ def observation_size(space: GrowthSpace) -> int:
 
 
 def has_fixed_scale(feature: str) -> bool:
-    """Whether a feature is a bit, a share, or the same for a host's whole life.
+    """Whether a feature is a bit, a share that stays within 0..1, a slot's place or a blueprint's cost.
 
-    Running statistics would take such a feature away: where it never varies, they make it 0.
+    Running statistics would take such a feature away: where it never varies, they make it 0. All others are
+    normalised, also the number of training samples, which changes with the data.
     """
     return feature in _FIXED or feature.startswith(_ONE_HOTS) or feature.endswith("_known")
 

@@ -18,6 +18,7 @@ from esper.simic.agent import (
     TamiyoRolloutBuffer,
 )
 from esper.tamiyo import ActorCritic, Policy, PolicyInputs, RecurrentActorCritic, discrete_layout
+from esper.tamiyo.features import HOST_FEATURES, PRESENT, SLOT_FEATURES
 from esper.tamiyo.layout import growth_layout
 from probes import ActionIsObservation, DelayedMemory, iterate, run_probe
 from synthetic_growth import SyntheticGrowth, growth_policy
@@ -385,6 +386,8 @@ def test_normalised_observations_keep_their_bits() -> None:
     assert agent._pending is not None
     seen, fixed = agent._pending[1].observation, policy.fixed_scales()
     assert torch.equal(seen[:, fixed], observation[:, fixed])
+    present = [len(HOST_FEATURES) + slot * len(SLOT_FEATURES) + PRESENT for slot in range(2)]
+    assert fixed[present].all()
     assert not torch.isclose(seen, observation)[:, ~fixed].any()
 
 
