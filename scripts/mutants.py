@@ -30,6 +30,7 @@ _PREVIOUS = "tamiyo/test_policies.py::test_every_relevant_head_of_the_previous_a
 _SAME_STEPS = f"{_UPDATE}test_actor_entropy_and_kl_are_means_over_the_same_unforced_steps"
 _RATIOS = f"{_METRICS}test_ratios_are_those_of_all_choices_in_all_finite_minibatches"
 _ACCOUNTS = "simic/env/test_accounts.py::"
+_SHOWN = "simic/env/test_halves.py::"
 
 MUTANTS = (
     # The update
@@ -124,6 +125,16 @@ MUTANTS = (
         "return torch.where(self.fixed, x, ((x - self.mean.float()) * scale).clamp_(-clip, clip))",
         "return ((x - self.mean.float()) * scale).clamp_(-clip, clip)",
         f"{_PPO}test_normalised_observations_keep_their_bits",
+    ),
+    *(
+        _mutant(
+            f"{feature}_normalised",
+            "tamiyo/features.py",
+            f'        "{feature}",\n        "{following}",\n',
+            f'        "{following}",\n',
+            "tamiyo/test_observation_layout.py::test_bits_shares_and_places_have_a_fixed_scale",
+        )
+        for feature, following in (("present", "fading"), ("offered", "time_left"), ("width", "depth"))
     ),
     _mutant(
         "rewards_clipped",
@@ -240,6 +251,41 @@ MUTANTS = (
         "loss, accuracy = host.report.validation_loss, host.report.validation_accuracy\n"
         "        baseline = self._baselines[env_idx]",
         "simic/env/test_engine.py::test_waiting_earns_exactly_nothing",
+    ),
+    _mutant(
+        "shown_the_judged_half",
+        "simic/env/accounts.py",
+        "score = report.validation_accuracy\n",
+        "score = report.judged[1]\n",
+        f"{_SHOWN}test_no_reward_that_is_shown_depends_on_the_judged_half",
+    ),
+    _mutant(
+        "shown_by_the_judged_untrained_loss",
+        "simic/env/accounts.py",
+        "score_by_loss(report.validation_loss, self._untrained_observed_loss[env_idx])",
+        "score_by_loss(report.validation_loss, self._untrained_loss[env_idx])",
+        f"{_ACCOUNTS}test_a_loss_is_shown_over_the_observed_untrained_one_and_no_worse_than_the_worst",
+    ),
+    _mutant(
+        "observed_accuracy_of_the_judged_half",
+        "simic/env/episodes.py",
+        "observed_accuracy=report.validation_accuracy if kept else None",
+        "observed_accuracy=report.judged[1] if kept else None",
+        f"{_SHOWN}test_a_finished_episode_reports_both_halves",
+    ),
+    _mutant(
+        "shown_the_reward_of_the_task",
+        "simic/held_out.py",
+        "setting.episodes(reward=reward, shown_reward=shown)",
+        "setting.episodes(reward=reward)",
+        "cli/test_grow.py::test_a_controller_is_shown_the_reward_of_its_card",
+    ),
+    _mutant(
+        "benchmarks_of_other_numerics_mixed",
+        "benchmark/record.py",
+        "if old.numerics != new.numerics:",
+        "if False:",
+        "benchmark/test_runner.py::test_rows_of_other_numerics_are_not_mixed",
     ),
     _mutant(
         "threads_not_in_the_name_of_a_curve",

@@ -13,7 +13,7 @@ from esper.leyline import HostProtocol
 from esper.simic.held_out import grow_case
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.controller import RewardRecord
-from esper.tamiyo.deciders import Choice, decider
+from esper.tamiyo.deciders import Choice, Decider, decider
 from esper.tamiyo.observation import Observer
 from esper.tamiyo.tracker import Paymaster
 from esper.tolaria.tasks import Instance, forget, register, task
@@ -79,12 +79,12 @@ def test_what_is_exported_is_the_settled_model(capsys: pytest.CaptureFixture[str
         assert torch.equal(fresh.eval()(inputs), again.model.eval()(inputs))
 
 
-def test_a_decider_is_shown_its_reward_as_in_a_grower(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against the forecast, from what is observed: the baseline is for the table alone."""
-    who, rewards, expected = decider("periodic"), list[float](), list[float]()
-    gamma, rent, decide = RewardConfig().gamma, task("tiny").rent, who.decide
-    record = RewardRecord(family="contribution", mode="shaped", rent=rent, gamma=gamma, control_variate=True)
-    grower = Paymaster(rent, record)
+def _listen(
+    who: Decider, record: RewardRecord, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[float], list[float]]:
+    """What a decider is shown once it plays, and what a Grower would show it under the same record."""
+    rewards, expected, decide = list[float](), list[float](), who.decide
+    grower = Paymaster(record.rent, record)
 
     def listening(observer: Observer, host: HostProtocol, *, reward: float) -> Choice:
         rewards.append(reward)
@@ -94,9 +94,30 @@ def test_a_decider_is_shown_its_reward_as_in_a_grower(monkeypatch: pytest.Monkey
         return decide(observer, host, reward=reward)
 
     monkeypatch.setattr(who, "decide", listening)
+    return rewards, expected
+
+
+def test_a_decider_is_shown_its_reward_as_in_a_grower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the forecast, from what is observed: the baseline is for the table alone."""
+    who, gamma, rent = decider("periodic"), RewardConfig().gamma, task("tiny").rent
+    record = RewardRecord(family="contribution", mode="shaped", rent=rent, gamma=gamma, control_variate=True)
+    rewards, expected = _listen(who, record, monkeypatch)
     grow_case("tiny", who, epochs=6)
     assert rewards == expected
     assert any(expected)
+
+
+def test_a_controller_is_shown_the_reward_of_its_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in its training, whatever its utility is measured by here: the task's rent, against the baseline."""
+    record = RewardRecord(family="contribution", mode="shaped", rent=0.5, gamma=0.9, control_variate=False)
+    who = decider(tiny_controller(1, scale=3.0, reward=record))
+    rewards, expected = _listen(who, record, monkeypatch)
+    grown = grow_case("tiny", who, epochs=6)
+    assert rewards == expected
+    assert any(expected)
+    end, rent = grown.summary, task("tiny").rent * grown.host.added_parameters / grown.host_parameters
+    assert None not in (end.utility, end.validation_accuracy, end.gain)
+    assert end.utility == pytest.approx((end.validation_accuracy or 0.0) - rent)
 
 
 def test_a_controller_from_a_folder_within_a_budget(capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,17 +85,20 @@ def _episodes(world: MeteredWorld, setting: Setting, staging: Staging, hosts: Ho
     """Horizon and rent are the task's own for every arm; a controller observes what it did in its training."""
     settle: Settle = "worth"
     decisions = DecisionSettings()
-    reward = RewardConfig(rent=setting.rent, control_variate=False)
+    shown = reward = RewardConfig(rent=setting.rent, control_variate=False)
     if staging.controller is not None:
         controller = open_controller(staging.controller, hosts.suite)
         config = controller.config
-        reward = replace(config.reward(task_rent=setting.rent), rent=setting.rent)
+        shown = config.reward(task_rent=setting.rent)
+        reward = replace(shown, rent=setting.rent)
         waited = hosts.known[WAIT, 0, hosts.instance]
         rows = {(row.instance, row.host_seed): row for row in waited}
         setting = replace(setting, space=controller.space, baselines=KnownBaselines(rows, setting.horizon))
         settle, decisions = config.settle, config.decisions
     setting = replace(setting, world=world, cases=CaseList((hosts.instance,)))
-    return setting.episodes(reward=reward, on_illegal="noop", settle=settle, decisions=decisions)
+    return setting.episodes(
+        reward=reward, shown_reward=shown, on_illegal="noop", settle=settle, decisions=decisions
+    )
 
 
 def _product(world: MeteredWorld, host: HostProtocol) -> Product:

@@ -88,7 +88,8 @@ IGNORED = -100
 class Scale:
     """One number for how well validation goes: accuracy, or without it minus the loss over the first one seen.
 
-    Whichever is known first is the scale for good: an epoch that says only the other has no score
+    Whichever is known first is the scale for good: an epoch that says only the other has no score. The family of the
+    reward that a controller learned by does not matter.
     """
 
     first_loss: float | None = None

@@ -144,6 +144,7 @@ def evaluation_episodes(
     )
     return replace(setting, space=training.envs.space, cases=training.pool).episodes(
         reward=config.reward(task_rent=setting.rent),
+        shown_reward=training.envs.episodes.reward,
         on_illegal="noop",
         settle=config.settle,
         decisions=config.decisions,

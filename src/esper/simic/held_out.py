@@ -97,6 +97,7 @@ def evaluate_controller(
     setting = make_world(name or card.training.suite, min(len(wanted), ARENA), device=device)
     arena = setting.episodes(
         reward=RewardConfig(**{**card.reward.model_dump(), "rent": setting.rent}),
+        shown_reward=RewardConfig(**card.reward.model_dump()),
         on_illegal="noop",
         decisions=card.decisions,
     )
@@ -198,20 +199,21 @@ def grow_case(
     progress  called after every epoch
     """
     setting = make_world(case, 1, device=device, horizon=epochs)
-    paid = decider.controller.card.reward.model_dump() if isinstance(decider, LearnedDecider) else {}
-    episodes = setting.episodes(
-        reward=RewardConfig(**{**paid, "rent": setting.rent, "control_variate": True})
-    )
+    shown = RewardConfig(rent=setting.rent)
+    if isinstance(decider, LearnedDecider):
+        shown = RewardConfig(**decider.controller.card.reward.model_dump())
+    reward = replace(shown, rent=setting.rent, control_variate=True)
+    episodes = setting.episodes(reward=reward, shown_reward=shown)
     episodes.seed(0, 0)
     episodes.begin(0, case=case, host_seed=seed)
     observer = decider.observer(episodes.host(0), horizon=setting.horizon, parameter_budget=parameter_budget)
-    reward = 0.0
+    last = 0.0
     for _ in range(setting.horizon):
-        choice = decider.decide(observer, episodes.host(0), reward=reward)
+        choice = decider.decide(observer, episodes.host(0), reward=last)
         result = episodes.step(episodes.encode(0, choice.action)[None])
         host = episodes.host(0)
         observer.record(0, host, choice.action.op)
-        reward = float(result.shown_rewards[0])
+        last = float(result.shown_rewards[0])
         baseline = episodes.episode(0).baseline
         known = None if baseline is None else baseline.accuracies[episodes.episode(0).epoch]
         progress(GrownEpoch(choice.action, choice.probability, host.report, known, host.added_parameters))

@@ -129,7 +129,9 @@ def _known(value: float | None) -> float | None:
 # The score without growth as far as a single run can know it, and the reward that a controller is shown.
 #
 # A run that grows has no baseline, the same host trained without growth. In training the baseline is known, and the
-# learner is paid by it; what the actor sees of its last step is the same in training, in benchmarks and in use.
+# learner is paid by it; what the actor sees of its last step is the same in training, in benchmarks and in use, where
+# the score is accuracy. By loss, use is different: environments divide by the loss of the untrained host and stop at
+# WORST_BY_LOSS; a `Grower` scores by accuracy wherever it has one, and else divides by the first loss it is given.
 
 DAMPING = 0.7
 """Of the trend, per epoch: learning curves flatten."""

@@ -11,7 +11,7 @@ from esper.leyline import BaselineCurve
 from esper.simic.building import build
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import make_world
-from esper.simic.env.accounts import PRIVILEGED
+from esper.simic.env.accounts import PRIVILEGED, Accounts
 from esper.simic.env.episodes import Episodes
 from esper.simic.evaluation import LearnedPlayer, play_cases
 from esper.simic.reward import RewardConfig
@@ -20,6 +20,7 @@ from esper.tamiyo.controller import RewardRecord
 from esper.tamiyo.tracker import Paymaster
 from esper.tolaria.worlds.toy.instance import toy_case
 from esper.tolaria.worlds.toy.world import ToyBaselines
+from watched import paper_host, report
 
 CASES = tuple(toy_case(draw) for draw in (17, 23))
 PAID = RewardConfig(rent=0.01, gamma=0.9)
@@ -73,6 +74,24 @@ def test_the_actor_is_shown_what_a_grower_would_show_it() -> None:
         expected.append(grower.pay(score, host.added_parameters, host.host_parameters, grown=grown))
     assert shown == expected
     assert any(expected)
+
+
+def test_a_loss_is_shown_over_the_observed_untrained_one_and_no_worse_than_the_worst() -> None:
+    reward = RewardConfig(family="loss", rent=0.0, gamma=1.0, control_variate=False)
+    accounts, host, none = (
+        Accounts(reward, 1, horizon=9, shown_reward=reward),
+        paper_host("a"),
+        np.array([False]),
+    )
+    shown = []
+    for epoch, loss in enumerate((2.0, 1.0, 3.0, 100.0)):
+        host.report = replace(report(epoch, loss=loss), judged_loss=5.0, judged_accuracy=0.5)
+        if not epoch:
+            accounts.begin(0, host, None)
+            continue
+        accounts.close_epoch({0: host}, none, none)
+        shown.append(float(accounts.shown[0]))
+    assert shown == [0.0, -1.0, -1.5]  # the scores are -0.5, -1.5 and -3
 
 
 def test_the_critic_sees_the_baseline_and_the_gain() -> None:

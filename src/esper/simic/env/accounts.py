@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esper.leyline import BaselineCurve, HostProtocol
+from esper.leyline.utility import score_by_loss
 from esper.simic.reward import (
     Flags,
     Floats,
@@ -27,29 +28,39 @@ PRIVILEGED = ("baseline", "baseline_at_end", "gain")
 
 
 class Accounts:
-    """The books of `num_envs` hosts, one entry an epoch."""
+    """The books of `num_envs` hosts, one entry an epoch.
 
-    def __init__(self, reward: RewardConfig, num_envs: int, *, horizon: int) -> None:
-        self.reward, self._horizon = reward, horizon
+    reward        what the hosts are worth
+    shown_reward  what the actor learned by, and is shown: of the observed half of validation, against a forecast
+    """
+
+    def __init__(
+        self, reward: RewardConfig, num_envs: int, *, horizon: int, shown_reward: RewardConfig
+    ) -> None:
+        self.reward, self.shown_reward, self._horizon = reward, shown_reward, horizon
         self._record = RewardRecord(
-            family=reward.family,
-            mode=reward.mode,
-            rent=reward.rent,
-            gamma=reward.gamma,
-            control_variate=reward.control_variate,
+            family=shown_reward.family,
+            mode=shown_reward.mode,
+            rent=shown_reward.rent,
+            gamma=shown_reward.gamma,
+            control_variate=shown_reward.control_variate,
         )
         self._now = Standings.unknown(num_envs)
         self._host_parameters, self._largest_growth = np.full((2, num_envs), np.nan)
-        self._untrained_loss, self._baseline_at_end = np.full((2, num_envs), np.nan)
+        self._untrained_loss, self._untrained_observed_loss, self._baseline_at_end = np.full(
+            (3, num_envs), np.nan
+        )
         self._baselines: list[BaselineCurve | None] = [None] * num_envs
-        self._paymasters = [Paymaster(reward.rent, self._record) for _ in range(num_envs)]
+        self._paymasters = [Paymaster(shown_reward.rent, self._record) for _ in range(num_envs)]
         self.shown = np.zeros(num_envs)
         """(env,) the reward of the last step as a deployed controller would be shown it."""
 
     def begin(self, env_idx: int, host: HostProtocol, baseline: BaselineCurve | None) -> None:
         """A new host, whose report is that of epoch 0."""
         self._untrained_loss[env_idx] = host.report.judged[0]
-        self._paymasters[env_idx], self.shown[env_idx] = Paymaster(self.reward.rent, self._record), 0.0
+        self._untrained_observed_loss[env_idx] = host.report.validation_loss
+        self._paymasters[env_idx] = Paymaster(self.shown_reward.rent, self._record)
+        self.shown[env_idx] = 0.0
         self._open(env_idx, host, baseline)
 
     def close_epoch(
@@ -90,6 +101,7 @@ class Accounts:
         """What was entered in earlier epochs: plain data."""
         return {
             "untrained_loss": float(self._untrained_loss[env_idx]),
+            "untrained_observed_loss": float(self._untrained_observed_loss[env_idx]),
             "pay": self._paymasters[env_idx].state_dict(),
         }
 
@@ -97,10 +109,12 @@ class Accounts:
         self, env_idx: int, host: HostProtocol, baseline: BaselineCurve | None, state: Mapping[str, object]
     ) -> None:
         """Go on with a host that stands where it stood when `state_dict` was taken."""
-        untrained, pay = state["untrained_loss"], state["pay"]
+        untrained, observed = state["untrained_loss"], state["untrained_observed_loss"]
+        pay = state["pay"]
         assert isinstance(untrained, float)
+        assert isinstance(observed, float)
         assert isinstance(pay, Mapping)
-        self._untrained_loss[env_idx] = untrained
+        self._untrained_loss[env_idx], self._untrained_observed_loss[env_idx] = untrained, observed
         self._paymasters[env_idx].load_state_dict(pay)
         self._open(env_idx, host, baseline)
 
@@ -110,19 +124,21 @@ class Accounts:
         self._largest_growth[env_idx] = largest_growth(host)
         if baseline is not None:
             accuracy, loss = _at(baseline, self._horizon)
-            by_loss = -loss / self._untrained_loss[env_idx]
-            self._baseline_at_end[env_idx] = accuracy if self.reward.family == "contribution" else by_loss
+            by_accuracy = self.reward.family == "contribution"
+            self._baseline_at_end[env_idx] = (
+                accuracy if by_accuracy else score_by_loss(loss, self._untrained_loss[env_idx])
+            )
         self._stand(env_idx, host, self._now)
 
     def _parts(self) -> tuple[Floats, Floats, Floats]:
         return utility_parts(self.reward, self._now, self._host_parameters, self._untrained_loss)
 
     def _pay(self, env_idx: int, host: HostProtocol) -> float:
-        """What a `Grower` would show its controller of this epoch."""
+        """The reward of this epoch as a controller in use is shown it."""
         report = host.report
         score = report.validation_accuracy
-        if self.reward.family == "loss":
-            score = -report.validation_loss / float(self._untrained_loss[env_idx])
+        if self.shown_reward.family == "loss":
+            score = score_by_loss(report.validation_loss, self._untrained_observed_loss[env_idx])
         grown = any(slot.alpha > 0.0 for slot in host.readings())
         paymaster = self._paymasters[env_idx]
         return paymaster.pay(score, host.added_parameters, host.host_parameters, grown=grown)

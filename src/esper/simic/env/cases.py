@@ -78,7 +78,8 @@ class CasePool(CaseList):
     """Cases of a source, each with host seeds of its own: finite, so that each baseline curve is computed once.
 
     A case that was drawn twice is twice as likely. One that was first drawn at place n has the host seeds from
-    n x `host_seeds` on, below TRAINING_HOSTS: no initialisation and no order of minibatches stands for all training.
+    n x `host_seeds` on: no initialisation and no order of minibatches stands for all training. All are below
+    TRAINING_HOSTS; where more are asked for, as by the preset `toy`, they begin again at 0 and cases share them.
     """
 
     host_seeds: int

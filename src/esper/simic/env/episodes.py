@@ -62,7 +62,7 @@ Flags = NDArray[np.bool_]
 Observation = dict[str, NDArray[np.float32]]
 WAIT = ActionSpec()
 WAITED = ActionOutcome(WAIT, WAIT)
-STATE_VERSION = 4
+STATE_VERSION = 5
 HOSTS, BASELINES = "hosts", "baselines"
 """Parts of the time: hosts begin, train, are validated and settled; baseline curves are looked up, or trained."""
 ANY_HOST_SEED = 2**31
@@ -109,6 +109,8 @@ class EpisodeOptions(TypedDict, total=False):
     """What may be decided, and when validation is on a plateau."""
     host_seeds: int
     """Host seeds are drawn below this number, except from a `CasePool`, whose cases have their own."""
+    shown_reward: RewardConfig
+    """The reward that a controller learned by, and is shown (against a forecast); the same as `reward` by default."""
 
 
 class Episodes:
@@ -135,6 +137,7 @@ class Episodes:
         settle: Settle = "worth",
         decisions: DecisionSettings = DecisionSettings(),
         host_seeds: int = ANY_HOST_SEED,
+        shown_reward: RewardConfig | None = None,
     ) -> None:
         if host_seeds < 1:
             raise ValueError(f"host_seeds is {host_seeds}; expected >= 1")
@@ -161,7 +164,7 @@ class Episodes:
         self.decisions = decisions
         self.observer = Observer(space, num_envs, decisions=decisions)
         self._envs = [ParallelEnvState() for _ in range(num_envs)]
-        self.accounts = Accounts(reward, num_envs, horizon=horizon)
+        self.accounts = Accounts(reward, num_envs, horizon=horizon, shown_reward=shown_reward or reward)
         """What every host is worth: to the reward, the critic and the actor."""
 
     # Beginning
@@ -371,6 +374,7 @@ class Episodes:
             "horizon": self.horizon,
             "settle": self.settle,
             "reward": asdict(self.reward),
+            "shown_reward": asdict(self.accounts.shown_reward),
         }
 
     def _env_state(self, env_idx: int, host: HostState) -> dict[str, object]:
