@@ -50,6 +50,8 @@ print(query(Path("runs/digits-1"), "select round, mean_gain from rounds"))
   `read_run` and by SQL.
 - A *baseline* is the same task instance trained with the same rng seed and nothing grown (`control` in field names).
   *Utility* is the validation score minus rent for added parameters; *gain* is utility minus the baseline's.
+- Validation has two halves: decisions and settling are by the *observed half*; rewards, selection, utility and gain
+  are of the *judged half*. Where there is one set (the toy), both are that.
 - SQL has the tables `rounds`, `episodes`, `decisions`, `anomalies` and `evaluations` (an event's fields are its
   columns; `case` is called `instance`), `seeds` (one row for each seed's life), `runs`, and `events` for all other
   kinds, with their fields as JSON. Each has the column `run`.

@@ -79,6 +79,7 @@ class Grower:
                       folder, a `Controller`, or a policy of your own with `reset()` and `act(situation)`
     validate          a function of the model that returns {"validation_loss": ..., "validation_accuracy": ...},
                       either or both; or a loader of (inputs, classes) or dict batches. With it, each seed is measured
+                      (it is one set: the controller observes, and `finish` settles, by all of it)
     epochs            how many there will be; controllers look at the time that is left
     scheduler         learning rate scheduler(s) of the optimiser, kept right across growth
     scaler            the GradScaler, if there is one

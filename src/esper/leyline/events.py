@@ -128,13 +128,13 @@ class EpisodeFinished:
     epochs: int
     """Epochs trained."""
     utility: float | None
-    """Utility of the final model: validation score minus rent. Null for a lost or condemned host."""
+    """Utility of the final model: validation score (judged half) minus rent. Null for a lost or condemned host."""
     gain: float | None
-    """Utility minus the baseline's; null without a baseline."""
+    """Utility minus the baseline's, both on the judged half; null without a baseline."""
     validation_accuracy: float | None
     """Validation accuracy of the final model on the judged half, 0..1."""
     control_accuracy: float | None
-    """Validation accuracy of the baseline at the same epoch, 0..1; null without a baseline."""
+    """Validation accuracy of the baseline at the same epoch on the judged half, 0..1; null without a baseline."""
     validation_loss: float | None
     """Validation loss of the final model on the judged half."""
     added_parameters: int | None
@@ -190,17 +190,17 @@ class DecisionTaken:
     illegal: str | None
     """Why the requested action was illegal and became WAIT; null if it was legal."""
     contribution: float | None
-    """Last known contribution of the seed acted on: validation accuracy with it minus without it. Null if unknown."""
+    """Last known contribution of the seed acted on: observed accuracy with it minus without it. Null if unknown."""
     value: float | None
     """Critic's value estimate before the step; null for a rule."""
     log_prob: float | None
     """Joint log-probability of the action in nats; null for a rule."""
     reward: float
-    """Reward of the step: the sum of its components."""
+    """Reward of the step, on the judged half: the sum of its components."""
     reward_components: Mapping[str, float]
     """Component of the reward -> its amount."""
     validation_accuracy: float | None
-    """Validation accuracy of the host after the epoch, 0..1."""
+    """Validation accuracy of the host after the epoch on the observed half, 0..1."""
     stages: Mapping[str, str] | None = None
     """Slot -> its Stage at the decision, by name; null if not recorded."""
     alphas: Mapping[str, float] | None = None
@@ -265,7 +265,7 @@ class EvaluationFinished:
     mean_return: float | None
     """Mean undiscounted return; null if no episode counts."""
     mean_utility: float | None
-    """Mean utility (validation score minus rent); null if no episode counts."""
+    """Mean utility (validation score on the judged half minus rent); null if no episode counts."""
     mean_gain: float | None
     """Mean gain (utility minus the baseline's); null without baselines."""
     gain_low: float | None

@@ -174,18 +174,26 @@ def episode_line(row: EpisodeFinished | None, *, recorded: bool) -> str:
 
 # In figures
 
+_OBSERVED = "%{y:.3f} on the half of validation that decisions are made by"
+_JUDGED = "%{y:.3f} on the other half, which rewards are paid by"
+
 
 def course(frames: Sequence[Frame], at: int, row: EpisodeFinished | None, theme: Theme) -> Figure:
     """Accuracy and operations above, the stages of the slots below; `at` is the index of the frame looked at."""
     epochs = [frame.epoch for frame in frames]
     accuracies = [finite(frame.decision.validation_accuracy) for frame in frames]
     style: Figure = {"color": theme.runs[0], "width": 2}
-    traces = [scatter(epochs, accuracies, name="accuracy", line=style, hovertemplate="%{y:.3f}")]
+    # Decisions are made by one half of validation; the other half judges, and the baseline is known there alone.
+    traces = [
+        scatter(epochs, accuracies, name="accuracy, observed half", line=style, hovertemplate=_OBSERVED)
+    ]
     baseline = None if row is None else finite(row.control_accuracy)
     if baseline is not None and frames:
         dash: Figure = {"symbol": "line-ew-open", "size": 14, "color": theme.faint}
-        end = scatter(epochs[-1:], [baseline], mode="markers", name="baseline at the end", marker=dash)
-        traces.append({**end, "hovertemplate": "%{y:.3f}"})
+        end = scatter(
+            epochs[-1:], [baseline], mode="markers", name="baseline at the end, judged half", marker=dash
+        )
+        traces.append({**end, "hovertemplate": _JUDGED})
     traces += [_done(frames, op, theme) for op in LifecycleOp if op is not LifecycleOp.WAIT]
     stages = _stages(frames, theme)
     traces += stages
