@@ -245,5 +245,5 @@ def test_controllers_are_found_and_mistakes_are_told(run: Path, tmp_path: Path) 
     with pytest.raises(ControllerError, match="does not fit the hosts of mnist1d"):
         require_fit(find_controller(run), "mnist1d")
     last.write_bytes(b"nonsense")
-    with pytest.raises(ControllerError, match="refused, it holds something else"):
+    with pytest.raises(ControllerError, match="damaged or cut short"):
         open_controller(find_controller(last), "toy")
