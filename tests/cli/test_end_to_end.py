@@ -116,6 +116,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(capsys: pytest.CaptureFixture
     assert counted == [[{"n": 32}]] * 2
 
 
+@pytest.mark.filterwarnings("always:no checkpoint:UserWarning")
 def test_a_run_that_has_no_checkpoint_yet_begins_anew(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(train("mine", 2, "--quiet")) == 0
     assert main(train("same", 2, "--quiet")) == 0
@@ -153,8 +154,8 @@ def test_a_checkpoint_of_another_layout_is_refused(capsys: pytest.CaptureFixture
 
 def test_a_checkpoint_of_another_version_leaves_the_run_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(train("mine", 1, "--quiet")) == 0
-    last = Path("runs/mine/checkpoints/last.pt")
-    torch.save({**torch.load(last, weights_only=True), "version": "esper-ppo-0"}, last)
+    for path in Path("runs/mine/checkpoints").iterdir():
+        torch.save({**torch.load(path, weights_only=True), "version": "esper-ppo-0"}, path)
     assert main(["resume", "mine"]) == 2
     assert "version 'esper-ppo-0'; this code reads" in capsys.readouterr().err
     (listing,) = ask(capsys, "runs")

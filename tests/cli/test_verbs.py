@@ -57,6 +57,7 @@ class Trainer:
         *,
         checkpoints: CheckpointStore | None = None,
         resume: Path | None = None,
+        accept: Callable[[], None] | None = None,
         note: str | None = None,
         sink: RunSink | None = None,
         progress: Progress | None = None,
@@ -69,6 +70,8 @@ class Trainer:
         assert checkpoints.folder == config.run_directory / config.run_name / "checkpoints"
         self.configs.append(config)
         self.resumed.append(resume)
+        if accept is not None:
+            accept()
         self.sinks.append(sink)
         sink.emit(RunStarted(name=config.run_name, esper="0"))
         progress(example(RoundFinished))

@@ -8,6 +8,8 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from esper.nissa import RunDirectory
+from esper.runs.resuming import find_resume_point
 from esper.simic.building import build
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.trainer import VectorizedPPOTrainer
@@ -52,8 +54,13 @@ def _resume(rng: Random, folder: Path) -> object:
         content = bomb_bytes(folder)
     else:
         content = spoil_bytes(content, rng)
-    path = folder / "last.pt"
+    path = folder / "run" / "checkpoints" / "last.pt"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
+    _CONFIG.save(folder / "run" / "config.json")
+    with RunDirectory.resume(folder, "run") as run:
+        point = find_resume_point(run, _CONFIG)
+    assert point.checkpoint == path
     trainer = _trainer()
     trainer.resume(path)
     trainer._extra()

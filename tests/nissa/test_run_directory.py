@@ -63,7 +63,7 @@ def test_bad_names_are_refused_before_any_work(
     with pytest.raises(RunError, match=why):
         RunDirectory.create(tmp_path / "runs", name, {}, provenance)
     with pytest.raises(RunError, match=why):
-        RunDirectory.resume(tmp_path / "runs", name, provenance)
+        RunDirectory.resume(tmp_path / "runs", name)
     assert not (tmp_path / "runs").exists()
 
 
@@ -153,12 +153,14 @@ def test_an_error_from_the_disk_is_one_clear_error(
 def test_a_second_writer_is_refused(run: RunDirectory, provenance: Provenance) -> None:
     assert is_being_written(run.path)
     with pytest.raises(RunError, match=rf"another process \({os.getpid()}\) is writing it"):
-        RunDirectory.resume(run.path.parent, "one", provenance)
+        RunDirectory.resume(run.path.parent, "one")
     run.close()
     run.close()
     assert not is_being_written(run.path)
-    with RunDirectory.resume(run.path.parent, "one", provenance) as again:
+    with RunDirectory.resume(run.path.parent, "one") as again:
         assert is_being_written(again.path)
+        assert [path.name for path in run.path.glob("provenance*")] == ["provenance.json"]
+        again.record_start(provenance)
     assert sorted(path.name for path in run.path.glob("provenance*")) == [
         "provenance.2.json",
         "provenance.json",
@@ -166,7 +168,7 @@ def test_a_second_writer_is_refused(run: RunDirectory, provenance: Provenance) -
 
 
 def test_asking_whether_a_run_is_written_does_not_keep_a_writer_out(
-    run: RunDirectory, provenance: Provenance, monkeypatch: pytest.MonkeyPatch
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import fcntl
 
@@ -174,15 +176,15 @@ def test_asking_whether_a_run_is_written_does_not_keep_a_writer_out(
     asking = os.open(run.path / "writer.lock", os.O_RDONLY)
     fcntl.flock(asking, fcntl.LOCK_SH)
     monkeypatch.setattr("esper.nissa.run_directory.time.sleep", lambda _: os.close(asking))
-    RunDirectory.resume(run.path.parent, "one", provenance).close()
+    RunDirectory.resume(run.path.parent, "one").close()
 
 
-def test_only_a_run_is_resumed(tmp_path: Path, provenance: Provenance) -> None:
+def test_only_a_run_is_resumed(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"has no config\.json"):
-        RunDirectory.resume(tmp_path, "nothing", provenance)
+        RunDirectory.resume(tmp_path, "nothing")
 
 
-def test_a_killed_writer_leaves_no_lock(run: RunDirectory, provenance: Provenance) -> None:
+def test_a_killed_writer_leaves_no_lock(run: RunDirectory) -> None:
     run.close()
     holding = (
         "import sys, time; from pathlib import Path; from esper.nissa.run_directory import WriterLock\n"
@@ -194,11 +196,11 @@ def test_a_killed_writer_leaves_no_lock(run: RunDirectory, provenance: Provenanc
         assert told.readline() == b"held\n"
         assert is_being_written(run.path)
         with pytest.raises(RunError, match=rf"\({writer.pid}\)"):
-            RunDirectory.resume(run.path.parent, "one", provenance)
+            RunDirectory.resume(run.path.parent, "one")
         writer.send_signal(signal.SIGKILL)
         writer.wait()
     assert not is_being_written(run.path)
-    RunDirectory.resume(run.path.parent, "one", provenance).close()
+    RunDirectory.resume(run.path.parent, "one").close()
 
 
 def test_damaged_files_are_named(run: RunDirectory) -> None:
@@ -261,7 +263,7 @@ def test_checkpoints(run: RunDirectory) -> None:
     (checkpoints.folder / ".last.pt.17.partial").write_text("half")
     checkpoints.remove_partial()
     assert sorted(path.suffix for path in checkpoints.folder.iterdir()) == [".pt"] * 6
-    checkpoints.set_aside(last)
+    checkpoints.set_aside([last])
     assert checkpoints.all() == [previous, best, *checkpoints.periodic()]
     assert (checkpoints.folder / "last.damaged").read_text() == "12"
 

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -58,6 +59,13 @@ def overwrite(path: Path) -> None:
 
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Other content, with the checksum of it."""
+    saved = torch.load(path, weights_only=True)
+    change(saved)
+    torch.save(saved, path)
 
 
 def start_notes() -> list[str | None]:
@@ -189,7 +197,7 @@ def test_a_finished_run_says_so_and_stays_as_it_is(capsys: pytest.CaptureFixture
     first = esper.train(config(rounds=2))
     files = ("runs/mine/events.jsonl", "runs/mine/config.json")
     before = [Path(file).read_bytes() for file in files]
-    assert main(["resume", "mine", "--rounds", "1"]) == 0
+    assert main(["resume", "mine", "--rounds", "2"]) == 0
     told = capsys.readouterr()
     assert "going on" not in told.out
     path = Path("runs/mine").resolve()
@@ -199,6 +207,89 @@ def test_a_finished_run_says_so_and_stays_as_it_is(capsys: pytest.CaptureFixture
     assert [Path(file).read_bytes() for file in files] == before
     with pytest.warns(UserWarning, match="is finished, with 2 rounds"):
         assert esper.train(config(rounds=2), resume=True) == replace(first, seconds=0.0)
+
+
+def content(folder: str = "runs/mine") -> dict[Path, bytes]:
+    files = (path for path in Path(folder).rglob("*") if path.is_file())
+    return {path: path.read_bytes() for path in files if path.name != "writer.lock"}
+
+
+def test_a_resume_that_is_refused_or_has_nothing_to_do_changes_no_file(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    esper.train(config(rounds=2))
+    before = content()
+    assert main(["resume", "mine", "--rounds", "1"]) == 2
+    assert capsys.readouterr().err == "esper: rounds is 1; 2 are done\n"
+    assert content() == before
+    assert main(["resume", "mine"]) == 0
+    assert content() == before
+    for path in CHECKPOINTS.iterdir():
+        edit(path, lambda saved: saved["extra"]["envs"].update(version=0))
+    overwrite(CHECKPOINTS / "previous.pt")
+    before = content()
+    with pytest.raises(CheckpointError, match="the saved environments have version 0"):
+        esper.train(config(rounds=3), resume=True)
+    assert content() == before
+
+
+def test_lost_checkpoints_are_said_and_recorded(capsys: pytest.CaptureFixture[str]) -> None:
+    esper.train(config(eval_every=4))
+    for name in ("last.pt", "best.pt"):
+        (CHECKPOINTS / name).unlink()
+    assert main(["resume", "mine", "--quiet"]) == 0
+    lost = "going on from previous.pt, after round 4; rounds lost: 1; the best is chosen anew"
+    shutil.rmtree(CHECKPOINTS)
+    assert main(["resume", "mine", "--quiet"]) == 0
+    none = "no checkpoint; from the start, rounds lost: 5"
+    assert capsys.readouterr().err == f"esper: note: {lost}\nesper: note: {none}\n"
+    assert start_notes() == [None, lost, none]
+
+
+def test_a_finished_run_says_only_what_is_damaged(capsys: pytest.CaptureFixture[str]) -> None:
+    assert esper.train(config(eval_every=1, rounds=2)).best_score is not None
+    overwrite(CHECKPOINTS / "best.pt")
+    assert main(["resume", "mine", "--json"]) == 0
+    told = capsys.readouterr()
+    assert told.err.splitlines()[0] == "esper: note: damaged: best.pt, set aside"
+    assert "going on" not in told.err
+    assert json.loads(told.out)["best_score"] is None
+    assert (CHECKPOINTS / "best.damaged").is_file()
+
+
+def test_one_checkpoint_that_is_refused_does_not_strand_a_run() -> None:
+    esper.train(config(eval_every=2, rounds=2))
+    edit(CHECKPOINTS / "best.pt", lambda saved: saved.update(version="esper-ppo-0"))
+    (CHECKPOINTS / "round-000009.pt").mkdir()
+    with pytest.warns(
+        UserWarning, match=r"best.pt: version 'esper-ppo-0'.* only; going on from last.pt, after round 2"
+    ):
+        assert esper.train(config(eval_every=0, rounds=3), resume=True).rounds == 3
+    assert (CHECKPOINTS / "best.pt").is_file()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"counters": {}}, "counters have no env_steps"),
+        ({"counters": None}, "counters have no env_steps"),
+        ({"round": -5}, "round is not a whole number from 0 to 1"),
+        ({"round": True}, "round is not a whole number"),
+        ({"round": 10**30}, "round is not a whole number"),
+        ({"best_score": "hi"}, "best_score is neither None nor a finite number"),
+        ({"best_score": float("nan")}, "best_score is neither"),
+        ({"config": {}}, "config is not the settings of a run"),
+    ],
+)
+def test_a_checkpoint_with_impossible_parts_is_refused_by_name(change: dict[str, object], why: str) -> None:
+    esper.train(config(rounds=1))
+    part = "counters" if "counters" in change else "extra"
+    edit(
+        CHECKPOINTS / "last.pt",
+        lambda saved: saved.update(change) if part in change else saved[part].update(change),
+    )
+    with pytest.raises(CheckpointError, match=why):
+        esper.train(config(rounds=2), resume=True)
 
 
 def test_a_run_that_was_killed_before_it_said_that_it_is_finished_says_it() -> None:

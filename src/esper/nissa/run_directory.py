@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Self
@@ -122,16 +122,17 @@ class Checkpoints:
 
     def periodic(self) -> list[Path]:
         """The periodic checkpoints, oldest first."""
-        return sorted(self.folder.glob("round-*.pt"))
+        return sorted(path for path in self.folder.glob("round-*.pt") if path.is_file())
 
     def all(self) -> list[Path]:
         """Every checkpoint that a run can go on from, in the order of preference among those of one round."""
         named = (self.folder / name for name in ("last.pt", PREVIOUS, "best.pt"))
         return [*(path for path in named if path.is_file()), *self.periodic()]
 
-    def set_aside(self, path: Path) -> None:
-        """Keep a damaged checkpoint under a name by which it is not used."""
-        path.replace(path.with_suffix(".damaged"))
+    def set_aside(self, damaged: Iterable[Path]) -> None:
+        """Keep damaged checkpoints under names by which they are not used."""
+        for path in damaged:
+            path.replace(path.with_suffix(".damaged"))
 
     def remove_partial(self) -> None:
         """Delete files that a process that died left half-written."""
@@ -199,26 +200,25 @@ class RunDirectory:
         return RunDirectory(path, lock, kept=kept)
 
     @staticmethod
-    def resume(root: Path, name: str, provenance: Provenance, *, kept: int = KEPT) -> "RunDirectory":
-        """A run that exists and that no process is writing; its second start is kept as provenance.2.json."""
+    def resume(root: Path, name: str, *, kept: int = KEPT) -> "RunDirectory":
+        """A run that exists and that no process is writing."""
         require_run_name(name)
         path = root / name
         if not (path / CONFIG_FILE).is_file():
             raise RunError(f"{path} is not a run that can be resumed: it has no {CONFIG_FILE}")
-        lock = WriterLock(path)
-        files = (path / f"provenance.{start}.json" for start in count(2))
-        try:
-            write_json(next(file for file in files if not file.exists()), provenance.model_dump(mode="json"))
-        except OSError as error:
-            lock.release()
-            raise RunError(f"run {path} cannot be written ({error.strerror})") from error
-        run = RunDirectory(path, lock, kept=kept)
+        run = RunDirectory(path, WriterLock(path), kept=kept)
         run.checkpoints.remove_partial()
         return run
 
-    def write_config(self, config: Mapping[str, JsonValue]) -> None:
-        """Record the settings that the run goes on with."""
-        write_json(self.path / CONFIG_FILE, dict(config))
+    def record_start(self, provenance: Provenance, config: Mapping[str, JsonValue] | None = None) -> None:
+        """Record that the run goes on: where its second start was made as provenance.2.json, and other settings."""
+        files = (self.path / f"provenance.{start}.json" for start in count(2))
+        try:
+            if config is not None:
+                write_json(self.path / CONFIG_FILE, dict(config))
+            write_json(next(file for file in files if not file.exists()), provenance.model_dump(mode="json"))
+        except OSError as error:
+            raise RunError(f"run {self.path} cannot be written ({error.strerror})") from error
 
     def close(self) -> None:
         """Release the run for other writers. May be called again."""

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from esper.leyline import RunSink
-from esper.nissa import NullSink, RunDirectory, collect_provenance, describe_run, open_recorder
+from esper.nissa import NullSink, Provenance, RunDirectory, collect_provenance, describe_run, open_recorder
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.reports import Progress
@@ -38,7 +38,17 @@ def train(
     require_trainable(config, resume=resume)
     if resume:
         return _resume(config, progress)
-    with _open_run(config, resume=False) as run, _recorder(run, config) as sink:
+    assert config.run_name is not None
+    with (
+        RunDirectory.create(
+            config.run_directory,
+            config.run_name,
+            config.to_dict(),
+            _provenance(config),
+            kept=config.run_keep_checkpoints,
+        ) as run,
+        _recorder(run, config) as sink,
+    ):
         return train_ppo_vectorized(config, checkpoints=run.checkpoints, sink=sink, progress=progress)
 
 
@@ -49,26 +59,29 @@ def _resume(config: TrainingConfig, progress: Progress | None) -> "TrainingResul
     assert config.run_name is not None
     path = config.run_directory / config.run_name
     standing = describe_run(path).standing
-    with _open_run(config, resume=True) as run:
+    with RunDirectory.resume(config.run_directory, config.run_name, kept=config.run_keep_checkpoints) as run:
         point = find_resume_point(run, config)
-        if point.damage is not None:
-            warnings.warn(point.damage, stacklevel=3)
-        for damaged in point.damaged:
-            run.checkpoints.set_aside(damaged)
-        if point.rounds >= config.rounds:
+        if point.warning is not None:
+            warnings.warn(point.warning, stacklevel=3)
+        if point.rounds == config.rounds:
             warnings.warn(
                 f"run {path} is finished, with {point.rounds} rounds; `esper resume {path} --rounds N` goes on to N",
                 stacklevel=3,
             )
             if standing == "finished":
+                run.checkpoints.set_aside(point.damaged)
                 return point.result(run)
-        if point.changes:
-            run.write_config(point.config.to_dict())
+
+        def accept() -> None:
+            run.checkpoints.set_aside(point.damaged)
+            run.record_start(_provenance(config), point.config.to_dict() if point.changes else None)
+
         with _recorder(run, point.config) as sink:
             return train_ppo_vectorized(
                 point.config,
                 checkpoints=run.checkpoints,
                 resume=point.checkpoint,
+                accept=accept,
                 note=point.note,
                 sink=sink,
                 progress=progress,
@@ -103,15 +116,8 @@ def require_trainable(config: TrainingConfig, *, resume: bool = False) -> None:
         )
 
 
-def _open_run(config: TrainingConfig, *, resume: bool) -> RunDirectory:
-    assert config.run_name is not None
-    provenance = collect_provenance(
-        seeds={"run": config.seed}, device=config.device, precision=config.precision
-    )
-    where, kept = (config.run_directory, config.run_name), config.run_keep_checkpoints
-    if resume:
-        return RunDirectory.resume(*where, provenance, kept=kept)
-    return RunDirectory.create(*where, config.to_dict(), provenance, kept=kept)
+def _provenance(config: TrainingConfig) -> Provenance:
+    return collect_provenance(seeds={"run": config.seed}, device=config.device, precision=config.precision)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
 """Training a controller: observe, mask, act, step, store; at the end of a rollout update, log, save."""
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -194,8 +195,14 @@ class VectorizedPPOTrainer:
 
     # Events
 
-    def start(self, *, resumed_from: int | None, note: str | None = None) -> None:
-        """Emit the first event of a run."""
+    def start(self, *, resumed: Path | None, note: str | None = None) -> None:
+        """Emit the first event of a run, or of its going on from the checkpoint `resumed`.
+
+        A best score counts while the checkpoint that it was given to is there.
+        """
+        resumed_from = None if resumed is None else self.round
+        if resumed is not None and self.checkpoints is not None and self.checkpoints.folder == resumed.parent:
+            self.best_score = self.best_score if (resumed.parent / "best.pt").is_file() else None
         self._emit(RunStarted(self.config.run_name or self.config.suite, __version__, resumed_from, note))
 
     def finish(self, stopped: str | None) -> TrainingResult:
@@ -300,14 +307,9 @@ class VectorizedPPOTrainer:
         self._lost_between += [self._info["final_info"]["summary"][env_idx] for env_idx in env_idxs]
 
     def resume(self, path: Path) -> None:
-        """Go on from a checkpoint; on the CPU the run is then the same, bit for bit, as if it had never stopped.
-
-        A best score counts while the checkpoint that it was given to is there.
-        """
+        """Go on from a checkpoint; on the CPU the run is then the same, bit for bit, as if it had never stopped."""
         extra: dict[str, Any] = _require_run_parts(path, self.agent.load(path))
         self.round, self.best_score = extra["round"], extra["best_score"]
-        if self.checkpoints is not None and self.checkpoints.folder == path.parent:
-            self.best_score = self.best_score if (path.parent / "best.pt").is_file() else None
         try:
             self._observation, self._info = self.envs.load_state_dict(extra["envs"])
         except Exception as error:  # a damaged state can fail anywhere in what it is given to
@@ -318,6 +320,9 @@ def read_run_checkpoint(path: Path) -> dict[str, Any]:
     """The data of a training run's checkpoint; what the trainer added to the agent's is its `extra`."""
     checkpoint = read_checkpoint(path)
     _require_run_parts(path, checkpoint.get("extra"))
+    counters = checkpoint.get("counters")
+    if not isinstance(counters, dict) or not _is_count(counters.get("env_steps")):
+        raise CheckpointError(f"{path}: the checkpoint's counters have no env_steps, a whole number >= 0")
     return checkpoint
 
 
@@ -328,9 +333,18 @@ def _require_run_parts(path: Path, extra: object) -> dict[str, Any]:
             f"{path} is no checkpoint of a training run: it has no {', '.join(sorted(missing))}"
         )
     parts = cast("dict[str, Any]", extra)
-    if not isinstance(parts["round"], int) or not isinstance(parts["config"], dict):
-        raise CheckpointError(f"{path}: the checkpoint's round is not a number, or its config no settings")
+    if not isinstance(parts["config"], dict) or not _is_count(parts["config"].get("rounds")):
+        raise CheckpointError(f"{path}: the checkpoint's config is not the settings of a run")
+    rounds, best_score = parts["config"]["rounds"], parts["best_score"]
+    if not _is_count(parts["round"]) or parts["round"] > rounds:
+        raise CheckpointError(f"{path}: the checkpoint's round is not a whole number from 0 to {rounds}")
+    if best_score is not None and not (isinstance(best_score, float) and math.isfinite(best_score)):
+        raise CheckpointError(f"{path}: the checkpoint's best_score is neither None nor a finite number")
     return parts
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
 
 
 def train_ppo_vectorized(
@@ -338,13 +352,15 @@ def train_ppo_vectorized(
     *,
     checkpoints: CheckpointStore | None = None,
     resume: Path | None = None,
+    accept: Callable[[], None] | None = None,
     note: str | None = None,
     sink: RunSink | None = None,
     progress: Progress | None = None,
 ) -> TrainingResult:
     """Train a controller as the config says; `resume` is a checkpoint to go on from, under settings that it may have.
 
-    note  what `RunStarted` records of this start
+    accept  called once nothing refuses the start, before anything is emitted or written
+    note    what `RunStarted` records of this start
 
     However it ends, the last event emitted is `RunFinished`, of a failure too. Only a resume that is refused emits
     nothing: the run is what it was before.
@@ -363,8 +379,10 @@ def train_ppo_vectorized(
             )
             if resume is not None:
                 fresh.resume(resume)
+            if accept is not None:
+                accept()
             trainer = fresh
-            trainer.start(resumed_from=None if resume is None else trainer.round, note=note)
+            trainer.start(resumed=resume, note=note)
             show = (lambda _: None) if progress is None else progress
             prepared = prepare_baselines(training, config, show, lambda: bool(stop))
             if stop:
