@@ -246,6 +246,30 @@ def test_writers_of_one_path_do_not_meet(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_is_there_at_every_step_of_its_replacement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, links: bool
+) -> None:
+    path, previous, steps = tmp_path / "file", tmp_path / "before", []
+    replace = os.replace
+
+    def stepped(source: Path, target: Path) -> None:
+        replace(source, target)
+        steps.append((path.read_text(), previous.read_text()))
+
+    def refused(*_: object) -> None:
+        raise PermissionError
+
+    path.write_text("2")
+    previous.write_text("1")
+    monkeypatch.setattr("os.replace", stepped)
+    if not links:
+        monkeypatch.setattr("os.link", refused)
+    write_atomically(path, lambda partial: partial.write_text("3"), previous=previous)
+    assert steps == [("2", "2"), ("3", "2")]
+    assert sorted(tmp_path.iterdir()) == [previous, path]
+
+
 def test_checkpoints(run: RunDirectory) -> None:
     checkpoints = run.checkpoints
     assert checkpoints.all() == []

@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,12 +16,12 @@ PARTIAL = ".partial"
 def write_atomically(path: Path, write: Callable[[Path], object], *, previous: Path | None = None) -> None:
     """Let `write` fill a file beside `path`, which then takes the place of `path` in one step.
 
-    previous  where the file that was there is moved to; None lets it go
+    previous  another name that the file that was there keeps; None lets it go
 
     The content is on the disk before the name changes. A failure leaves what was there before. Two writers of the
     same path do not meet: each fills a file of its own, and the last one stays.
     """
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PARTIAL}")
+    partial = _partial(path)
     try:
         partial.touch()
         mode = partial.stat().st_mode  # the umask decides who may read it, whatever `write` chooses
@@ -29,10 +30,28 @@ def write_atomically(path: Path, write: Callable[[Path], object], *, previous: P
         with partial.open("rb") as written:
             os.fsync(written.fileno())
         if previous is not None and path.exists():
-            os.replace(path, previous)
+            _keep(path, previous)
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _keep(path: Path, previous: Path) -> None:
+    """Give a file a second name, in the place of what has it; the file is never without its first."""
+    second = _partial(previous)
+    try:
+        try:
+            os.link(path, second)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(path, second)
+        os.replace(second, previous)
+    finally:
+        second.unlink(missing_ok=True)
+
+
+def _partial(path: Path) -> Path:
+    """A name beside `path` that no other writer has."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}{PARTIAL}")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
