@@ -47,6 +47,12 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["sql"], "the following arguments are required: RUN, SQL"),
         (["evaluate", "x", "--episodes", "many"], "--episodes is many; expected a whole number >= 1"),
         (["evaluate", "x", "--episodes", "0"], "--episodes is 0; expected a whole number >= 1"),
+        (
+            ["resume", "x", "--lr", "0.1"],
+            "there is no option --lr; a run keeps its settings, only --rounds may",
+        ),
+        (["resume", "x", "--hel"], "there is no option --hel; see `esper resume --help`"),
+        (["resume", "x", "--round", "2"], "there is no option --round; did you mean --rounds?"),
         (["resume", "no-such-run"], "there is no run 'no-such-run' in runs; `esper runs` lists"),
     ],
 )

@@ -57,11 +57,14 @@ class VerbParser(argparse.ArgumentParser):
         for argument in unknown:
             flag, see = argument.partition("=")[0], f"see `{self.prog} --help`"
             if flag.startswith("-"):
-                raise BadInput(
-                    f"there is no option {flag}; {did_you_mean(flag, self._option_string_actions, see)}"
-                )
+                raise BadInput(f"there is no option {flag}; {self.hint(flag, see)}")
             raise BadInput(f"argument {argument!r} is one too many; {see}")
         return chosen
+
+    def hint(self, flag: str, otherwise: str) -> str:
+        """What to do about an option that does not exist."""
+        known = [option for option in self._option_string_actions if option not in ("-h", "--help")]
+        return did_you_mean(flag, known, otherwise)
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and exiting."""

@@ -10,9 +10,19 @@ With --rounds it goes on beyond the rounds first asked for. Annealing of lr and 
 keeps the length it had: further rounds are trained at its end."""
 
 
+class _ResumeParser(VerbParser):
+    def hint(self, flag: str, otherwise: str) -> str:
+        """A setting is no option here, however much it is spelled like one."""
+        from esper.simic.config.training_config import TrainingConfig
+
+        if flag.removeprefix("--").replace("-", "_") in TrainingConfig.__dataclass_fields__:
+            return "a run keeps its settings, only --rounds may change"
+        return super().hint(flag, otherwise)
+
+
 def run(arguments: list[str]) -> int:
     """Resume a run; returns the exit code."""
-    parser = VerbParser("resume", _SUMMARY, "esper resume my-run --rounds 200", "run", "quiet", "json")
+    parser = _ResumeParser("resume", _SUMMARY, "esper resume my-run --rounds 200", "run", "quiet", "json")
     parser.add_count("--rounds", "rounds in all; by default as many as the run was asked for")
     chosen = parser.parse(arguments)
     path = find_run(chosen.run, chosen.directory).resolve()
