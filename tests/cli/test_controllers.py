@@ -146,6 +146,27 @@ def test_what_cannot_be_exported(
     assert trained.exists()
 
 
+@pytest.mark.filterwarnings("always:damaged:UserWarning")
+def test_a_damaged_or_missing_checkpoint_gives_way_to_the_next(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    best, last, previous = (trained / "checkpoints" / f"{name}.pt" for name in ("best", "last", "previous"))
+    previous.write_bytes(last.read_bytes())
+    best.write_bytes(last.read_bytes()[:-100])
+    assert main(["controllers", "export", "mine", "--to", "given"]) == 0
+    told = capsys.readouterr()
+    assert told.out == "last checkpoint of mine is now the controller given\n"
+    assert told.err == "esper: note: damaged: best.pt; last.pt is used\n"
+    last.unlink()
+    assert main(["evaluate", "mine", "--episodes", "1"]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("previous checkpoint of mine on toy")
+    assert told.err.startswith("esper: note: damaged: best.pt; previous.pt is used\n")
+    previous.unlink()
+    with pytest.raises(RunError, match=r"has no sound checkpoint \(.*best.pt: damaged"):
+        require_checkpoint(trained)
+
+
 def test_statistics_of_one_suite_cannot_be_shipped(trained: Path) -> None:
     config = TrainingConfig.load(trained / "config.json")
     checkpoint = require_checkpoint(trained)

@@ -1,6 +1,7 @@
 """Each verb against what it stands on; the trainer is played by a stand-in."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -242,7 +243,7 @@ def test_evaluate(
         "learned    0.750  +0.250 [+0.125, +0.375]              -  1,234                    4",
     ]
     last, best = (Path(f"runs/mine/checkpoints/{name}.pt") for name in ("last", "best"))
-    best.touch()
+    shutil.copy(last, best)
     assert main(["evaluate", "mine", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [SCORE.model_dump()]
     assert asked_for == [("mine", last, "toy", 4, 7), ("mine", best, None, 128, 0)]

@@ -53,10 +53,10 @@ def find_controller(path: Path) -> ControllerFile:
     if path.suffix == CLONE and path.is_file():
         return ControllerFile(path, path, _digest(path))
     if path.is_dir():
-        checkpoint, config = best_checkpoint(path), path / "config.json"
-        if checkpoint is None or not config.is_file():
+        checkpoints, config = judged_checkpoints(path), path / "config.json"
+        if not checkpoints or not config.is_file():
             raise ControllerError(f"{path} is not the folder of a controller, or of a run with a checkpoint")
-        return ControllerFile(checkpoint, config, _digest(checkpoint))
+        return ControllerFile(checkpoints[0], config, _digest(checkpoints[0]))
     if not path.is_file():
         raise ControllerError(f"{path}: there is no such controller, run or checkpoint")
     config = path.parent.parent / "config.json"
@@ -65,10 +65,10 @@ def find_controller(path: Path) -> ControllerFile:
     return ControllerFile(path, config, _digest(path))
 
 
-def best_checkpoint(run: Path) -> Path | None:
-    """The checkpoint that a run is judged and used by: its best, or its last if none was judged; None without any."""
-    checkpoints = (run / "checkpoints" / name for name in ("best.pt", "last.pt"))
-    return next((path for path in checkpoints if path.is_file()), None)
+def judged_checkpoints(run: Path) -> list[Path]:
+    """The checkpoints that a run can be judged and used by, by preference: its best, its last, the one before."""
+    checkpoints = (run / "checkpoints" / name for name in ("best.pt", "last.pt", "previous.pt"))
+    return [path for path in checkpoints if path.is_file()]
 
 
 def _digest(path: Path) -> str:

@@ -1,12 +1,13 @@
 """From a run to a controller that can be given away: its checkpoint as weights, and a card with its record."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from esper.benchmark.controllers import best_checkpoint
+from esper.benchmark.controllers import judged_checkpoints
 from esper.leyline import RunFinished
 from esper.nissa import RunError, read_events, read_provenance
-from esper.simic.agent.checkpoint import read_checkpoint
+from esper.simic.agent.checkpoint import DamagedCheckpoint, read_checkpoint
 from esper.simic.building import build
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
@@ -24,11 +25,24 @@ from esper.tamiyo.growth_policy import GrowthPolicy
 
 
 def require_checkpoint(run: Path) -> Path:
-    """A run's best checkpoint, or its last; raises RunError if it has none."""
-    checkpoint = best_checkpoint(run)
-    if checkpoint is None:
-        raise RunError(f"run {run} has no checkpoint; train it first")
-    return checkpoint
+    """A run's best checkpoint, or else its last or the one before; raises RunError if none of them is sound.
+
+    Warns of damaged ones that were passed over.
+    """
+    damaged: dict[Path, DamagedCheckpoint] = {}
+    for path in judged_checkpoints(run):
+        try:
+            read_checkpoint(path)
+        except DamagedCheckpoint as error:
+            damaged[path] = error
+            continue
+        if damaged:
+            names = ", ".join(each.name for each in damaged)
+            warnings.warn(f"damaged: {names}; {path.name} is used", stacklevel=2)
+        return path
+    if damaged:
+        raise RunError(f"run {run} has no sound checkpoint ({'; '.join(map(str, damaged.values()))})")
+    raise RunError(f"run {run} has no checkpoint; train it first")
 
 
 def controller_of_run(
