@@ -16,6 +16,7 @@ from gymnasium.utils.env_checker import check_env
 
 import esper
 from esper.envs import SUITES
+from esper.kasmina.governor import GovernorRules
 from esper.simic.env import GrowthVectorEnv, make_env, make_single_env
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.rules import RULE_POLICIES, rule_policy
@@ -105,6 +106,24 @@ def test_a_broken_host_ends_its_episode_and_pays_for_it() -> None:
     assert reward[0] < -1.0
     assert info["final_info"]["summary"][0].rolled_back == "not_finite"
     _play(env, 2, np.random.default_rng(0))  # the next episode goes on
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_host_that_the_governor_gives_up_at_once_has_crashed_and_is_not_lost(workers: int) -> None:
+    """Under these rules, whatever has learned in its first epoch is condemned in the second."""
+    rules = GovernorRules(learned_margin=0.0, collapse_share=1e6, collapse_patience=1, max_consecutive=1)
+    paid = RewardConfig(control_variate=False)
+    env = make_env("digits", 1, workers=workers, horizon=4, governor=rules, reward=paid)
+    try:
+        env.reset(seed=0)
+        for _ in range(2):
+            *_, reward, terminated, truncated, info = env.step(np.zeros((1, 8), dtype=np.int64))
+        assert (terminated.tolist(), truncated.tolist(), info["lost"].tolist()) == ([True], [False], [False])
+        assert reward[0] < -1.0
+        assert info["final_info"]["summary"][0].rolled_back == "collapsed"
+        assert env.step(np.zeros((1, 8), dtype=np.int64))[-1]["lost"].tolist() == [False]
+    finally:
+        env.close()
 
 
 @pytest.mark.parametrize("name", sorted(RULE_POLICIES))

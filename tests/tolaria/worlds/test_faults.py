@@ -205,11 +205,12 @@ def test_a_host_that_breaks_again_and_again_is_given_up_after_the_others_had_the
         forget("hopeless")
     begin_host(world, 1, "tiny", 1)
     world.host(0).data.inputs[:] = math.nan
-    for _ in range(2):
+    for _ in range(3):
         run_epoch(world, [0, 1])
+        assert world.host(0).report.rolled_back == "not_finite"
     with pytest.raises(HostsLost, match=r"host 0 \(hopeless, seed 0\): not_finite"):
         run_epoch(world, [0, 1])
-    assert world.host(1).report.epoch == 3
+    assert [world.host(index).report.epoch for index in range(2)] == [3, 4]
     assert world.host(1).report.rolled_back is None
 
 

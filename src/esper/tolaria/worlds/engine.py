@@ -164,8 +164,13 @@ class EngineWorld:
         return self._governors[host_idx]
 
     def step_many(self, steps: Sequence[HostStep]) -> None:
-        """Apply the actions, then one epoch of all hosts that act, then settle those that are to be settled."""
+        """Apply the actions, then one epoch of all hosts that act, then settle those that are to be settled.
+
+        A host that the governor has given up takes no further step: `HostsLost`, after the others had theirs.
+        """
         self.population.chosen([step.host_idx for step in steps])  # all are there, before any of them changes
+        given_up = self._given_up(steps)
+        steps = [step for step in steps if step.host_idx not in given_up]
         acting = [step.host_idx for step in steps if step.action is not None]
         for step in steps:
             if step.action is not None:
@@ -175,7 +180,7 @@ class EngineWorld:
         for settling in dict.fromkeys(step.settle for step in steps):
             if settling is not None:
                 self._settle([step.host_idx for step in steps if step.settle == settling], settling)
-        self._give_up(acting)
+        self._refuse(given_up)
 
     def _epoch(self, host_idxs: Sequence[int]) -> None:
         for index in host_idxs:
@@ -312,16 +317,22 @@ class EngineWorld:
             )
         return verdict
 
-    def _give_up(self, host_idxs: Sequence[int]) -> None:
-        """Raise for the hosts that broke again and again; all others have done their step by now."""
-        governors = [(index, self._governors[index]) for index in host_idxs]
-        lost = [index for index, governor in governors if governor is not None and governor.gives_up]
-        if lost:
+    def _given_up(self, steps: Sequence[HostStep]) -> list[int]:
+        """The hosts that are to train on, although they broke again and again."""
+        governors = [
+            (step.host_idx, self._governors[step.host_idx]) for step in steps if step.action is not None
+        ]
+        return [host_idx for host_idx, governor in governors if governor is not None and governor.gives_up]
+
+    def _refuse(self, given_up: Sequence[int]) -> None:
+        if given_up:
             reasons = "; ".join(
                 f"host {index} ({host.case}, seed {host.seed}): {host.report.rolled_back}"
-                for index, host in zip(lost, map(self.host, lost), strict=True)
+                for index, host in zip(given_up, map(self.host, given_up), strict=True)
             )
-            raise HostsLost(lost, f"restored in vain, {reasons}. Lower the learning rate or look at the data")
+            raise HostsLost(
+                given_up, f"restored in vain, {reasons}. Lower the learning rate or look at the data"
+            )
 
     def _take_over(self, host_idx: int, numbers: HostNumbers) -> None:
         """Make what was measured of a host known, and remember the host where that is worth going back to."""
