@@ -4,15 +4,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
-from esper.simic.agent import PPOAgent, PPOConfig
+from esper.simic.agent import PPOAgent, PPOConfig, PPOUpdateMetrics
 from esper.simic.gymnasium_loop import AnyVectorEnv, action_layout, collect, evaluate, learn
 from esper.tamiyo import ActorCritic, ActorState, PolicyOutput, RecurrentActorCritic
 
@@ -142,6 +143,37 @@ def test_a_truncated_episode_bootstraps_from_the_state_it_was_stopped_in() -> No
     stopped_at = agent.buffer.truncation_value[[0, 1], [1, 2]]
     assert agent.buffer.truncated.tolist() == [[False, True, False], [False, False, True]]
     torch.testing.assert_close(stopped_at, stopped_in)
+
+
+class Losing(VectorWrapper[NDArray[np.float32], NDArray[np.int64], NDArray[np.float64]]):
+    """Loses the episode of env 0 in the second step."""
+
+    steps = 0
+
+    def step(self, actions: NDArray[np.int64]) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(actions)
+        self.steps += 1
+        lost = np.array([self.steps == 2, False])
+        return observation, reward, terminated, truncated | lost, info | {"lost": lost}
+
+
+def test_learning_leaves_lost_steps_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    envs = Losing(counting(9, 2))  # type: ignore[arg-type]  # Gymnasium orders its type variables otherwise
+    policy = ActorCritic(
+        1, action_layout(envs.single_action_space), generator=torch.Generator().manual_seed(0)
+    )
+    agent = PPOAgent(policy, PPOConfig(num_minibatches=1), num_envs=2, num_steps=3, seed=0)
+    valid: list[list[bool]] = []
+    update = agent.update
+
+    def spy(observation: torch.Tensor) -> PPOUpdateMetrics:
+        valid.extend(agent.buffer.valid.tolist())
+        return update(observation)
+
+    monkeypatch.setattr(agent, "update", spy)
+    curve = learn(agent, envs, 6, seed=0)
+    assert valid == [[True, False, True], [True, True, True]]
+    assert curve.returns == [3.0]
 
 
 def test_evaluation_begins_every_episode_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def rollout(workers: int, after: Callable[[int, Training], None]) -> Training:
     agent, envs = training.agent, FlatVectorEnv(training.envs, privileged=True)
     observation, info = envs.reset(seed=1)
     agent.begin_episodes()
-    for number, _ in enumerate(collect(agent, envs, observation, info, lost_key="lost"), start=1):
+    for number, _ in enumerate(collect(agent, envs, observation, info), start=1):
         after(number, training)
     envs.close()
     return training

@@ -22,6 +22,8 @@ SHOWN_KEY = "shown_reward"
 """Where an environment whose reward is unknown in use puts what a policy is shown instead, (env,), in `info`."""
 MASK_KEY = "action_mask"
 """Where an environment that has illegal actions puts its flat mask (env, layout.width) in `info`."""
+LOST_KEY = "lost"
+"""Where an environment whose hosts can be lost flags the steps (env,) lost with their episodes, in `info`."""
 
 
 class VectorStep(NamedTuple):
@@ -46,7 +48,7 @@ def action_layout(space: gym.Space[NDArray[np.int64]] | gym.Space[np.int64]) -> 
 
 @dataclass(slots=True)
 class LearningCurve:
-    """Returns of the episodes that ended, in order."""
+    """Returns of the episodes that ended and were not lost, in order."""
 
     returns: list[float]
     env_steps: list[int]
@@ -59,12 +61,12 @@ def collect(
     observation: NDArray[np.float32],
     info: Info,
     *,
-    lost_key: str | None = None,
     stopwatch: Stopwatch | None = None,
 ) -> Iterator[VectorStep]:
     """Fill the agent's rollout from `observation` (env, feature) on, and yield every step after it was stored.
 
-    lost_key   where `info` flags steps (env,) that were lost with their episodes; they are not trained on
+    Steps that `info` flags as lost are not trained on.
+
     stopwatch  counts the seconds of "act" and "step"
     """
     stopwatch = stopwatch or Stopwatch()
@@ -74,7 +76,7 @@ def collect(
         with stopwatch.part("step"):
             step = take_step(envs, action)
         observation, info = step.observation, step.info
-        store(agent, step, np.zeros_like(step.terminated) if lost_key is None else info[lost_key])
+        store(agent, step, read_lost(step))
         yield step
 
 
@@ -110,9 +112,9 @@ def learn(
         for step in collect(agent, envs, observation, info):
             observation, info = step.observation, step.info
             running += step.reward
-            ended = step.terminated | step.truncated
-            curve.returns += running[ended].tolist()
-            curve.env_steps += [agent.env_steps] * int(ended.sum())
+            ended, lost = step.terminated | step.truncated, read_lost(step)
+            curve.returns += running[ended & ~lost].tolist()
+            curve.env_steps += [agent.env_steps] * int((ended & ~lost).sum())
             running[ended] = 0.0
         metrics = agent.update(torch.from_numpy(observation))
         if progress is not None:
@@ -165,6 +167,12 @@ def _shown(step: VectorStep) -> NDArray[np.float64]:
     """(env,): what a policy sees of its last reward."""
     shown: NDArray[np.float64] = step.info.get(SHOWN_KEY, step.reward)
     return shown
+
+
+def read_lost(step: VectorStep) -> Flags:
+    """(env,): whether the step was lost with its episode; nowhere where the environment does not know of it."""
+    lost: Flags = step.info.get(LOST_KEY, np.zeros_like(step.terminated))
+    return lost
 
 
 def take_step(envs: AnyVectorEnv, action: Tensor) -> VectorStep:

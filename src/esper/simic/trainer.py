@@ -181,9 +181,7 @@ class VectorizedPPOTrainer:
         """A full rollout: observe, mask, act, step, store. None if a stop was requested before it was full."""
         batch, host_log = BatchSummary(list(self._lost_between)), self.training.host_log
         log.before()
-        for step in collect(
-            self.agent, self.envs, self._observation, self._info, lost_key="lost", stopwatch=self.stopwatch
-        ):
+        for step in collect(self.agent, self.envs, self._observation, self._info, stopwatch=self.stopwatch):
             self._observation, self._info = step.observation, step.info
             batch.add(self.training.envs.last_step)
             with self.stopwatch.part("log"):
