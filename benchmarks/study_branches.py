@@ -30,7 +30,7 @@ from esper.simic.agent import PPOAgent
 from esper.simic.agent.rollout_buffer import Rollout
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import make_world
-from esper.simic.evaluation import LearnedPlayer, Player, RulePlayer, play_cases
+from esper.simic.evaluation import LearnedPlayer, Player, RulePlayer, play_cases, utilities
 from esper.simic.timing import StopRequest
 from esper.simic.trainer import VectorizedPPOTrainer
 from esper.tamiyo import unwrap
@@ -146,7 +146,7 @@ def judge(
 ) -> float:
     judged = replace(config, workers=0, reward_control_variate=False)
     arena = building.evaluation_episodes(training, judged, min(len(wanted), 32))
-    return float(np.mean([one.utility or 0.0 for one in play_cases(player, arena, wanted)]))
+    return float(np.mean(utilities(play_cases(player, arena, wanted), config.reward_family)))
 
 
 def row(arm: str, seed: str, scores: Sequence[float], wait: float) -> Row:

@@ -31,7 +31,7 @@ from esper.nissa import read_events
 from esper.simic.building import build, evaluation_episodes
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import make_world
-from esper.simic.evaluation import LearnedPlayer, Player, RulePlayer, play_cases
+from esper.simic.evaluation import LearnedPlayer, Player, RulePlayer, play_cases, utilities
 from esper.simic.held_out import held_out_cases
 from esper.tamiyo.rules import rule_policy
 from esper.tolaria.worlds.baselines import BaselineCurves
@@ -164,9 +164,10 @@ def _load(policy: torch.nn.Module, config: TrainingConfig) -> None:
 
 def _tell(name: str, configs: dict[int, TrainingConfig], played: dict[str, list[EpisodeFinished]]) -> None:
     rows: list[Row] = []
-    utilities = {policy: [one.utility or 0.0 for one in of] for policy, of in played.items()}
-    wait, random = np.array(utilities["wait"]), np.array(utilities["random"])
-    for policy, values in utilities.items():
+    (family,) = {config.reward_family for config in configs.values()}
+    worth = {policy: utilities(of, family) for policy, of in played.items()}
+    wait, random = np.array(worth["wait"]), np.array(worth["random"])
+    for policy, values in worth.items():
         mean, low, high = _interval(np.array(values) - wait)
         over, over_low, over_high = _interval(np.array(values) - random)
         rows.append(
@@ -194,7 +195,7 @@ def _tell(name: str, configs: dict[int, TrainingConfig], played: dict[str, list[
         print(f"   entropies {dict(last.entropy_by_head)}")
     out = Path(__file__).parent / "results" / f"learning_{name}_curves.json"
     rounds = {seed: [asdict(one) for one in curve] for seed, curve in curves.items()}
-    out.write_text(json.dumps({"utilities": utilities, "curves": rounds}, default=dict))
+    out.write_text(json.dumps({"utilities": worth, "curves": rounds}, default=dict))
 
 
 def _interval(differences: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> tuple[float, float, float]:

@@ -77,11 +77,7 @@ class Examiner:
         episodes = play_cases(LearnedPlayer(agent.actor), self.envs.episodes, wanted)
         oracle_gain = fmean(plan.gain for plan in self.plans)
         oracle_utility = fmean(plan.utility for plan in self.plans)
-        # An episode that the governor ended is worth nothing, so it gains minus what waiting would have had.
-        gain = fmean(
-            -plan.baseline if episode.gain is None else episode.gain
-            for plan, episode in zip(self.plans, episodes, strict=True)
-        )
+        gain = fmean(episode.gain for episode in episodes if episode.gain is not None)
         utility = fmean(episode.utility or 0.0 for episode in episodes)
         return Score(gain / oracle_gain, utility / oracle_utility)
 

@@ -29,6 +29,9 @@ _LOOP = "simic/test_gymnasium_loop.py::"
 _PREVIOUS = "tamiyo/test_policies.py::test_every_relevant_head_of_the_previous_action_is_seen"
 _SAME_STEPS = f"{_UPDATE}test_actor_entropy_and_kl_are_means_over_the_same_unforced_steps"
 _RATIOS = f"{_METRICS}test_ratios_are_those_of_all_choices_in_all_finite_minibatches"
+_CRASH = (
+    "simic/test_evaluation.py::test_a_crash_counts_as_the_worst_score_in_selection_and_on_what_is_held_out"
+)
 _ACCOUNTS = "simic/env/test_accounts.py::"
 _SHOWN = "simic/env/test_halves.py::"
 
@@ -202,6 +205,20 @@ MUTANTS = (
         "simic/env/test_pool.py::test_hosts_that_select_and_judge_are_never_trained_on",
     ),
     _mutant(
+        "crashes_left_out_of_selection",
+        "simic/env/episodes.py",
+        "gain = self.accounts.gain_of_condemned(env_idx)",
+        "pass",
+        _CRASH,
+    ),
+    _mutant(
+        "crash_worth_nothing_on_what_is_held_out",
+        "simic/evaluation.py",
+        "return [worst if episode.utility is None else episode.utility for episode in played]",
+        "return [episode.utility or 0.0 for episode in played]",
+        _CRASH,
+    ),
+    _mutant(
         "known_baselines_end_as_they_began",
         "benchmark/playing.py",
         "*row.validation_accuracies[-1:] * missing",
@@ -316,6 +333,13 @@ MUTANTS = (
         "        verdict = self._verdict(vitals)\n"
         "        self.best_accuracy = max(self.best_accuracy, vitals.validation_accuracy or 0.0)\n",
         "kasmina/test_governor.py::test_the_best_is_that_of_good_epochs",
+    ),
+    _mutant(
+        "crash_booked_as_a_lost_worker",
+        "tolaria/worlds/engine.py",
+        "        self._refuse(given_up)\n",
+        "        self._refuse(self._given_up(steps))\n",
+        "simic/env/test_engine.py::test_a_host_that_the_governor_gives_up_at_once_has_crashed_and_is_not_lost",
     ),
     _mutant(
         "snapshots_share_names_of_parameters",

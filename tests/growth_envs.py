@@ -11,6 +11,7 @@ from esper.leyline import ActionSpec, EpisodeFinished
 from esper.simic.env import GrowthVectorEnv
 from esper.simic.env.episodes import Episodes
 from esper.tamiyo.actions import GrowthSpace, encode
+from esper.tolaria.worlds.toy.instance import BLUEPRINTS, toy_case, toy_instance
 from esper.tolaria.worlds.toy.world import ToyBaselines, ToyWorld
 from world_steps import begin_host
 
@@ -76,3 +77,12 @@ def random_run(envs: GrowthVectorEnv, steps: int, rng: np.random.Generator) -> l
 def same(ours: list[NDArray[Any]], theirs: list[NDArray[Any]]) -> bool:
     pairs = zip(ours, theirs, strict=True)
     return all(np.array_equal(one, other) for one, other in pairs)
+
+
+def harmful() -> tuple[str, str]:
+    """A case and a blueprint that the governor will not have in its first slot."""
+    for draw in range(2000):
+        gains = toy_instance(toy_case(draw)).phases[0].gains[0]
+        if min(gains) < -0.345:
+            return toy_case(draw, noise=0.0), BLUEPRINTS[gains.index(min(gains))]
+    raise AssertionError("no draw is harmful enough")

@@ -4,11 +4,19 @@ import numpy as np
 import pytest
 import torch
 
+from esper.leyline.utility import Family
+from esper.simic import held_out
+from esper.simic import trainer as loop
+from esper.simic.building import build, evaluation_episodes
+from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import make_world
 from esper.simic.env.episodes import Episodes, StepResult
 from esper.simic.env.spaces import Actions
-from esper.simic.evaluation import LearnedPlayer, Rewards, play_cases
+from esper.simic.evaluation import LearnedPlayer, Rewards, RulePlayer, play_cases
 from esper.tamiyo import Actor, GrowthPolicy
+from esper.tamiyo.rules import rule_policy
+from esper.tolaria.worlds.toy.world import ToyBaselines
+from growth_envs import harmful
 
 WANTED = [(f"toy:draw={draw}", 0) for draw in range(5)]
 
@@ -66,3 +74,35 @@ def test_a_network_begins_every_episode_without_memory(
         begins = number % horizon == 0
         assert bool((state["hidden"] == 0).all()) == begins
         assert bool((state["previous_action"] == -1).all()) == begins
+
+
+@pytest.mark.parametrize(("family", "worst"), [("contribution", 0.0), ("loss", -3.0)])
+def test_a_crash_counts_as_the_worst_score_in_selection_and_on_what_is_held_out(
+    family: Family, worst: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of two policies that play the same: it crashes on the first case, the other on none."""
+    case, blueprint = harmful()
+    wanted = [(case, 3), (case, 4)]
+    config = TrainingConfig(suite="toy", num_envs=2, num_minibatches=1, reward_family=family)
+    training = build(config)
+    horizon = training.envs.episodes.horizon
+    curves = ToyBaselines(horizon).curves(wanted)
+    if family == "contribution":
+        waited = [curve.accuracies[horizon] or 0.0 for curve in curves]
+    else:
+        waited = [-curve.losses[horizon] / curve.losses[0] for curve in curves]
+    crashing = f"germinate {blueprint}@0 t=0; advance 0 t=1"
+
+    def player(*_: object) -> RulePlayer:
+        return RulePlayer(
+            lambda env_idx: rule_policy("wait") if env_idx else rule_policy("schedule", schedule=crashing)
+        )
+
+    monkeypatch.setattr(loop, "selection_cases", lambda *_: wanted)
+    monkeypatch.setattr(loop, "LearnedPlayer", player)
+    trainer = loop.VectorizedPPOTrainer(config, training)
+    assert trainer.evaluate() == pytest.approx((worst - waited[0]) / 2)
+    arena = evaluation_episodes(training, config, 2)
+    scores = held_out._compare({"crash": player()}, arena, wanted, rules=(), seed=0, progress=lambda _: None)
+    assert scores[1].utility == pytest.approx((worst + waited[1]) / 2)
+    assert scores[1].gain == pytest.approx((worst - waited[0]) / 2)

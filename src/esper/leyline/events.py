@@ -130,7 +130,7 @@ class EpisodeFinished:
     utility: float | None
     """Utility of the final model: validation score (judged half) minus rent. Null for a lost or condemned host."""
     gain: float | None
-    """Utility minus the baseline's, both on the judged half; null without a baseline."""
+    """Utility (condemned: worst score) minus the baseline's at the horizon, on the judged half; null if unknown."""
     validation_accuracy: float | None
     """Validation accuracy of the final model on the judged half, 0..1."""
     control_accuracy: float | None
@@ -265,7 +265,7 @@ class EvaluationFinished:
     mean_return: float | None
     """Mean undiscounted return; null if no episode counts."""
     mean_utility: float | None
-    """Mean utility (validation score on the judged half minus rent); null if no episode counts."""
+    """Mean utility (validation score on the judged half minus rent) of the final models; null if there is none."""
     mean_gain: float | None
     """Mean gain (utility minus the baseline's); null without baselines."""
     gain_low: float | None

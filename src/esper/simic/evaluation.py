@@ -1,6 +1,6 @@
 """Playing given cases to the end under one player, with the final model of each episode at hand before it is gone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -9,8 +9,10 @@ import torch
 from numpy.typing import NDArray
 
 from esper.leyline import ActionSpec, Beginning, EpisodeFinished, HostProtocol, HostsLost
+from esper.leyline.utility import Family
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.spaces import Actions
+from esper.simic.reward import SCORES
 from esper.tamiyo import Actor
 from esper.tamiyo.rules import RulePolicy
 
@@ -79,6 +81,12 @@ class Judged(Generic[Seen]):
 
     summary: EpisodeFinished
     seen: Seen | None
+
+
+def utilities(played: Iterable[EpisodeFinished], family: Family) -> list[float]:
+    """Of each episode; one without a final model has the worst score of the family."""
+    worst, _ = SCORES[family]
+    return [worst if episode.utility is None else episode.utility for episode in played]
 
 
 def play_cases(

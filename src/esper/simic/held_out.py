@@ -17,8 +17,8 @@ from esper.simic.building import build, evaluation_episodes
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import make_world
 from esper.simic.env.episodes import Episodes
-from esper.simic.evaluation import Judged, LearnedPlayer, Player, RulePlayer, judge_cases
-from esper.simic.reward import RewardConfig
+from esper.simic.evaluation import Judged, LearnedPlayer, Player, RulePlayer, judge_cases, utilities
+from esper.simic.reward import Floats, RewardConfig
 from esper.statistics import mean_interval
 from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.controller import Controller, HeldOutScore
@@ -123,7 +123,11 @@ def _compare(
     for policy, player in players.items():
         progress(policy)
         judged[policy] = judge_cases(player, arena, wanted, look=accuracy_on_test)
-    return [_score(policy, rows, judged["wait"]) for policy, rows in judged.items()]
+    worth = {
+        policy: np.array(utilities((row.summary for row in rows), arena.reward.family))
+        for policy, rows in judged.items()
+    }
+    return [_score(policy, rows, worth[policy], worth["wait"]) for policy, rows in judged.items()]
 
 
 def _require_fit(space: GrowthSpace, config: TrainingConfig, name: str) -> None:
@@ -141,16 +145,15 @@ def accuracy_on_test(host: HostProtocol) -> float | None:
     return final_report.test_score(host.model, host.data.source).accuracy
 
 
-def _score(policy: str, rows: list[Judged[float | None]], waited: list[Judged[float | None]]) -> HeldOutScore:
-    utilities, baseline = (np.array([row.summary.utility or 0.0 for row in of]) for of in (rows, waited))
-    differences = utilities - baseline
+def _score(policy: str, rows: list[Judged[float | None]], worth: Floats, waited: Floats) -> HeldOutScore:
+    differences = worth - waited
     low, high = mean_interval(differences)
     tested = [row.seen for row in rows]
     added = [row.summary.added_parameters for row in rows if row.summary.added_parameters is not None]
     return HeldOutScore(
         policy=policy,
         episodes=len(rows),
-        utility=float(utilities.mean()),
+        utility=float(worth.mean()),
         gain=float(differences.mean()),
         gain_low=low,
         gain_high=high,

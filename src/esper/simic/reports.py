@@ -32,7 +32,7 @@ class BatchSummary:
 
     @property
     def mean_gain(self) -> float | None:
-        """Mean gain of the episodes that have one."""
+        """Mean gain of the episodes that have one, which those that the governor ended do."""
         return mean_of_known(episode.gain for episode in self.episodes)
 
     def add(self, result: StepResult) -> None:

@@ -165,7 +165,9 @@ def utility_parts(
         score, baseline = standings.accuracy, -standings.baseline_accuracy
     else:
         largest = -SCORES["loss"][0]
-        score = -np.minimum(standings.loss / untrained_loss, largest)
+        score = -np.fmin(
+            standings.loss / untrained_loss, largest
+        )  # a NaN is the worst, as in `score_by_loss`
         baseline = np.minimum(standings.baseline_loss / untrained_loss, largest)
     return score, rent, baseline if config.control_variate else np.zeros_like(baseline)
 

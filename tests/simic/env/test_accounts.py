@@ -1,5 +1,6 @@
 """What the actor is shown, what only the critic sees, and what both depend on."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -24,6 +25,14 @@ from watched import paper_host, report
 
 CASES = tuple(toy_case(draw) for draw in (17, 23))
 PAID = RewardConfig(rent=0.01, gamma=0.9)
+
+
+class Broken(ToyBaselines):
+    """Baselines whose losses are no numbers from the second epoch on."""
+
+    def curve(self, case: str, seed: int) -> BaselineCurve:
+        real = super().curve(case, seed)
+        return replace(real, losses=real.losses[:2] + (math.nan,) * 19)
 
 
 class Better:
@@ -59,6 +68,18 @@ def test_nothing_that_the_actor_sees_depends_on_the_baseline() -> None:
         assert np.array_equal(ours.masks(), theirs.masks())
         paid_otherwise += not np.allclose(mine.components.total, other.components.total)
     assert paid_otherwise > 10
+
+
+def test_a_baseline_that_broke_has_the_worst_score() -> None:
+    reward = RewardConfig(family="loss", mode="sparse", rent=0.0)
+    episodes = replace(make_world("toy", 1), baselines=Broken(20)).episodes(reward=reward)
+    episodes.seed(0, 0)
+    episodes.begin(0, case=CASES[0], host_seed=3)
+    untrained = episodes.host(0).report.validation_loss
+    for _ in range(20):
+        paid = episodes.step(np.zeros((1, 8), dtype=np.int64)).components.total[0]
+    assert paid == pytest.approx(3.0 - episodes.host(0).report.validation_loss / untrained)
+    assert episodes.accounts.gain_of_condemned(0) == 0.0
 
 
 def test_the_actor_is_shown_what_a_grower_would_show_it() -> None:

@@ -29,7 +29,7 @@ from esper.tamiyo.rules import rule_policy
 from esper.tolaria.worlds.toy.host import ToyHost
 from esper.tolaria.worlds.toy.instance import BLUEPRINTS, toy_case, toy_instance
 from esper.tolaria.worlds.toy.world import ToyBaselines, ToyWorld
-from growth_envs import encoded, summaries, toy_envs, toy_space
+from growth_envs import encoded, harmful, summaries, toy_envs, toy_space
 from reward_strategies import Standing, Step, reward
 from toy_oracle import best_plan
 
@@ -173,15 +173,6 @@ def test_an_ended_env_begins_anew_in_the_same_step() -> None:
     assert not np.array_equal(observation["host"], first["host"])
 
 
-def harmful() -> tuple[str, str]:
-    """A case and a blueprint that the governor will not have in its first slot."""
-    for draw in range(2000):
-        gains = toy_instance(toy_case(draw)).phases[0].gains[0]
-        if min(gains) < -0.345:
-            return toy_case(draw, noise=0.0), BLUEPRINTS[gains.index(min(gains))]
-    raise AssertionError("no draw is harmful enough")
-
-
 def test_a_rollback_ends_the_episode_and_costs() -> None:
     case, blueprint = harmful()
     envs = toy_envs([case], horizon=30)
@@ -197,9 +188,12 @@ def test_a_rollback_ends_the_episode_and_costs() -> None:
     (summary,) = summaries(info)
     assert steps < 30
     assert summary.rolled_back is not None
-    assert (summary.utility, summary.gain, summary.added_parameters) == (None, None, None)
-    control = ToyBaselines(30).curve(case, summary.host_seed).accuracies[steps]
+    assert (summary.utility, summary.added_parameters) == (None, None)
+    waited = ToyBaselines(30).curve(case, summary.host_seed).accuracies
+    control, at_end = waited[steps], waited[30]
     assert control is not None
+    assert at_end is not None
+    assert summary.gain == pytest.approx(0.0 - at_end)
     assert total == pytest.approx(0.995 ** (steps - 1) * (0.0 - rent - control - 1.0))
 
 

@@ -66,6 +66,9 @@ def test_the_loss_family_scales_by_the_untrained_loss() -> None:
     # A loss of three times the untrained one is the worst that counts, and what a lost host is given.
     awful = LAST._replace(after=AFTER._replace(loss=99.0))
     assert reward(config, awful) == pytest.approx(-3.0 - 0.05 - before)
+    # So is one that is no number on the judged half alone, which no governor sees.
+    unseen = LAST._replace(after=AFTER._replace(loss=math.nan))
+    assert reward(config, unseen) == pytest.approx(-3.0 - 0.05 - before)
     assert [score_by_loss(loss, 2.0) for loss in (0.8, 99.0, math.inf, math.nan)] == [-0.4, -3.0, -3.0, -3.0]
     assert reward(config, LAST._replace(rolled_back=True)) == pytest.approx(-3.0 - 0.06 - 3.0 - before)
 
@@ -88,8 +91,6 @@ def test_what_is_unknown_is_never_taken_for_zero() -> None:
         reward(RewardConfig(), STEP._replace(after=AFTER._replace(accuracy=math.nan)))
     with pytest.raises(ValueError, match="accuracy is inf, and only a rollback may end in such numbers"):
         reward(RewardConfig(), STEP._replace(after=AFTER._replace(accuracy=math.inf)))
-    with pytest.raises(ValueError, match="loss is nan, and only a rollback may end in such numbers"):
-        reward(RewardConfig(family="loss"), STEP._replace(after=AFTER._replace(loss=math.nan)))
     with pytest.raises(ValueError, match=r"untrained_loss is 0.0"):
         reward(RewardConfig(family="loss"), STEP._replace(untrained_loss=0.0))
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from esper.leyline import BaselineCurve, HostProtocol
 from esper.leyline.utility import score_by_loss
 from esper.simic.reward import (
+    SCORES,
     Flags,
     Floats,
     RewardComponents,
@@ -89,6 +90,10 @@ class Accounts:
         score, rent, baseline = (float(part[env_idx]) for part in self._parts())
         return score + rent, score + rent + baseline
 
+    def gain_of_condemned(self, env_idx: int) -> float:
+        """The worst score minus the baseline's at the horizon: ending early spares no part of the difference."""
+        return SCORES[self.reward.family][0] - float(self._baseline_at_end[env_idx])
+
     def privileged(self) -> NDArray[np.float32]:
         """(env, PRIVILEGED); 0 where unknown."""
         score, rent, baseline = self._parts()
@@ -156,6 +161,6 @@ class Accounts:
 
 
 def _at(baseline: BaselineCurve, epoch: int) -> tuple[float, float]:
-    """Accuracy (NaN if unknown) and loss after so many epochs."""
-    accuracy = baseline.accuracies[epoch]
-    return math.nan if accuracy is None else accuracy, baseline.losses[epoch]
+    """Accuracy (NaN if unknown) and loss after so many epochs; a loss that was no number is infinite."""
+    accuracy, loss = baseline.accuracies[epoch], baseline.losses[epoch]
+    return math.nan if accuracy is None else accuracy, math.inf if math.isnan(loss) else loss

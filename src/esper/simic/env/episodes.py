@@ -322,6 +322,8 @@ class Episodes:
             utility, over_baseline = self.accounts.utility(env_idx)
             if episode.baseline is not None:
                 gain, control_accuracy = over_baseline, episode.baseline.accuracies[episode.epoch]
+        elif not lost and episode.baseline is not None:
+            gain = self.accounts.gain_of_condemned(env_idx)
         return EpisodeFinished(
             round=None,
             env=env_idx,
