@@ -59,15 +59,16 @@ def median_milliseconds(seconds: Sequence[float]) -> float:
     return 1e3 * statistics.median(seconds)
 
 
-def report(name: str, title: str, rows: Sequence[Row]) -> None:
-    """Print the rows as a table and write them to results/<name>.json."""
+def report(name: str, title: str, rows: Sequence[Row], *, out: Path | None = None) -> None:
+    """Print the rows as a table and write them to `out`, by default results/<name>.json."""
     columns = list(rows[0])
     cells = [columns, *([_cell(row[column]) for column in columns] for row in rows)]
     widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
     print(f"\n{title}")
     for line in cells:
         print("  " + "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
-    RESULTS.mkdir(exist_ok=True)
+    out = RESULTS / f"{name}.json" if out is None else out
+    out.parent.mkdir(parents=True, exist_ok=True)
     machine = {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -76,7 +77,7 @@ def report(name: str, title: str, rows: Sequence[Row]) -> None:
         "threads": torch.get_num_threads(),
     }
     document = {"benchmark": name, "title": title, "machine": machine, "rows": list(rows)}
-    (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n")
+    out.write_text(json.dumps(document, indent=2) + "\n")
 
 
 def _cell(value: str | float | int) -> str:

@@ -8,6 +8,7 @@ those that the record had as finished and that the resumed run trained again.
 """
 
 import argparse
+import contextlib
 import multiprocessing
 import os
 import resource
@@ -19,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import cycle, islice
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
@@ -30,11 +32,15 @@ from esper.benchmark import BenchRequest
 from esper.leyline import RoundFinished
 from esper.leyline.errors import EsperError
 from esper.nissa import read_events
+from esper.simic.agent import CheckpointError
+from esper.simic.trainer import read_run_checkpoint
 from harness import Row, report
 
 ROUNDS = 12
 PATIENCE_SECONDS = 300.0
 """A process that takes longer hangs."""
+ERROR = "error.txt"
+"""The message of a process that ended in an error by name, beside the run's folder."""
 REFUSED = 2
 """Exit code of a process that ended in an error that a caller can mend."""
 _FORK = multiprocessing.get_context("fork")  # torch is imported once, and a training takes a second
@@ -62,12 +68,14 @@ def config(folder: Path, **changes: object) -> esper.TrainingConfig:
 
 
 def train(settings: esper.TrainingConfig, before: Callable[[], None] = lambda: None) -> None:
-    """Train, or go on; the body of a process. `before` lays a trap."""
+    """Train, or go on; the body of a process. `before` lays a trap. An error by name is left in a file, any other is
+    a traceback as of the command, and an exit code of 1."""
     run = settings.run_directory / str(settings.run_name)
     before()
     try:
         esper.train(settings, resume=(run / "config.json").is_file())
-    except (EsperError, OSError) as error:
+    except EsperError as error:
+        (settings.run_directory / ERROR).write_text(str(error))
         print(f"  {type(error).__name__}: {error}", flush=True)
         os._exit(REFUSED)
 
@@ -85,6 +93,15 @@ def ended(process: BaseProcess) -> int:
         process.kill()
         raise Failure("it hangs")
     return process.exitcode
+
+
+def require_end(process: BaseProcess, folder: Path) -> None:
+    """Raise unless a disturbed training came to its end, or to an error by name that names a file of the run."""
+    code, error = ended(process), folder / ERROR
+    if code not in (0, REFUSED):
+        raise Failure(f"it ended with exit code {code}")
+    if code == REFUSED and str(folder / "soak") not in error.read_text():
+        raise Failure(f"its error names no file: {error.read_text()}")
 
 
 # What is compared
@@ -142,8 +159,11 @@ def rounds_recorded(settings: esper.TrainingConfig) -> int:
 def rounds_saved(settings: esper.TrainingConfig) -> int:
     """The round that a resumed run goes on from."""
     run = settings.run_directory / str(settings.run_name) / "checkpoints"
-    paths = [path for path in run.glob("*.pt") if path.name != "failed.pt"]
-    return max((torch.load(path, weights_only=True)["extra"]["round"] for path in paths), default=0)
+    rounds = [0]
+    for path in run.glob("*.pt"):
+        with contextlib.suppress(CheckpointError):
+            rounds.append(read_run_checkpoint(path)["extra"]["round"])
+    return max(rounds)
 
 
 def finish(settings: esper.TrainingConfig, expected: dict[str, object]) -> int:
@@ -198,6 +218,25 @@ def killed_while_saving(rng: Random, folder: Path) -> int:
     return finish(settings, expected)
 
 
+def last_checkpoint_damaged(rng: Random, folder: Path) -> int:
+    """Bytes of the last checkpoint, and of the one before half of the time, are overwritten."""
+    changes = {"eval_every": 0, "run_checkpoint_every": 5}  # no other is of the last round
+    expected, _ = reference(**changes)
+    settings = config(folder, **changes)
+    if ended(started(train, settings)):
+        raise Failure("the training failed")
+    for name in rng.choice((["last.pt"], ["last.pt", "previous.pt"])):
+        path = folder / "soak" / "checkpoints" / name
+        content = bytearray(path.read_bytes())
+        place = rng.randrange(len(content) - 4096)
+        content[place : place + 4096] = rng.randbytes(4096)
+        path.write_bytes(content)
+    lost = finish(settings, expected)
+    if not lost:
+        raise Failure("the damage was not noticed")
+    return lost
+
+
 def full_disk(rng: Random, folder: Path) -> int:
     """From a random file on none may grow over a random size: writing ends in an OSError, as on a full disk."""
     expected, _ = reference()
@@ -214,7 +253,7 @@ def full_disk(rng: Random, folder: Path) -> int:
 
         os.fsync = stepped  # type: ignore[assignment]
 
-    ended(started(train, settings, trap))
+    require_end(started(train, settings, trap), folder)
     return finish(settings, expected)
 
 
@@ -226,7 +265,7 @@ def folder_vanishes(rng: Random, folder: Path) -> int:
     process.join(rng.uniform(0.1, 1.0) * seconds)
     lost = rounds_recorded(settings)
     shutil.rmtree(folder / "soak", ignore_errors=True)
-    ended(process)
+    require_end(process, folder)
     shutil.rmtree(folder / "soak", ignore_errors=True)
     finish(settings, expected)
     return lost
@@ -307,17 +346,18 @@ def two_benches(rng: Random, folder: Path) -> int:
     return 0
 
 
-FAULTS: dict[str, tuple[int, Callable[[Random, Path], int]]] = {
-    "killed": (8, killed),
-    "killed while saving": (8, killed_while_saving),
-    "killed, with workers": (1, partial(killed, workers=2)),
-    "full disk": (4, full_disk),
-    "folder vanishes": (4, folder_vanishes),
-    "two writers on one run": (4, two_writers),
-    "two trainings, one cache": (1, two_trainings),
-    "two benches, one folder": (4, two_benches),
+FAULTS: dict[str, Callable[[Random, Path], int]] = {
+    "killed": killed,
+    "killed while saving": killed_while_saving,
+    "last checkpoint damaged": last_checkpoint_damaged,
+    "full disk": full_disk,
+    "folder vanishes": folder_vanishes,
+    "two writers on one run": two_writers,
+    "two benches, one folder": two_benches,
+    "killed, with workers": partial(killed, workers=2),
+    "two trainings, one cache": two_trainings,
 }
-"""fault -> its share, and how it is tried"""
+"""fault -> how it is tried"""
 
 
 @dataclass
@@ -330,15 +370,13 @@ class Tally:
 
 
 def soak(count: int, seed: int) -> dict[str, Tally]:
-    """Try so many faults, each kind by its share."""
+    """Try so many faults, one of each kind in turn."""
     tallies = {name: Tally() for name in FAULTS}
-    wheel = [name for name, (share, _) in FAULTS.items() for _ in range(share)]
-    order = [*FAULTS, *Random(seed).choices(wheel, k=max(count - len(FAULTS), 0))][:count]
-    for number, name in enumerate(order):
+    for number, name in enumerate(islice(cycle(FAULTS), count)):
         tally, folder = tallies[name], Path(tempfile.mkdtemp(prefix="esper-soak-"))
         tally.tried += 1
         try:
-            lost = FAULTS[name][1](Random(f"{seed} {number}"), folder)
+            lost = FAULTS[name](Random(f"{seed} {number}"), folder)
             tally.lost = max(tally.lost, lost)
             print(f"{number + 1} of {count}: {name}, rounds lost: {lost}", flush=True)
         except Failure as failure:
@@ -354,6 +392,7 @@ def main() -> int:
     )
     parser.add_argument("--count", type=int, default=60, help="faults to try (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="rng seed of the moments (%(default)s)")
+    parser.add_argument("--out", type=Path, help="where the table is written as JSON (results/soak.json)")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     tallies = soak(chosen.count, chosen.seed)
@@ -366,7 +405,12 @@ def main() -> int:
         }
         for name, tally in tallies.items()
     ]
-    report("soak", f"{chosen.count} faults, seed {chosen.seed}; trainings of {ROUNDS} rounds", table)
+    report(
+        "soak",
+        f"{chosen.count} faults, seed {chosen.seed}; trainings of {ROUNDS} rounds",
+        table,
+        out=chosen.out,
+    )
     return int(any(tally.failures for tally in tallies.values()))
 
 
