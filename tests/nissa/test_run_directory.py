@@ -246,6 +246,12 @@ def test_writers_of_one_path_do_not_meet(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
+def test_a_folder_of_checkpoints_that_cannot_be_made_is_named(run: RunDirectory) -> None:
+    run.checkpoints.folder.write_text("a file")
+    with pytest.raises(RunError, match=r"checkpoints/last.pt cannot be written"):
+        run.checkpoints.save(lambda path: path.touch(), round_number=1, reason="last")
+
+
 @pytest.mark.parametrize("links", [True, False])
 def test_a_file_is_there_at_every_step_of_its_replacement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, links: bool

@@ -110,14 +110,14 @@ class Checkpoints:
         self, write: Callable[[Path], object], *, round_number: int, reason: CheckpointReason = "periodic"
     ) -> Path:
         """Let `write` (such as `PPOAgent.write`) fill a file and move it into place; returns its path."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / (f"round-{round_number:06d}.pt" if reason == "periodic" else f"{reason}.pt")
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(path, write, previous=self.folder / PREVIOUS if reason == "last" else None)
         except (OSError, RuntimeError) as error:  # torch raises the latter on a full disk
             raise RunError(f"checkpoint {path} cannot be written (is the disk full?): {error}") from error
         for old in self.periodic()[: -self.kept]:
-            old.unlink()
+            old.unlink(missing_ok=True)
         return path
 
     def periodic(self) -> list[Path]:
