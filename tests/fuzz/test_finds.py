@@ -84,9 +84,10 @@ def test_environments(settings: dict[str, object], message: str) -> None:
         make_env(**settings)  # type: ignore[arg-type]
 
 
-def test_a_number_too_large_for_a_parameter() -> None:
-    with pytest.raises(ParameterError, match=r"mnist1d.noise must be a number"):
-        Instance.of("mnist1d", {"noise": 10**400})
+@pytest.mark.parametrize("name", ["noise", "permutation"])
+def test_a_number_too_large_for_a_parameter(name: str) -> None:
+    with pytest.raises(ParameterError, match=rf"mnist1d.{name} must be a (whole )?number"):
+        Instance.of("mnist1d", {name: 10**400})
 
 
 def test_a_damaged_header_of_an_array(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """What an instance of a task may choose."""
 
-import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +13,10 @@ _KINDS: Mapping[str, type[int] | type[float] | type[str]] = {"int": int, "float"
 
 class ParameterError(ValueError):
     """An instance parameter is unknown, missing, or not what its task allows."""
+
+
+_LARGEST = 2**63
+"""No parameter is as large: whole numbers are rng seeds and counts of 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,8 @@ class ParameterSpec:
             wrong = (bool(self.choices) and value not in self.choices) or not value
         else:
             below = self.low is not None and value < self.low
-            wrong = not math.isfinite(value) or below or (self.high is not None and value > self.high)
+            above = self.high is not None and value > self.high
+            wrong = below or above or not abs(value) < _LARGEST  # NaN too
         if wrong:
             raise ParameterError(f"{name} must be {self.allowed}, not {value!r}")
         return value + 0.0 if isinstance(value, float) else value  # -0.0 becomes 0.0: one value, one text
