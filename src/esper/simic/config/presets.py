@@ -79,7 +79,7 @@ PRESETS: Mapping[str, Preset] = {
         },
     ),
     "demo": Preset(
-        "see a controller begin to learn on MNIST-1D, in three minutes on two cores",
+        "see a controller begin to learn on MNIST-1D, in four minutes on two cores",
         {
             **PATIENT,
             "suite": "cpu",
