@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.leyline import NOWHERE, AnomalyRaised, Event, HostStep, Place, RoundFinished, RunFinished
+from esper.leyline import AnomalyRaised, HostStep, RoundFinished, RunFinished
 from esper.nissa import Checkpoints
 from esper.simic.agent import CheckpointError, NonFiniteUpdateError, PPOAgent
 from esper.simic.config.training_config import TrainingConfig
@@ -19,24 +19,12 @@ from esper.simic.env import GrowthVectorEnv, make_env
 from esper.simic.trainer import train_ppo_vectorized
 from esper.tolaria.worlds.processes import WorkerHung
 from esper.tolaria.worlds.toy.world import ToyWorld
+from listener import Listener
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
 CONFIG = TrainingConfig(
     suite="toy", num_envs=2, num_minibatches=1, hidden_size=16, rounds=6, eval_every=0, pool_cases=3
 )
-
-
-class Listener:
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def emit(self, event: Event, place: Place = NOWHERE) -> None:
-        del place
-        self.events.append(event)
-
-    @property
-    def ends(self) -> list[RunFinished]:
-        return [event for event in self.events if isinstance(event, RunFinished)]
 
 
 def poison(monkeypatch: pytest.MonkeyPatch, *rounds: int) -> None:
@@ -58,7 +46,7 @@ def test_three_updates_that_are_not_finite_stop_the_run(
     listener = Listener()
     with pytest.raises(NonFiniteUpdateError, match="3 updates in a row"):
         train_ppo_vectorized(CONFIG, checkpoints=Checkpoints(tmp_path / "checkpoints"), sink=listener)
-    (end,) = listener.ends
+    (end,) = listener.of(RunFinished)
     assert listener.events[-1] is end
     assert (end.status, end.rounds) == ("failed", 3)
     assert end.reason is not None
@@ -77,7 +65,7 @@ def test_two_are_skipped_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest
     listener = Listener()
     result = train_ppo_vectorized(CONFIG, checkpoints=Checkpoints(tmp_path / "checkpoints"), sink=listener)
     assert result.rounds == 6
-    (end,) = listener.ends
+    (end,) = listener.of(RunFinished)
     assert end.status == "finished"
     rounds = [event for event in listener.events if isinstance(event, RoundFinished)]
     assert [event.had_non_finite for event in rounds] == [False, True, True, False, True, True]
@@ -100,7 +88,7 @@ def test_any_exception_is_the_last_word(
     listener = Listener()
     with pytest.raises(type(error)):
         train_ppo_vectorized(CONFIG, sink=listener)
-    (end,) = listener.ends
+    (end,) = listener.of(RunFinished)
     assert (end.status, end.rounds, end.env_steps) == (status, 0, 0)
     assert end.reason in ("RuntimeError: broken", "KeyboardInterrupt")
     assert len(closed) == 1
@@ -160,7 +148,7 @@ def test_a_hung_worker_ends_the_run_by_name(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(WorkerHung, match="worker 1"):
         train_ppo_vectorized(replace(CONFIG, workers=2, worker_timeout=7.5), sink=listener)
     assert asked == [7.5, "closed"]
-    (end,) = listener.ends
+    (end,) = listener.of(RunFinished)
     assert end.status == "failed"
     assert end.reason == "WorkerHung: worker 1 has not answered for hosts [0, 1]"
 
@@ -173,4 +161,4 @@ def test_even_one_before_anything_was_built(monkeypatch: pytest.MonkeyPatch) -> 
     listener = Listener()
     with pytest.raises(ValueError, match="no such thing"):
         train_ppo_vectorized(CONFIG, sink=listener)
-    assert [end.reason for end in listener.ends] == ["ValueError: no such thing"]
+    assert [end.reason for end in listener.of(RunFinished)] == ["ValueError: no such thing"]

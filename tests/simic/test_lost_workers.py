@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from esper.leyline import EpisodeFinished, Event, Place, RoundFinished
-from esper.leyline.events import NOWHERE
+from esper.leyline import EpisodeFinished, RoundFinished
 from esper.nissa import Checkpoints
 from esper.simic.agent import compute_gae
 from esper.simic.building import Training, build
@@ -25,19 +24,11 @@ from esper.simic.reports import News
 from esper.simic.trainer import VectorizedPPOTrainer
 from esper.tamiyo.rules import rule_policy
 from esper.tolaria.worlds.processes import ProcessWorld
+from listener import Listener
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
 LOST, OTHERS = [0, 2], [1, 3]
 """Envs of the first worker, which is killed, and of the second."""
-
-
-class Listener:
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def emit(self, event: Event, place: Place = NOWHERE) -> None:
-        del place
-        self.events.append(event)
 
 
 def _config(**changes: object) -> TrainingConfig:

@@ -15,32 +15,18 @@ from esper.leyline import (
     DecisionTaken,
     EpisodeFinished,
     EvaluationFinished,
-    Event,
     LifecycleOp,
-    Place,
     RoundFinished,
     RunFinished,
 )
-from esper.leyline.events import NOWHERE
 from esper.nissa import Checkpoints
 from esper.simic.agent import CheckpointError
 from esper.simic.building import build
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.trainer import TrainingResult, VectorizedPPOTrainer, train_ppo_vectorized
+from listener import Listener
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
-
-
-class Listener:
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def emit(self, event: Event, place: Place = NOWHERE) -> None:
-        del place
-        self.events.append(event)
-
-    def of(self, kind: type) -> list[Event]:
-        return [event for event in self.events if isinstance(event, kind)]
 
 
 def _config(**changes: object) -> TrainingConfig:
@@ -87,8 +73,8 @@ def test_a_run_tells_what_it_did(tmp_path: Path) -> None:
             (e, t + 1) for e in range(5) for t in range(20)
         ]
         earned = sum(event.reward for event in mine if event.episode == 0)
-        (episode,) = (e for e in listener.of(EpisodeFinished) if e.env == env and e.episode == 0)  # type: ignore[union-attr]
-        assert earned == pytest.approx(episode.episode_return)  # type: ignore[union-attr]
+        (episode,) = (e for e in listener.of(EpisodeFinished) if e.env == env and e.episode == 0)
+        assert earned == pytest.approx(episode.episode_return)
     germinated = [event for event in decisions if event.op is LifecycleOp.GERMINATE]
     assert germinated
     assert all(event.blueprint and event.slot and event.alpha_speed is None for event in germinated)
