@@ -2,8 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# A virtual environment cannot be moved, so the stamp carries the folder it was made in.
-STAMP := $(VENV)/.ready-$(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f1)
+# A virtual environment cannot be moved, so the stamps carry the folder it was made in. CORE runs the demo; STAMP has all
+# extras and what tests.
+HERE := $(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f1)
+CORE := $(VENV)/.core-$(HERE)
+STAMP := $(VENV)/.ready-$(HERE)
+PIP := $(BIN)/pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt --editable
 # One torch thread a process: on small networks more threads are slower. Parallelism comes from processes.
 export OMP_NUM_THREADS := 1
 JOBS ?= 2
@@ -16,17 +20,22 @@ help: ## show the verbs
 
 setup: $(STAMP) ## make .venv when it is missing or stale (every other verb does this first)
 
-$(STAMP): pyproject.toml constraints.txt
+$(CORE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(f"Esper needs Python 3.11 or newer, this is {sys.version.split()[0]}: try make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)'
 	@$(PYTHON) -m venv --clear $(VENV) || { echo "Could not make a virtual environment. On Debian: apt-get install python3-venv" >&2; exit 1; }
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(PIP) .
 	@touch $@
 
-demo: $(STAMP) ## train a controller for a few minutes, then judge it on hosts it has never seen
+$(STAMP): $(CORE)
+	$(PIP) '.[dev]'
+	@touch $@
+
+demo: $(CORE) ## train a controller for a few minutes, then judge it on hosts it has never seen
 	name=demo-$$(date +%Y%m%d-%H%M%S) && $(BIN)/esper train --preset demo --run-name $$name \
 		&& $(BIN)/esper evaluate $$name --episodes 8
 
 test: $(STAMP) ## the fast tests
+	@echo "Collecting the tests takes each of $(JOBS) processes a while; the first dots come after that."
 	$(BIN)/pytest -q -n $(JOBS) -m "not slow"
 
 test-slow: $(STAMP) ## the tests that take minutes
@@ -42,5 +51,5 @@ docs: $(STAMP) ## the pages, in build/site; a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(STAMP) ## the benchmarks: tables here, JSON in benchmarks/results
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	$(PIP) '.[bench]'
 	$(BIN)/python benchmarks/run.py

@@ -1,10 +1,22 @@
 """What every test process needs before torch computes anything."""
 
 import os
+from collections import Counter
 
 # Some virtual machines advertise AMX and then refuse its tiles, after which every oneDNN kernel fails.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
+import pytest
 import torch
 
 torch.set_num_threads(1)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Why tests were skipped, a line a reason."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(str(each.longrepr[2]).removeprefix("Skipped: ") for each in skipped)
+    if reasons:
+        terminalreporter.section("skipped", sep="-")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:5}  {reason}")

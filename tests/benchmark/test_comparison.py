@@ -53,7 +53,15 @@ def test_findings_are_adjusted_for_the_number_of_comparisons() -> None:
     noise = {f"arm_{number}": flat(0.5, 0.02) for number in range(19)}
     table = bench_table(made(wait=flat(0.5, 0.02), **noise), ["wait"])
     assert sum(each.difference.sign != 0 for each in table.comparisons) >= 1
-    assert [each.finding for each in table.comparisons].count("no difference") == 19
+    assert {each.finding for each in table.comparisons} == {"no difference", "unclear"}
+    assert all((each.finding == "unclear") == (each.difference.sign != 0) for each in table.comparisons)
+    told = " ".join(verdict(table))
+    lost = next(each for each in table.comparisons if each.finding == "unclear")
+    side = "above" if lost.difference.value > 0 else "below"
+    assert f"{side} {lost.control}, {100 * lost.difference.value:+.2f}" in told
+    assert told.count("which is not clear among so many comparisons") == sum(
+        each.finding == "unclear" for each in table.comparisons
+    )
 
 
 def test_the_gate_and_the_share_of_the_gap() -> None:

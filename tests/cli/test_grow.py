@@ -154,5 +154,5 @@ def test_what_cannot_be_grown(
 
 def test_onnx_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("esper.kasmina.export.find_spec", lambda _: None)
-    with pytest.raises(ValueError, match=r"pip install 'esper\[onnx\]'"):
+    with pytest.raises(ValueError, match=r"pip install 'esper-grow\[onnx\]'"):
         require_writable(Path("a.onnx"))

@@ -296,7 +296,7 @@ def test_doctor(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch:
     (tmp_path / "data" / "cifar10" / "cifar-10-binary.tar.gz").write_bytes(b"not an archive")
     assert main(["doctor", "--json"]) == 0
     found = {each["what"]: each["found"] for each in json.loads(capsys.readouterr().out)}
-    assert found["esper"] == "0.1.0"
+    assert found["esper-grow"] == "0.1.0"
     assert found["torch threads"] == "1"
     assert found["data: mnist"] == f"not in {tmp_path / 'data' / 'mnist'}"
     assert found["data: cifar10"].startswith("damaged: ")

@@ -25,7 +25,7 @@ from esper.statistics import (
 )
 
 LEVEL = 0.05
-Finding = Literal["better", "worse", "no difference"]
+Finding = Literal["better", "worse", "unclear", "no difference"]
 Value = Callable[[BenchRow], float | None]
 
 
@@ -124,9 +124,11 @@ class Comparison:
 
     @property
     def finding(self) -> Finding:
-        """A difference counts if its interval excludes 0 and its adjusted p value is below 0.05."""
-        if self.difference.sign == 0 or self.p_holm >= LEVEL:
+        """An interval that excludes 0 is a difference; unclear while its adjusted p value is 0.05 or more."""
+        if self.difference.sign == 0:
             return "no difference"
+        if self.p_holm >= LEVEL:
+            return "unclear"
         return "better" if self.difference.sign > 0 else "worse"
 
 
@@ -350,8 +352,13 @@ def _of_treatment(table: BenchTable, notes: TreatmentNotes) -> Iterable[str]:
 
 
 def _against(comparison: Comparison) -> str:
+    """In words; a difference that is lost among so many comparisons is said to be so."""
     words = {"better": "better than", "worse": "worse than", "no difference": "no different from"}
-    return f"{words[comparison.finding]} {comparison.control}, {_points(comparison.difference)}"
+    points = _points(comparison.difference)
+    if comparison.finding == "unclear":
+        side = "above" if comparison.difference.value > 0 else "below"
+        return f"{side} {comparison.control}, {points}, which is not clear among so many comparisons"
+    return f"{words[comparison.finding]} {comparison.control}, {points}"
 
 
 def _points(estimate: Estimate) -> str:

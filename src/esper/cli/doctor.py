@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from esper.cli.common import VerbParser, as_json, table
 
-PACKAGES = ("esper", "torch", "numpy", "gymnasium", "pydantic", "duckdb", "tensorboard", "safetensors")
+PACKAGES = ("esper-grow", "torch", "numpy", "gymnasium", "pydantic", "duckdb", "tensorboard", "safetensors")
 
 
 @dataclass(frozen=True, slots=True)

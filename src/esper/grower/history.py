@@ -244,7 +244,7 @@ def plot(history: Sequence[Decision], title: str) -> "Figure":
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ImportError("plot() needs matplotlib: pip install 'esper[draw]'") from None
+        raise ImportError("plot() needs matplotlib: pip install 'esper-grow[draw]'") from None
 
     slots = list(history[0].slots) if history else []
     figure = Figure(figsize=(9.0, 3.4 + 0.45 * len(slots)), layout="constrained", facecolor="white")

@@ -1,1 +1,1 @@
-"""Growth inside other people's trainers. Each module needs its own package: esper[lightning], esper[transformers]."""
+"""Growth inside other people's trainers. Each needs its extra: esper-grow[lightning], esper-grow[transformers]."""

@@ -222,7 +222,7 @@ def require_writable(path: Path) -> None:
         raise ValueError(f"the file to export is {path}; expected an ending among {', '.join(ENDINGS)}")
     if path.suffix == ".onnx" and (find_spec("onnx") is None or find_spec("onnxscript") is None):
         raise ValueError(
-            "exporting to ONNX needs the packages onnx and onnxscript: pip install 'esper[onnx]'"
+            "exporting to ONNX needs the packages onnx and onnxscript: pip install 'esper-grow[onnx]'"
         )
     if not path.parent.is_dir():
         raise ValueError(f"the file to export is {path}, and there is no folder {path.parent}")

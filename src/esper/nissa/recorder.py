@@ -137,7 +137,7 @@ class WandbSink:
             wandb = cast(_Module, importlib.import_module("wandb"))
         except ImportError as error:
             raise RunError(
-                "wandb is not installed: run `pip install wandb`, or record without it (TensorBoard is on)"
+                "wandb is not installed: pip install 'esper-grow[wandb]', or record without it (TensorBoard is on)"
             ) from error
         self._run = wandb.init(
             project=project, name=run_name, id=run_name, resume="allow", dir=str(folder), config=dict(config)

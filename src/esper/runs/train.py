@@ -112,7 +112,7 @@ def require_trainable(config: TrainingConfig, *, resume: bool = False) -> None:
         require_warm_start(config)
     if config.run_wandb and find_spec("wandb") is None:
         raise ConfigError(
-            "run_wandb is on, and the package wandb is not installed: pip install 'esper[wandb]'"
+            "run_wandb is on, and the package wandb is not installed: pip install 'esper-grow[wandb]'"
         )
 
 

@@ -194,7 +194,7 @@ def over_waiting(table: BenchTable) -> go.Figure:
 def treatment_over(table: BenchTable, treatment: str) -> go.Figure:
     """Treatment minus each control, coloured by the finding."""
     compared = [each for each in table.comparisons if each.treatment == treatment][::-1]
-    colours = [{"better": GOOD, "worse": BAD, "no difference": GREY}[each.finding] for each in compared]
+    colours = [{"better": GOOD, "worse": BAD}.get(each.finding, GREY) for each in compared]
     title = f"points of test utility, {treatment} minus control"
     return _intervals(
         [each.control for each in compared], [each.difference for each in compared], colours, title
