@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from esper.leyline import Stage
+from esper.leyline import LifecycleOp, Stage
 
 COMPARISONS = ("digits_cnn", "breast_cancer", "char_gpt", "frozen_encoder", "shifting_data")
 
@@ -43,6 +43,15 @@ def test_where_growing_pays_it_is_seen(name: str) -> None:
         for ours, alone in zip(outcomes[side_by_side.GROWN], outcomes[side_by_side.ALONE], strict=True)
     ]
     assert sum(gains) / len(gains) > 0.05
+
+
+def test_regression_by_a_metric(capsys: pytest.CaptureFixture[str]) -> None:
+    grower = importlib.import_module("diabetes").main(["--epochs", "9"])
+    told = capsys.readouterr().out
+    assert "score: validation metric / " in told
+    assert float(told.rpartition(" ")[2]) > 0.3  # predicting the mean has 0
+    assert grower.history[-1].metrics.validation_loss is not None
+    assert any(decision.action.op is LifecycleOp.GERMINATE for decision in grower.history)
 
 
 @pytest.mark.filterwarnings("ignore")

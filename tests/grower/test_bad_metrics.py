@@ -9,6 +9,7 @@ from torch import nn
 
 from esper.grower import GrowthWarning
 from esper.leyline import ActionSpec, LifecycleOp, Situation, Stage
+from grower.loops import Loop
 from grower.test_grower import grown
 
 
@@ -92,7 +93,9 @@ def test_a_validation_that_fails_costs_nothing(calls: int) -> None:
             raise OSError("the disk is gone")
         return loop.validate(model)
 
-    grower, optimizer, loop = grown(0, validate=validate, schedule="germinate mlp@0 t=1")
+    left[0] += 1  # it is tried when the Grower is made
+    loop = Loop()
+    grower, optimizer, loop = grown(0, validate=validate, schedule="germinate mlp@0 t=1", loop=loop)
     other, *_ = grown(3, schedule="germinate mlp@0 t=1")
     for _ in range(3):
         loss = loop.train(grower.model, optimizer)
@@ -195,25 +198,25 @@ def test_a_policy_that_asks_for_the_impossible() -> None:
 
 @pytest.mark.parametrize("answer", [None, 0.5, {"accuracy": 0.5}])
 def test_a_validation_that_answers_otherwise(answer: object) -> None:
-    grower, optimizer, loop = grown(0, validate=lambda _: answer)
-    loop.train(grower.model, optimizer)
     with pytest.raises(
         TypeError, match="expected a mapping with validation_loss, validation_accuracy or both"
     ):
-        grower.step(train_loss=1.0)
+        grown(0, validate=lambda _: answer)
 
 
 @pytest.mark.parametrize(
     ("batches", "message"),
     [
         ([torch.zeros(3, 5)], "a batch of validate is a Tensor; expected"),
-        ([(torch.zeros(3, 5), torch.zeros(3))], "expected classes, one for each row"),
+        ([(torch.zeros(3, 5), torch.zeros(3, 2).long())], "expected classes, one for each row"),
+        (
+            [(torch.zeros(3, 5), torch.rand(3))],
+            r"float32 \(3,\); expected float targets shaped as the outputs",
+        ),
         ([{"input": torch.zeros(3, 5)}], "the model gives no loss for these batches"),
         ([], "validate has no batches"),
     ],
 )
 def test_batches_that_cannot_be_validated_with(batches: list[object], message: str) -> None:
-    grower, optimizer, loop = grown(0, validate=batches)
-    loop.train(grower.model, optimizer)
     with pytest.raises((TypeError, ValueError), match=message):
-        grower.step(train_loss=1.0)
+        grown(0, validate=batches)

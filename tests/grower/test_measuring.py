@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.grower.measuring import EpochMetrics, Scale, loader_metrics
+from esper.grower.measuring import EpochMetrics, Mode, Scale
+from esper.grower.validating import LoaderValidation
 
 SURE = 20.0
 
@@ -26,14 +27,19 @@ class Answers(nn.Module):
 
 def test_samples_weigh_the_same_in_batches_of_any_size() -> None:
     batches = [(torch.tensor([0]), torch.tensor([1])), (torch.tensor([0, 1, 2]), torch.tensor([0, 1, 2]))]
-    found = loader_metrics(Answers(), batches)
+    found = LoaderValidation(batches)(Answers())
     assert found["validation_accuracy"] == 0.75
     assert found["validation_loss"] == pytest.approx(SURE / 4, rel=1e-4)
 
 
 def test_targets_that_do_not_count() -> None:
-    found = loader_metrics(Answers(), [(torch.tensor([[0, 1, 1]]), torch.tensor([[0, 2, -100]]))])
-    assert found["validation_accuracy"] == 0.5
+    batches = [
+        (torch.tensor([[0, 1, 1, 1]]), torch.tensor([[0, 2, -100, -100]])),
+        (torch.tensor([[0, 1, 1, 1]]), torch.tensor([[0, 1, 1, 1]])),
+    ]
+    found = LoaderValidation(batches)(Answers())
+    assert found["validation_accuracy"] == pytest.approx(5 / 6)
+    assert found["validation_loss"] == pytest.approx(SURE / 6, rel=1e-4)  # of targets, not of batches
 
 
 def test_a_models_own_loss_and_its_classes() -> None:
@@ -41,7 +47,7 @@ def test_a_models_own_loss_and_its_classes() -> None:
         {"inputs": torch.tensor([0, 1]), "labels": torch.tensor([0, 2])},
         {"inputs": torch.tensor([2]), "labels": torch.tensor([2])},
     ]
-    found = loader_metrics(Answers(), batches)
+    found = LoaderValidation(batches)(Answers())
     assert found["validation_accuracy"] == pytest.approx(2 / 3)
     assert found["validation_loss"] == pytest.approx((2 * 0.5 + 1 * 2.0) / 3)
 
@@ -49,15 +55,64 @@ def test_a_models_own_loss_and_its_classes() -> None:
 def test_a_language_models_accuracy_is_unknown() -> None:
     """It may answer for the next position: comparing position by position would be wrong."""
     tokens = torch.tensor([[0, 1, 2]])
-    assert loader_metrics(Answers(), [{"inputs": tokens, "labels": tokens}])["validation_accuracy"] is None
+    found = LoaderValidation([{"inputs": tokens, "labels": tokens}])(Answers())
+    assert found["validation_accuracy"] is None
+
+
+def scores(scale: Scale, *epochs: EpochMetrics) -> list[float | None]:
+    found = []
+    for metrics in epochs:
+        scale.observe(metrics)
+        found.append(scale.score(metrics))
+    return found
 
 
 def test_a_scale_is_chosen_once() -> None:
-    scale = Scale()
-    assert scale.score(EpochMetrics(validation_loss=math.nan)) is None
-    assert scale.score(EpochMetrics(validation_loss=4.0)) == -1.0
-    assert scale.score(EpochMetrics(validation_loss=2.0, validation_accuracy=0.9)) == -0.5
-    assert scale.score(EpochMetrics(validation_accuracy=0.9)) is None
-    scale = Scale()
-    assert scale.score(EpochMetrics(validation_loss=4.0, validation_accuracy=0.25)) == 0.25
-    assert scale.score(EpochMetrics(validation_loss=4.0)) is None
+    assert scores(
+        Scale(),
+        EpochMetrics(validation_loss=math.nan),
+        EpochMetrics(validation_loss=4.0),
+        EpochMetrics(validation_loss=2.0, validation_accuracy=0.9),
+        EpochMetrics(validation_accuracy=0.9),
+    ) == [None, -1.0, -0.5, None]
+    assert scores(
+        Scale(),
+        EpochMetrics(validation_loss=4.0, validation_accuracy=0.25),
+        EpochMetrics(validation_loss=4.0),
+    ) == [0.25, None]
+
+
+@pytest.mark.parametrize(
+    ("mode", "values", "expected", "unit"),
+    [
+        ("min", (5.0, 4.0, 2.0), [-1.0, -0.8, -0.4], "- validation metric / 5, the first one"),
+        ("max", (10.0, 40.0, 20.0, 60.0), [None, None, 0.5, 1.5], "validation metric / 40, its span in the"),
+        ("max", (-1.0, 0.0, 1.0, 0.5), [None, None, 0.5, 0.25], "validation metric / 2, its span in the"),
+        ("min", (-1.0, -3.0, -4.0, -5.0), [None, None, 1.0, 1.25], "- validation metric / 4, its span in"),
+        ("max", (0.0, 0.0, 0.0, 1.0), [None, None, None, 1.0], "validation metric / 1, its span in the"),
+    ],
+)
+def test_a_metrics_unit_is_that_of_the_first_epochs(
+    mode: Mode, values: tuple[float, ...], expected: list[float | None], unit: str
+) -> None:
+    scale = Scale(mode)
+    assert scores(scale, *(EpochMetrics(validation_metric=value) for value in values)) == expected
+    assert unit in str(scale)
+
+
+def test_a_unit_does_not_depend_on_that_of_the_metric() -> None:
+    values = (0.2, -0.3, 0.5, 0.7, 0.4)
+    for mode in ("min", "max"):
+        one, other = (
+            scores(Scale(mode), *(EpochMetrics(validation_metric=factor * value) for value in values))
+            for factor in (1.0, 1000.0)
+        )
+        assert one == pytest.approx(other)
+
+
+def test_a_unit_that_is_needed_before_the_third_epoch() -> None:
+    scale = Scale("max")
+    epoch = EpochMetrics(validation_metric=0.5)
+    assert scores(scale, epoch) == [None]
+    scale.close()
+    assert scale.score(epoch) == 1.0

@@ -100,8 +100,8 @@ def test_it_runs_unchanged_anywhere(name: str, who: str, sampled: bool, strange:
     targets = torch.arange(len(inputs)) % 2
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 
-    def loss() -> Tensor:
-        logits = grower.model(inputs)
+    def loss(net: nn.Module) -> Tensor:
+        logits = net(inputs)
         assert isinstance(logits, Tensor)
         return F.cross_entropy(logits if logits.ndim == 2 else logits.mean(1), targets)
 
@@ -111,7 +111,7 @@ def test_it_runs_unchanged_anywhere(name: str, who: str, sampled: bool, strange:
         optimizer=optimizer,
         example_input=inputs[:2],
         controller=controller(who, tmp_path),
-        validate=lambda _: {"validation_loss": float(loss())},
+        validate=lambda net: {"validation_loss": float(loss(net))},
         generator=torch.Generator().manual_seed(3) if sampled else None,
         epochs=EPOCHS,
         causal=case.causal,
@@ -119,7 +119,7 @@ def test_it_runs_unchanged_anywhere(name: str, who: str, sampled: bool, strange:
     )
     for _ in range(EPOCHS):
         optimizer.zero_grad()
-        value = loss()
+        value = loss(grower.model)
         value.backward()
         optimizer.step()
         legal = legal_now(grower)

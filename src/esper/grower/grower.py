@@ -17,15 +17,18 @@ from esper.grower import history as reporting
 from esper.grower.history import DECISIONS, FORMAT, VERSION, Decision, Notes, read_state
 from esper.grower.measuring import (
     EpochMetrics,
+    Mode,
     Scale,
     Validate,
     as_call,
-    coalition_scores,
+    check,
+    coalition_metrics,
     measure,
     read_metrics,
 )
+from esper.grower.validating import Loss, Metric
 from esper.kasmina import GrowingModel, WrapError, settling, wrap
-from esper.kasmina.coalitions import Coalition, SeedWorth
+from esper.kasmina.coalitions import Coalition, CoalitionPlan, SeedWorth
 from esper.kasmina.governor import GovernorRules, Guard, Verdict, Vitals
 from esper.kasmina.gradients import GradientWatch, SeedGradients
 from esper.kasmina.model import GrowingHost
@@ -38,7 +41,7 @@ from esper.tamiyo.controller import Controller
 from esper.tamiyo.deciders import Choice, LearnedDecider, decider
 from esper.tamiyo.rules import RulePolicy
 from esper.tamiyo.rules.policy import refusal
-from esper.tamiyo.tracker import Paymaster
+from esper.tamiyo.tracker import Forecast, Paymaster
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,9 +80,16 @@ class Grower:
     example_input     a tensor, a tuple of arguments or a dict of keyword arguments, batch first
     controller        a shipped controller's name, a rule's name (`probe_and_keep`, `plateau`, ...), a controller's
                       folder, a `Controller`, or a policy of your own with `reset()` and `act(situation)`
-    validate          a function of the model that returns {"validation_loss": ..., "validation_accuracy": ...},
-                      either or both; or a loader of (inputs, classes) or dict batches. With it, each seed is measured
-                      (it is one set: the controller observes, and `finish` settles, by all of it)
+    validate          a loader of (inputs, targets) or dict batches; or a function of the model that returns
+                      {"validation_loss": ..., "validation_accuracy": ...}, either or both, or with a mode
+                      {"validation_metric": ...}. It is tried at once. With it, each seed is measured (it is one set:
+                      the controller observes, and `finish` settles, by all of it)
+    loss              of a loader's batch: (outputs, targets) -> the mean, or a tensor with samples first, or
+                      (total, count). By default cross-entropy of classes, squared error of float targets, or the
+                      model's own loss of a dict
+    metric            of all of a loader: (outputs, targets) -> a number; or an object with reset(), update(outputs,
+                      targets) and compute(). It is then what growth is judged by
+    mode              "min" or "max": whether less or more of the metric is better
     epochs            how many there will be; controllers look at the time that is left
     scheduler         learning rate scheduler(s) of the optimiser, kept right across growth
     scaler            the GradScaler, if there is one
@@ -102,6 +112,9 @@ class Grower:
         example_input: ExampleInput | None = None,
         controller: str | os.PathLike[str] | Controller | RulePolicy = "probe_and_keep",
         validate: Validate | None = None,
+        loss: Loss | None = None,
+        metric: Metric | None = None,
+        mode: Mode | None = None,
         epochs: int | None = None,
         scheduler: Scheduler | Sequence[Scheduler] | None = None,
         scaler: GradScaler | None = None,
@@ -122,8 +135,10 @@ class Grower:
         if not 0.0 <= rent < math.inf:
             raise ValueError(f"rent is {rent!r}; expected a finite number >= 0")
         checks.refuse_parallel(model)
-        self._validate = None if validate is None else as_call(validate)
+        self._validate = as_call(validate, loss=loss, metric=metric, mode=mode)
         self._decider = decider(controller, seed=wrapping.get("seed", 0), generator=generator)
+        if self._validate is not None:
+            check(model, self._validate, mode)
         if isinstance(model, GrowingModel):
             checks.refuse_wrapping({"slots": slots, "example_input": example_input, **wrapping})
             self.model = model
@@ -145,8 +160,8 @@ class Grower:
         self._guard = Guard(self.model, governor)
         self._watch = GradientWatch(self.model, optimizer, before_first=self._guard.remember)
         # What the loop says need not be what `validate` measures.
-        self._scale, self._seed_scale = Scale(), Scale()
-        self._pay = Paymaster(rent, None if card is None else card.reward)
+        self._scale, self._seed_scale = Scale(mode), Scale(mode)
+        self._pay = Paymaster(rent, None if card is None else card.reward, Forecast(bounded=mode is None))
         self._observer = self._decider.observer(
             self._host, horizon=epochs or USUAL_EPOCHS, parameter_budget=parameter_budget
         )
@@ -184,20 +199,25 @@ class Grower:
         validation_loss: SupportsFloat | None = None,
         train_accuracy: SupportsFloat | None = None,
         validation_accuracy: SupportsFloat | None = None,
+        validation_metric: SupportsFloat | None = None,
     ) -> Decision:
         """Take in the epoch that was just trained, decide, and prepare the next. Accuracies are 0 to 1.
 
-        With `validate` the validation metrics may be left out: they are then measured here.
+        With `validate` the validation metrics may be left out: they are then measured here. `validation_metric` is
+        any number, better in the direction of the Grower's `mode`.
         """
         given, lost = read_metrics(
             train_loss=train_loss,
             train_accuracy=train_accuracy,
             validation_loss=validation_loss,
             validation_accuracy=validation_accuracy,
+            validation_metric=validation_metric,
         )
-        if not given.validated and self._validate is None and not lost:
+        self._scale.require(given)
+        measure_here = self._scale.needs(given)
+        if measure_here and self._validate is None and not lost:
             raise ValueError(
-                "step() was given nothing of validation: pass validation_loss or validation_accuracy, or make the "
+                f"step() was given nothing of validation: pass {self._scale.wanted}, or make the "
                 "Grower with validate=, a loader or a function of the model"
             )
         if self._finished:
@@ -208,8 +228,9 @@ class Grower:
         if not self._watch.steps:
             return self._refuse_idle(given)
         # Validation is the user's code: whatever it raises, nothing has changed yet.
-        metrics, unknown = self._validated(given)
-        worths = self._worths(metrics, measured_here=not given.validated)
+        metrics, unknown = self._validated(given) if measure_here else (given, ())
+        # Numbers of the loop's own need not be comparable with ours.
+        measured = self._measured_seeds(metrics, metrics if measure_here else None)
         for name in dict.fromkeys(lost + unknown):
             self._notes.warn(f"{name} is NaN and counts as unknown: look at how it is computed", once=name)
         norm, gradients = self._watch.take()
@@ -219,7 +240,10 @@ class Grower:
         epoch = self.epoch + 1
         if verdict is not None:
             return self._go_back(epoch, metrics, verdict)
-        self._report_seeds(gradients, worths)
+        self._scale.observe(metrics)
+        if measure_here or measured is not None:
+            self._seed_scale.observe(metrics if measured is None else measured[1][0])
+        self._report_seeds(gradients, {} if measured is None else self._worths(*measured))
         self._remove_broken()
         if self._guard.content:
             self._guard.remember()
@@ -227,10 +251,11 @@ class Grower:
             epoch=epoch,
             train_loss=metrics.train_loss,
             train_accuracy=metrics.train_accuracy,
-            validation_loss=math.nan if metrics.validation_loss is None else metrics.validation_loss,
+            validation_loss=_or(metrics.validation_loss, math.nan),
             validation_accuracy=metrics.validation_accuracy,
             gradient_norm=norm,
             rolled_back=None,
+            score=_or(self._scale.score(metrics), math.nan),
         )
         return self._decide(metrics)
 
@@ -292,28 +317,29 @@ class Grower:
     # What is measured
 
     def _validated(self, given: EpochMetrics) -> tuple[EpochMetrics, tuple[str, ...]]:
-        """The metrics, with validation measured here where the loop gave none; and which of it was NaN."""
-        if given.validated or self._validate is None:
-            return given, ()
-        found, lost = measure(self.model, self._validate)
-        loss, accuracy = found.validation_loss, found.validation_accuracy
-        return replace(given, validation_loss=loss, validation_accuracy=accuracy), lost
-
-    def _worths(self, metrics: EpochMetrics, *, measured_here: bool) -> dict[str, SeedWorth]:
+        """The metrics with validation measured here, if it can be; and which of it was NaN."""
         if self._validate is None:
-            if self.model.live_slots:
-                self._notes.warn(
-                    "seeds grow, and without validate= it is unknown what each contributes: the controller does "
-                    "not know, and finish() keeps what is HOLDING or FOSSILIZED",
-                    once="validate",
-                )
-            return {}
-        if metrics.broken or not self.model.live_slots:
-            return {}
-        # Numbers of the loop's own need not be comparable with ours.
-        base = metrics if measured_here else None
-        plan, scores = coalition_scores(self.model, self._validate, self._seed_scale, base)
-        return plan.worths(scores)
+            return given, ()
+        found, lost = measure(self.model, self._validate, mode=self._scale.mode)
+        known = {name: value for name, value in asdict(found).items() if value is not None}
+        return replace(given, **known), lost
+
+    def _measured_seeds(
+        self, metrics: EpochMetrics, base: EpochMetrics | None
+    ) -> tuple[CoalitionPlan, list[EpochMetrics]] | None:
+        """Validation with and without each live seed; `base` is that of the model as it is, where it is known."""
+        if self._validate is None and self.model.live_slots:
+            self._notes.warn(
+                "seeds grow, and without validate= it is unknown what each contributes: the controller does "
+                "not know, and finish() keeps what is HOLDING or FOSSILIZED",
+                once="validate",
+            )
+        if self._validate is None or metrics.broken or not self.model.live_slots:
+            return None
+        return coalition_metrics(self.model, self._validate, mode=self._scale.mode, base=base)
+
+    def _worths(self, plan: CoalitionPlan, measured: Sequence[EpochMetrics]) -> dict[str, SeedWorth]:
+        return plan.worths([self._seed_scale.score(metrics) for metrics in measured])
 
     def _report_seeds(self, gradients: Mapping[str, SeedGradients], worths: Mapping[str, SeedWorth]) -> None:
         for name in self.model.live_slots:
@@ -382,11 +408,12 @@ class Grower:
 
     def explain(self) -> str:
         """What was done and why, and where that has led."""
-        return reporting.explain(self.model, self.history, self.controller, self._removed)
+        return reporting.explain(self.model, self.history, self.controller, self._removed, scale=self._scale)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
         """The score against its forecast, and the life of every seed; with a path, also as a file (.png, .svg)."""
-        figure = reporting.plot(self.history, f"controller {self.controller}, {self.epoch} epochs")
+        title = f"controller {self.controller}, {self.epoch} epochs"
+        figure = reporting.plot(self.history, title, scale=self._scale)
         if path is not None:
             figure.savefig(path, dpi=150)
         return figure
@@ -424,9 +451,12 @@ class Grower:
 
         def scores(_: Sequence[int]) -> list[dict[Coalition, float]]:
             assert validate is not None  # with "committed" nothing is left to be measured
-            plan, found = coalition_scores(self.model, validate, self._seed_scale)
+            scale = self._seed_scale
+            plan, measured = coalition_metrics(self.model, validate, mode=scale.mode)
+            scale.observe(measured[0])
+            scale.close()
             # A coalition that cannot be scored is worth nothing: a seed it lacks is needed.
-            known = [-math.inf if score is None else score for score in found]
+            known = [_or(scale.score(metrics), -math.inf) for metrics in measured]
             return [dict(zip(plan.coalitions, known, strict=True))]
 
         settling.settle([self.model], self.rent, settle=settle, measure=scores)
@@ -473,6 +503,10 @@ class Grower:
         self._last_operation, self._notes.warned = saved.last_operation, saved.warned
         self._scale, self._seed_scale = saved.scale, saved.seed_scale
         self._untrained = False
+
+
+def _or(value: float | None, unknown: float) -> float:
+    return unknown if value is None else value
 
 
 def _compiled_graphs() -> int:

@@ -38,7 +38,8 @@ class Decision:
     metrics: EpochMetrics
     """Of the epoch that ended."""
     score: float | None
-    """Validation accuracy; without one, minus the validation loss over the first."""
+    """How well validation goes, more is better: accuracy; without one, minus the loss over the first; or the metric
+    in its unit, the span of the first epochs."""
     forecast: float | None
     """The score that was to be expected without growth: measured while no seed takes part, else extrapolated."""
     gain_forecast: float | None
@@ -67,7 +68,7 @@ DECISIONS = TypeAdapter(tuple[Decision, ...])
 """To and from JSON."""
 
 
-FORMAT, VERSION = "esper grower", 3
+FORMAT, VERSION = "esper grower", 4
 
 
 class SavedState(BaseModel):
@@ -196,10 +197,15 @@ def _epochs(count: int) -> str:
 
 
 def explain(
-    model: GrowingModel, history: Sequence[Decision], controller: str, removed: Mapping[str, str]
+    model: GrowingModel,
+    history: Sequence[Decision],
+    controller: str,
+    removed: Mapping[str, str],
+    *,
+    scale: Scale,
 ) -> str:
     """What was done and why, and where that has led; `removed` are the blueprints that the end took out, by slot."""
-    lines = [f"controller {controller}, {len(history)} epochs", "", draw_text(model), ""]
+    lines = [f"controller {controller}, {len(history)} epochs", f"score: {scale}", "", draw_text(model), ""]
     shown = [
         decision
         for decision in history
@@ -239,7 +245,7 @@ def _outcome(model: GrowingModel, history: Sequence[Decision]) -> list[str]:
 # A picture of a run that grew: validation against its forecast, and the life of every seed.
 
 
-def plot(history: Sequence[Decision], title: str) -> "Figure":
+def plot(history: Sequence[Decision], title: str, *, scale: Scale) -> "Figure":
     """Above: the score, epoch by epoch, with what was done. Below: a lane a slot, coloured by stage."""
     try:
         from matplotlib.figure import Figure
@@ -251,6 +257,7 @@ def plot(history: Sequence[Decision], title: str) -> "Figure":
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3.0, 0.3 + 0.45 * len(slots)])
     above.set_title(title, loc="left", size=10, weight="bold")
     _draw_score(above, history)
+    above.set_ylabel(str(scale).replace(", ", "\n", 1))
     _draw_lanes(below, history, slots)
     return figure
 
@@ -278,8 +285,6 @@ def _draw_score(axes: "Axes", history: Sequence[Decision]) -> None:
         if decision.rolled_back is not None:
             why = f"restored: {decision.rolled_back}"
             axes.axvline(decision.epoch, color=VERMILION, linewidth=1.2, label=why)
-    accuracy = any(decision.metrics.validation_accuracy is not None for decision in history)
-    axes.set_ylabel("validation accuracy" if accuracy else "- loss / first loss")
     if known:
         axes.legend(loc="best", frameon=False, fontsize=8)
 

@@ -2,22 +2,23 @@
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import SupportsFloat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Literal, SupportsFloat
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
+from esper.grower.validating import LoaderValidation, Loss, Metric, RunningMetric
 from esper.kasmina import GrowingModel
-from esper.kasmina.blueprints.registry import main_tensor
 from esper.kasmina.coalitions import CoalitionPlan, coalition_alphas, plan_coalitions
 from esper.kasmina.model import untouched
 
 ACCURACIES = ("train_accuracy", "validation_accuracy")
+METRIC = "validation_metric"
+VALIDATED = ("validation_loss", "validation_accuracy", METRIC)
+"""What `validate` may return."""
 _ROUNDING = 1e-6
 
 
@@ -29,6 +30,7 @@ class EpochMetrics:
     train_accuracy: float | None = None
     validation_loss: float | None = None
     validation_accuracy: float | None = None
+    validation_metric: float | None = None
 
     @property
     def broken(self) -> tuple[str, ...]:
@@ -36,23 +38,20 @@ class EpochMetrics:
         values = {"train_loss": self.train_loss, "validation_loss": self.validation_loss}
         return tuple(name for name, value in values.items() if value is not None and not math.isfinite(value))
 
-    @property
-    def validated(self) -> bool:
-        """Whether a validation metric is known."""
-        return self.validation_loss is not None or self.validation_accuracy is not None
-
 
 def read_metrics(**given: SupportsFloat | None) -> tuple[EpochMetrics, tuple[str, ...]]:
-    """The metrics, and the names of accuracies that were NaN and count as unknown."""
+    """The metrics, and the names of those that were NaN and count as unknown: all but losses."""
     values: dict[str, float | None] = {name: _number(name, value) for name, value in given.items()}
     lost: list[str] = []
-    for name in ACCURACIES:
+    for name in (*ACCURACIES, METRIC):
         value = values.get(name)
         if value is None:
             continue
-        if math.isnan(value):
+        if math.isnan(value) or (name == METRIC and math.isinf(value)):
             values[name] = None
             lost.append(name)
+        elif name == METRIC:
+            continue
         elif not -_ROUNDING <= value <= 1.0 + _ROUNDING:
             percent = f": is it in percent? Pass {value / 100:g}" if 1.0 < value <= 100.0 else ""
             raise ValueError(f"{name} is {value:g}; expected a share from 0 to 1{percent}")
@@ -76,42 +75,132 @@ def _number(name: str, value: SupportsFloat | None) -> float | None:
 
 ValidateCall = Callable[[nn.Module], Mapping[str, SupportsFloat | None]]
 Validate = ValidateCall | Iterable[object]
-"""A function of the model that returns validation_loss, validation_accuracy or both; or batches, (inputs, targets)
-or dicts."""
-
-
-IGNORED = -100
-"""A target that does not count, as everywhere in torch."""
+"""A function of the model that returns some of VALIDATED; or batches, (inputs, targets) or dicts."""
+Mode = Literal["min", "max"]
+"""Whether less or more of the metric is better."""
+FIRST_EPOCHS = 3
+"""Of a run, in which the span of a metric is seen."""
 
 
 @dataclass(slots=True)
 class Scale:
-    """One number for how well validation goes: accuracy, or without it minus the loss over the first one seen.
+    """One number for how well validation goes, in units in which a margin means the same whatever is measured.
 
-    Whichever is known first is the scale for good: an epoch that says only the other has no score. The family of the
-    reward that a controller learned by does not matter.
+    Accuracy is its own score. A loss, or a metric of which less is better, is minus itself over the first one seen.
+    Where zero is not the end of the way (more is better, or the first value is not positive) the unit is the span of
+    zero and the first FIRST_EPOCHS values, and the score is unknown until these have been seen.
+
+    Whichever is known first is the scale for good: an epoch that says only the other has no score. With a `mode` it
+    is the metric. The family of the reward that a controller learned by does not matter.
     """
 
-    first_loss: float | None = None
-    by_accuracy: bool | None = None
+    mode: Mode | None = None
+    by: Literal["accuracy", "loss", "metric"] | None = None
+    seen: list[float] = field(default_factory=list)
+    """The first values of what it is by, an epoch each."""
+    unit: float | None = None
+
+    @property
+    def wanted(self) -> str:
+        """What a step must know of validation."""
+        return "validation_loss or validation_accuracy" if self.mode is None else METRIC
+
+    def require(self, given: EpochMetrics) -> None:
+        """Raise for a metric of which it is not known whether more is better."""
+        if given.validation_metric is not None and self.mode is None:
+            raise ValueError(
+                f"{METRIC} is {given.validation_metric:g}, and whether more of it is better is unknown: make the "
+                "Grower with mode='max' or mode='min'"
+            )
+
+    def needs(self, metrics: EpochMetrics) -> bool:
+        """Whether nothing of these could be scored."""
+        known = (metrics.validation_accuracy, metrics.validation_loss)
+        return metrics.validation_metric is None if self.mode else all(value is None for value in known)
+
+    def observe(self, metrics: EpochMetrics) -> None:
+        """Take in an epoch: the first ones set the unit."""
+        if self.by is None:
+            self._choose(metrics)
+        value = self._value(metrics)
+        if value is None or self.unit is not None:
+            return
+        self.seen.append(value)
+        if self.by == "accuracy":
+            self.unit = 1.0
+        elif self.mode != "max" and self.seen[0] > 0:
+            self.unit = self.seen[0]
+        elif len(self.seen) >= FIRST_EPOCHS:
+            self.close()
+
+    def close(self) -> None:
+        """Set the unit by what has been seen, if that says anything."""
+        if self.unit is None and self.seen:
+            self.unit = max(0.0, *self.seen) - min(0.0, *self.seen) or None
 
     def score(self, metrics: EpochMetrics) -> float | None:
-        """The score of an epoch, or None where it is unknown."""
-        loss = metrics.validation_loss
-        if loss is not None and not math.isfinite(loss):
-            loss = None
-        if self.by_accuracy is None and (metrics.validation_accuracy is not None or loss is not None):
-            self.by_accuracy, self.first_loss = metrics.validation_accuracy is not None, loss
-        if self.by_accuracy:
-            return metrics.validation_accuracy
-        if loss is None or self.first_loss is None:
+        """The score of a validation, or None where it is unknown."""
+        value = self._value(metrics)
+        if value is None or self.unit is None:
             return None
-        return -loss / self.first_loss if self.first_loss > 0 else -loss
+        return (value if self.by == "accuracy" or self.mode == "max" else -value) / self.unit
+
+    def _choose(self, metrics: EpochMetrics) -> None:
+        if self.mode is not None:
+            self.by = "metric"
+        elif metrics.validation_accuracy is not None:
+            self.by = "accuracy"
+        elif metrics.validation_loss is not None and math.isfinite(metrics.validation_loss):
+            self.by = "loss"
+
+    def _value(self, metrics: EpochMetrics) -> float | None:
+        """What it is by, of these metrics, if it is a number."""
+        found = {
+            "accuracy": metrics.validation_accuracy,
+            "loss": metrics.validation_loss,
+            "metric": metrics.validation_metric,
+            None: None,
+        }[self.by]
+        return found if found is not None and math.isfinite(found) else None
+
+    def __str__(self) -> str:
+        if self.by is None:
+            return "nothing was measured"
+        if self.by == "accuracy":
+            return "validation accuracy"
+        if self.unit is None:
+            return f"validation {self.by}, in a unit that is known after {FIRST_EPOCHS} epochs"
+        if self.mode != "max" and self.seen == [self.unit]:
+            return f"- validation {self.by} / {self.unit:.4g}, the first one"
+        sign = "" if self.mode == "max" else "- "
+        return f"{sign}validation {self.by} / {self.unit:.4g}, its span in the first epochs"
 
 
-def as_call(validate: Validate) -> ValidateCall:
-    """The one form that measuring uses."""
-    if callable(validate):
+def as_call(
+    validate: Validate | None,
+    *,
+    loss: Loss | None = None,
+    metric: Metric | None = None,
+    mode: Mode | None = None,
+) -> ValidateCall | None:
+    """The one form that measuring uses; raises for options that do not go together."""
+    if mode not in (None, "min", "max"):
+        raise ValueError(f"mode is {mode!r}; expected 'min' or 'max': is less or more of the metric better?")
+    if metric is not None and mode is None:
+        raise ValueError(
+            "metric is given and mode is not: pass mode='max' if more of it is better, else 'min'"
+        )
+    given = [name for name, value in (("loss", loss), ("metric", metric)) if value is not None]
+    for name, value in (("loss", loss), ("metric", metric)):
+        if value is not None and not callable(value) and not isinstance(value, RunningMetric):
+            raise TypeError(f"{name} is a {type(value).__name__}; expected a function of (outputs, targets)")
+    if validate is None or callable(validate):
+        if given:
+            missing = "validate is missing" if validate is None else "validate is a function"
+            raise ValueError(
+                f"{' and '.join(given)} would be measured over the batches of a loader, and {missing}: pass "
+                "validate=loader, or measure yourself, and pass validation_loss or validation_metric to step()"
+            )
         return validate
     if not hasattr(validate, "__iter__"):
         raise TypeError(
@@ -119,104 +208,69 @@ def as_call(validate: Validate) -> ValidateCall:
         )
     if iter(validate) is validate:
         raise TypeError("validate is an iterator, which runs out: pass the loader or a list of batches")
-    return lambda model: loader_metrics(model, validate)
+    if mode is not None and metric is None:
+        raise ValueError(
+            f"mode is {mode!r} and there is no metric: pass metric=; of a loss, less is always better"
+        )
+    return LoaderValidation(validate, loss, metric)
+
+
+def check(model: nn.Module, validate: ValidateCall, mode: Mode | None) -> None:
+    """Validate the untrained model, to find what does not fit before anything is trained; it stays as it is.
+
+    One batch of a loader, and all of them for a metric; a function is called once.
+    """
+    with measuring(model):
+        if isinstance(validate, LoaderValidation):
+            validate.check(model)
+        else:
+            _read(validate(model), mode)
+
+
+@contextmanager
+def measuring(model: nn.Module) -> Iterator[None]:
+    """The model is as it was afterwards, and so are the random generators; nothing is compiled for it."""
+    compiling = "torch._dynamo" in sys.modules
+    eager = torch.compiler.set_stance("force_eager") if compiling else nullcontext()
+    # not inference_mode: what the model caches in a forward may meet autograd later
+    with untouched(model), torch.no_grad(), eager:
+        yield
+
+
+def _read(found: object, mode: Mode | None) -> tuple[EpochMetrics, tuple[str, ...]]:
+    expected = (
+        "validation_loss, validation_accuracy or both" if mode is None else f"{METRIC} (mode is {mode!r})"
+    )
+    wanted = set(VALIDATED[:2]) if mode is None else {METRIC}
+    if not isinstance(found, Mapping) or not wanted & set(found):
+        raise TypeError(f"validate returned {found!r}; expected a mapping with {expected}")
+    return read_metrics(**{name: found.get(name) for name in VALIDATED})
 
 
 def measure(
-    model: GrowingModel, validate: ValidateCall, members: Iterable[str] | None = None
+    model: GrowingModel,
+    validate: ValidateCall,
+    members: Iterable[str] | None = None,
+    *,
+    mode: Mode | None = None,
 ) -> tuple[EpochMetrics, tuple[str, ...]]:
     """Validation metrics of the model as it is, or with just these live seeds on, and which of them were NaN.
 
     Nothing of the model is changed.
     """
     alphas = {} if members is None else coalition_alphas(model, [members], 1)
-    compiling = "torch._dynamo" in sys.modules  # nothing is compiled for this
-    eager = torch.compiler.set_stance("force_eager") if compiling else nullcontext()
-    # not inference_mode: what the model caches in a forward may meet autograd later
-    with untouched(model), torch.no_grad(), eager, model.override_alpha(alphas):
-        found: object = validate(model)
-    if not isinstance(found, Mapping) or not {"validation_loss", "validation_accuracy"} & set(found):
-        raise TypeError(
-            f"validate returned {found!r}; expected a mapping with validation_loss, validation_accuracy or both"
-        )
-    return read_metrics(**{name: found.get(name) for name in ("validation_loss", "validation_accuracy")})
+    with measuring(model), model.override_alpha(alphas):
+        return _read(validate(model), mode)
 
 
-def coalition_scores(
-    model: GrowingModel, validate: ValidateCall, scale: Scale, base: EpochMetrics | None = None
-) -> tuple[CoalitionPlan, list[float | None]]:
-    """The model's coalitions and the score of each, one validation after another; `base` is of the model as it is."""
-    plan = plan_coalitions(model, bare=False)
-    first = measure(model, validate, plan.coalitions[0])[0] if base is None else base
-    rest = (measure(model, validate, members)[0] for members in plan.coalitions[1:])
-    return plan, [scale.score(metrics) for metrics in (first, *rest)]
+def coalition_metrics(
+    model: GrowingModel, validate: ValidateCall, *, mode: Mode | None, base: EpochMetrics | None = None
+) -> tuple[CoalitionPlan, list[EpochMetrics]]:
+    """The model's coalitions and the metrics of each, one validation after another.
 
-
-def loader_metrics(model: nn.Module, loader: Iterable[object]) -> dict[str, float | None]:
-    """Cross-entropy and accuracy over batches (inputs, class targets); the model's own loss over dicts."""
-    device = next(model.parameters()).device
-    loss = correct = torch.zeros((), device=device)
-    samples = labelled = 0
-    for raw in loader:
-        batch = tree_map_only(Tensor, lambda tensor: tensor.to(device), raw)
-        if isinstance(batch, Mapping):
-            output = model(**batch)
-            part, logits, targets = _own_loss(output), getattr(output, "logits", None), batch.get("labels")
-        else:
-            inputs, targets = _pair(batch)
-            logits = main_tensor(model(*inputs) if isinstance(inputs, tuple | list) else model(inputs))
-            if logits is None:
-                raise TypeError("the model returned no tensor to validate: pass validate as a function of it")
-            part = _cross_entropy(logits, targets)
-        size = len(targets) if isinstance(targets, Tensor) else 1
-        loss, samples = loss + part * size, samples + size
-        hits = _hits(logits, targets, shifted=isinstance(batch, Mapping))
-        if hits is not None:
-            correct, labelled = correct + hits.sum(), labelled + hits.numel()
-    if not samples:
-        raise ValueError("validate has no batches: there is nothing to measure with")
-    return {
-        "validation_loss": float(loss) / samples,
-        "validation_accuracy": float(correct) / labelled if labelled else None,
-    }
-
-
-def _pair(batch: object) -> tuple[object, object]:
-    if isinstance(batch, tuple | list) and len(batch) == 2:
-        return batch[0], batch[1]
-    raise TypeError(
-        f"a batch of validate is a {type(batch).__name__}; expected (inputs, targets) or a dict. For anything else "
-        "pass validate as a function of the model"
-    )
-
-
-def _cross_entropy(logits: Tensor, targets: object) -> Tensor:
-    if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.shape != logits.shape[:-1]:
-        found = tuple(targets.shape) if isinstance(targets, Tensor) else type(targets).__name__
-        raise TypeError(
-            f"targets are {found} for outputs {tuple(logits.shape)}; expected classes, one for each row of outputs. "
-            "For anything else pass validate as a function of the model"
-        )
-    return F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten())
-
-
-def _own_loss(output: object) -> Tensor:
-    loss = getattr(output, "loss", None)
-    if not isinstance(loss, Tensor):
-        raise TypeError(
-            "the model gives no loss for these batches (labels missing?): pass validate as a function of the model"
-        )
-    return loss.mean()
-
-
-def _hits(logits: object, targets: object, *, shifted: bool) -> Tensor | None:
-    """Where the likeliest class is the target; None where the two cannot be compared.
-
-    shifted  the model may answer for the next position, as language models with a loss of their own do
+    base  that of the model as it is, where it is known
     """
-    if not isinstance(logits, Tensor) or not isinstance(targets, Tensor) or targets.is_floating_point():
-        return None
-    if targets.shape != logits.shape[:-1] or (shifted and logits.ndim > 2):
-        return None
-    counted = targets != IGNORED
-    return (logits.argmax(-1) == targets)[counted]
+    plan = plan_coalitions(model, bare=False)
+    first = measure(model, validate, plan.coalitions[0], mode=mode)[0] if base is None else base
+    rest = (measure(model, validate, members, mode=mode)[0] for members in plan.coalitions[1:])
+    return plan, [first, *rest]

@@ -8,7 +8,8 @@ from torch.amp.grad_scaler import GradScaler
 from torch.utils._pytree import tree_map_only
 
 from esper.grower import Grower
-from esper.grower.measuring import Validate
+from esper.grower.measuring import Mode, Validate
+from esper.grower.validating import Loss, Metric
 from esper.kasmina.governor import GovernorRules
 from esper.kasmina.probing import ExampleInput
 from esper.kasmina.wrapping import WrapOptions
@@ -22,6 +23,9 @@ class GrowerOptions(WrapOptions, total=False):
 
     controller: str | os.PathLike[str] | Controller | RulePolicy
     validate: Validate | None
+    loss: Loss | None
+    metric: Metric | None
+    mode: Mode | None
     parameter_budget: int | None
     rent: float
     training_samples: int | None

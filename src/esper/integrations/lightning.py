@@ -24,8 +24,8 @@ class GrowthCallback(HasGrower, Callback):
     slots          names or patterns of submodules, within `module`
     module         the submodule that grows and is exported; "" is the whole LightningModule
     example_input  what goes through it; by default the module's `example_input_array`
-    train_loss, train_accuracy, validation_loss, validation_accuracy   the names they are logged by; what is not
-                   logged is unknown
+    train_loss, train_accuracy, validation_loss, validation_accuracy, validation_metric   the names they are logged
+                   by; what is not logged is unknown. The last is used where there is a `mode`
     options        those of `esper.Grower`; optimizer, schedulers, scaler, accumulation and epochs are the trainer's
     """
 
@@ -39,6 +39,7 @@ class GrowthCallback(HasGrower, Callback):
         train_accuracy: str = "train_acc",
         validation_loss: str = "val_loss",
         validation_accuracy: str = "val_acc",
+        validation_metric: str | None = None,
         **options: Unpack[GrowerOptions],
     ) -> None:
         super().__init__()
@@ -49,6 +50,8 @@ class GrowthCallback(HasGrower, Callback):
             "validation_loss": validation_loss,
             "validation_accuracy": validation_accuracy,
         }
+        if validation_metric is not None:
+            self._names["validation_metric"] = validation_metric
         self._options = options
         self._pending: dict[str, object] | None = None
         self._validated = False

@@ -10,7 +10,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from esper.grower import Grower
-from esper.grower.measuring import loader_metrics
+from esper.grower.measuring import VALIDATED
+from esper.grower.validating import LoaderValidation
 from esper.integrations.callback import GrowerOptions, HasGrower, on_device, scaler_of
 from esper.kasmina import WrapError
 from esper.kasmina.probing import ExampleInput
@@ -30,7 +31,8 @@ class GrowthCallback(HasGrower, TrainerCallback):
 
     slots          names or patterns of the model's submodules
     example_input  keyword arguments, arguments or a tensor
-    validation_accuracy   the evaluation's name for it, if `compute_metrics` gives one
+    validation_accuracy, validation_metric   the evaluation's names for them, if `compute_metrics` gives them; the
+                   second is used where there is a `mode`
     options        those of `esper.Grower`; optimizer, scheduler, scaler, accumulation and epochs are the trainer's
     """
 
@@ -41,12 +43,14 @@ class GrowthCallback(HasGrower, TrainerCallback):
         *,
         validation_loss: str = "eval_loss",
         validation_accuracy: str = "eval_accuracy",
+        validation_metric: str | None = None,
         **options: Unpack[GrowerOptions],
     ) -> None:
         self._slots, self._example, self._options = list(slots), example_input, options
         self._validation_loss, self._validation_accuracy = validation_loss, validation_accuracy
+        self._validation_metric = validation_metric
         self._training = False
-        self._batches: Iterable[object] = ()
+        self._batches: Iterable[object] | None = None
         self._evaluated_at = 0
         """The Trainer's step of the last evaluation."""
 
@@ -81,9 +85,11 @@ class GrowthCallback(HasGrower, TrainerCallback):
         assert isinstance(model, nn.Module)
         assert isinstance(inner, Optimizer)
         options: GrowerOptions = {
-            "validate": lambda model: loader_metrics(model, self._batches),
+            "validate": self._measured,
             **self._options,
         }
+        if options["validate"] == self._measured:  # what they measure is measured there
+            options["loss"] = options["metric"] = None
         self._grower = Grower(
             model,
             self._slots,
@@ -119,7 +125,14 @@ class GrowthCallback(HasGrower, TrainerCallback):
             train_loss=losses[-1] if losses else None,
             validation_loss=metrics.get(self._validation_loss),
             validation_accuracy=metrics.get(self._validation_accuracy),
+            validation_metric=metrics.get(str(self._validation_metric)),
         )
+
+    def _measured(self, model: nn.Module) -> Mapping[str, float | None]:
+        """The evaluation set as validation; unknown until the Trainer has evaluated, and its batches are known."""
+        if self._batches is None:
+            return dict.fromkeys(VALIDATED)
+        return LoaderValidation(self._batches, self._options.get("loss"), self._options.get("metric"))(model)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object

@@ -37,6 +37,8 @@ class HostSignals:
     """Parameters that may be added in all; None is no limit."""
     last_operation: LifecycleOp
     """The operation executed before the last epoch."""
+    score: float | None = None
+    """How well validation goes, more is better: accuracy, or what a `Grower` makes of a loss or a metric."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,8 @@ class EpochReport:
     """Validation accuracy on the judged half."""
     seeds_settled: int = 0
     """Seeds that settling took out after this epoch."""
+    score: float | None = None
+    """How well validation goes on a scale of the loop's own, NaN unknown; None: accuracy, or else minus the loss."""
 
     @property
     def judged(self) -> tuple[float, float | None]:

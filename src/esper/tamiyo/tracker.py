@@ -47,9 +47,9 @@ class SignalTracker:
     horizon: int
     """Epochs of the whole episode."""
     plateau_threshold: float = PLATEAU_THRESHOLD
-    """By how much validation accuracy must rise to count as better; without accuracy, how much loss must fall."""
+    """By how much the score (accuracy, without one minus the loss) must rise to count as better."""
     best: float = -math.inf
-    """The best validation accuracy, or negative loss, that ended a plateau."""
+    """The best score that ended a plateau."""
     plateau: int = 0
     """Epochs since validation last improved by the threshold over the best before."""
     row: int = 0
@@ -68,14 +68,16 @@ class SignalTracker:
     def record(self, report: EpochReport, slots: Sequence[SlotReading]) -> None:
         """Take in one epoch; the number of slots stays the same."""
         accuracy, loss = _finite(report.validation_accuracy), _finite(report.validation_loss)
-        row = [_finite(report.train_loss), _finite(report.train_accuracy), loss, accuracy]
+        score = _score(report)
+        # Where there is neither, a controller is shown minus the score in the loss's place.
+        shown = -score if math.isnan(loss) and math.isnan(accuracy) else loss
+        row = [_finite(report.train_loss), _finite(report.train_accuracy), shown, accuracy]
         row += [slot.contribution for slot in slots]
         if not self.row:
             self.row, self.window = len(row), [math.nan] * (len(row) * HISTORY)
         if len(row) != self.row:
             raise ValueError(f"slots has {len(slots)} readings; expected {self.row - len(TRACKED)}")
         self.window = self.window[len(row) :] + row
-        score = -loss if math.isnan(accuracy) else accuracy
         if score >= self.best + self.plateau_threshold and score > self.best:
             self.best, self.plateau = score, 0
         else:
@@ -100,6 +102,7 @@ class SignalTracker:
             added_parameters=host.added_parameters,
             parameter_budget=parameter_budget,
             last_operation=last_operation,
+            score=_known(_score(report)),
         )
 
     def state_dict(self) -> dict[str, object]:
@@ -120,6 +123,14 @@ class SignalTracker:
 def _finite(value: float | None) -> float:
     """NaN for what was not measured or is not a finite number."""
     return value if value is not None and math.isfinite(value) else math.nan
+
+
+def _score(report: EpochReport) -> float:
+    """The report's own score; where it has none, accuracy, or else minus the loss; NaN unknown."""
+    if report.score is not None:
+        return _finite(report.score)
+    accuracy, loss = _finite(report.validation_accuracy), _finite(report.validation_loss)
+    return -loss if math.isnan(accuracy) else accuracy
 
 
 def _known(value: float | None) -> float | None:
@@ -158,6 +169,8 @@ class Forecast:
     epoch: int = 0
     epochs_since: int = 0
     """Epochs that seeds have taken part in without a break."""
+    bounded: bool = True
+    """Whether the score ends at 1, as accuracy does, or at 0 if it was never above, as minus a loss does."""
 
     def advance(self, score: float | None, *, grown: bool) -> float | None:
         """One epoch on, `grown` if a seed took part in it; None where nothing can be foreseen."""
@@ -180,8 +193,7 @@ class Forecast:
             return None
         trend = max(min(self._rise(first), self._rise(before)), 0.0)
         reach = sum(DAMPING**k for k in range(1, self.epochs_since + 1))
-        # Accuracy ends at 1; a score without it is minus a loss, and ends at 0.
-        ceiling = 0.0 if best <= 0.0 else 1.0
+        ceiling = math.inf if not self.bounded else 0.0 if best <= 0.0 else 1.0
         return min(last + trend * reach, max(ceiling, last))
 
     def _rise(self, since: tuple[int, float]) -> float:

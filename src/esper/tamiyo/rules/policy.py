@@ -95,13 +95,6 @@ def refusal(action: ActionSpec, situation: Situation) -> str | None:
     return None
 
 
-def standing(signals: HostSignals) -> float | None:
-    """How well the host does on validation, in one number: its accuracy, or the negative loss without one."""
-    if signals.validation_accuracy is not None:
-        return signals.validation_accuracy
-    return None if signals.validation_loss is None else -signals.validation_loss
-
-
 def affordable(card: BlueprintCard, signals: HostSignals) -> bool:
     """Whether the parameter budget, if there is one, has room for it."""
     budget = signals.parameter_budget

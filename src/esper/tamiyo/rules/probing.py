@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from esper.leyline import ActionSpec, LifecycleOp, Situation, SlotSnapshot, Stage
-from esper.tamiyo.rules.policy import Remembering, affordable, cheapest_first, pays, refusal, standing
+from esper.tamiyo.rules.policy import Remembering, affordable, cheapest_first, pays, refusal
 
 CANDIDATES = ("mixer@2", "conv_small@2", "mixer@1", "mixer@0")
 """blueprint@position of the slot, in the order they are tried."""
@@ -107,7 +107,7 @@ class DetectThenProbePolicy(ProbeAndKeepPolicy):
     """
 
     drop: float = 0.15
-    """How far validation accuracy (or the negative loss, without one) must fall below its best."""
+    """How far the score (validation accuracy; without one, minus the loss) must fall below its best."""
     start: int = 0
 
     def __post_init__(self) -> None:
@@ -118,7 +118,7 @@ class DetectThenProbePolicy(ProbeAndKeepPolicy):
     def act(self, situation: Situation) -> ActionSpec:
         """Wait until validation falls, then probe until every candidate was tried."""
         memory = self.memory
-        memory.probing = memory.probing or self._fell(standing(situation.signals))
+        memory.probing = memory.probing or self._fell(situation.signals.score)
         if not memory.probing:
             return ActionSpec()
         action = super().act(situation)
