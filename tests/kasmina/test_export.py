@@ -83,10 +83,12 @@ def test_our_hosts_export_as_they_stand(kind: str) -> None:
     plain, keys = export_with_keys(model)
     _no_trace_of_esper(plain)
     assert torch.equal(plain(x), model(x))
-    kept = [key for key in model.state_dict() if key.startswith("grown.")]
-    training = list(model.slots)[3].replace(".", "/")
+    training = list(model.slots.values())[3]
+    assert training.stage is Stage.TRAINING
     assert {key for key in model.state_dict() if key not in keys} == {
-        k for k in kept if k.startswith(f"grown.{training}.")
+        key
+        for key in model.state_dict()
+        if key.startswith(training.prefix) or key.endswith("esper_seed.alpha")
     }
     theirs = plain.state_dict()
     assert set(keys.values()) == {_first_name(plain, name) for name in theirs}
@@ -391,7 +393,7 @@ def test_a_sequential_keeps_its_members_and_gets_the_seed_as_its_last() -> None:
     assert isinstance(block, nn.Sequential)
     assert isinstance(block[0], nn.Linear)
     assert keys["host.0.0.weight"] == "0.0.weight"
-    assert keys["grown.0.seed.scale"] == "0.seed.blend.scale"
+    assert keys["host.0.1.esper_seed.scale"] == "0.seed.blend.scale"
 
 
 # Other formats

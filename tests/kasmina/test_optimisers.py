@@ -223,7 +223,9 @@ def test_named_parameters_keep_their_names() -> None:
     model.attach(optimizer)
     grow_until(model, SLOT, Stage.HOLDING, "lora")
     parts = ("scale", "body.0.weight", "body.1.weight")
-    assert optimizer.param_groups[1]["param_names"] == [f"grown.middle.seed.{part}" for part in parts]
+    assert optimizer.param_groups[1]["param_names"] == [
+        f"{model.slots[SLOT].prefix}.{part}" for part in parts
+    ]
     model.fossilize(SLOT)
     names, params = (optimizer.param_groups[0][key] for key in ("param_names", "params"))
     assert len(names) == len(params) == len(set(names))

@@ -183,7 +183,7 @@ def _refused(path: Path, complaint: str, model: GrowingModel | None = None) -> N
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (lambda d, _: d.update(version=2), r"version 2; this Esper reads version 1"),
+        (lambda d, _: d.update(version=1), r"version 1; this Esper reads version 2"),
         (lambda d, _: d.pop("version"), r"version None"),
         (lambda d, _: d.update(surprise=1), r"surprise: Extra inputs are not permitted"),
         (lambda d, _: d["slots"]["blocks.0"].update(stage=9), r"slots.blocks.0.stage: .*found 9"),

@@ -59,7 +59,7 @@ def _topology(host: TrainedHost) -> tuple[object, ...]:
         stage = role[1] if isinstance(role, tuple) else None
         seed = None if slot.seed is None else (slot.snapshot().blueprint, str(slot.life.style), stage)
         roles.append(seed)
-    shapes = tuple(tuple(parameter.shape) for parameter in host.model.host.parameters())
+    shapes = tuple(tuple(parameter.shape) for parameter in host.model.bare_parameters())
     return (host.data.inputs.shape[1:], host.task.batch, shapes, tuple(roles))
 
 

@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from esper.grower import Grower
 from esper.integrations.callback import GrowerOptions, HasGrower, on_device, scaler_of
 from esper.kasmina import WrapError
 from esper.kasmina.probing import ExampleInput
+from esper.kasmina.tree import names_a_seed
 
 
 class GrowthCallback(HasGrower, Callback):
@@ -54,8 +57,26 @@ class GrowthCallback(HasGrower, Callback):
             self._names["validation_metric"] = validation_metric
         self._options = options
         self._pending: dict[str, object] | None = None
+        self._waiting: RemovableHandle | None = None
+        self._left_out: str | None = None
+        """A key of the checkpoint that belongs to a seed."""
         self._validated = False
         """Whether validation ran since the last epoch's end; the trainer goes on showing older metrics."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """A checkpoint's weights are loaded before there are seeds: theirs come with the Grower's own state."""
+        del trainer
+        if stage == "fit" and self._grower is None:
+            grown = pl_module.get_submodule(self._module)
+            self._waiting = grown.register_load_state_dict_pre_hook(self._leave_seeds_out)
+
+    def _leave_seeds_out(
+        self, module: nn.Module, state_dict: dict[str, object], prefix: str, *_: object
+    ) -> None:
+        del module
+        for key in [key for key in state_dict if key.startswith(prefix) and names_a_seed(key)]:
+            del state_dict[key]
+            self._left_out = key
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the Grower."""
@@ -80,6 +101,13 @@ class GrowthCallback(HasGrower, Callback):
             accumulate=trainer.accumulate_grad_batches,
             **self._options,
         )
+        if self._waiting is not None:
+            self._waiting.remove()
+        if self._left_out is not None and self._pending is None:
+            raise WrapError(
+                f"the checkpoint holds seeds ({self._left_out}) and no state of GrowthCallback, which would restore "
+                "them: save it with the callback, or start from a checkpoint without seeds"
+            )
         if self._pending is not None:  # before the trainer restores the optimiser, which must know the seeds
             self._grower.load_state_dict(self._pending)
             self._pending = None

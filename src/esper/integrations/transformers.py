@@ -26,8 +26,9 @@ class GrowthCallback(HasGrower, TrainerCallback):
         plain = growth.finish()
 
     Seeds are measured on the evaluation set, a pass for each live one, unless `validate` says otherwise
-    (`validate=None`: not at all). `Trainer.save_model` writes the host without its seeds: use `finish()`, or
-    `growth.grower.model.save(...)`. A run that was stopped cannot be resumed by the Trainer yet.
+    (`validate=None`: not at all). `Trainer.save_model` writes the weights of seeds too, which `from_pretrained` of a
+    plain model leaves out with a warning: use `finish()`, or `growth.grower.model.save(...)`. A run that was stopped
+    cannot be resumed by the Trainer yet.
 
     slots          names or patterns of the model's submodules
     example_input  keyword arguments, arguments or a tensor

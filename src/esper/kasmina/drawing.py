@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from esper.kasmina.model import GrowingModel
+from esper.kasmina.tree import bare_parameters
 from esper.leyline import SlotSnapshot, Stage
 from esper.leyline.colours import BLUE, STAGE_COLOURS
 
@@ -31,7 +32,7 @@ def outline(model: GrowingModel) -> list[Station]:
     """The host's modules in order of definition, opened only as far as it takes to show every slot."""
     slots = {name: slot.snapshot() for name, slot in model.slots.items()}
     return [
-        Station(name, type(module).__name__, sum(p.numel() for p in module.parameters()), slots.get(name))
+        Station(name, type(module).__name__, sum(p.numel() for p in bare_parameters(module)), slots.get(name))
         for name, module in _frontier(model.host, "", tuple(slots))
     ]
 

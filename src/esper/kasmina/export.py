@@ -40,27 +40,27 @@ def export_with_keys(model: GrowingModel) -> tuple[nn.Module, dict[str, str]]:
         parameter.grad = None
     held = twin.state_dict(keep_vars=True)
     grown = {
-        name: slot for name, slot in twin.slots.items() if slot.seed and slot.stage is not Stage.TRAINING
+        name: (slot, slot.seed)
+        for name, slot in twin.slots.items()
+        if slot.seed and slot.stage is not Stage.TRAINING
     }
-    for slot in grown.values():
-        _refuse(slot)
+    for slot, seed in grown.values():
+        _refuse(slot, seed)
     host = _plain(twin.unwrap(), {})
     behind = {name: host.get_submodule(name) for name in twin.slots}  # before any of them moves
-    for name, slot in grown.items():
-        assert slot.seed is not None
-        host = _install(host, behind[name], slot, slot.seed)
+    for name, (slot, seed) in grown.items():
+        host = _install(host, behind[name], slot, seed)
     places: dict[int, str] = {}
     for name, tensor in host.state_dict(keep_vars=True).items():
         places.setdefault(id(tensor), name)
     return host, {name: places[id(tensor)] for name, tensor in held.items() if id(tensor) in places}
 
 
-def _refuse(slot: Slot) -> None:
+def _refuse(slot: Slot, seed: Seed) -> None:
     """What a plain module could not do as the growing model does."""
-    assert slot.seed is not None
     module = slot.site.module
     assert module is not None
-    if slot.broken() or not all(parameter.isfinite().all() for parameter in slot.seed.parameters()):
+    if slot.broken() or not all(parameter.isfinite().all() for parameter in seed.parameters()):
         raise ValueError(
             f"the seed at {slot.name!r} is not finite, and an export would not be guarded: prune it"
         )
@@ -176,7 +176,7 @@ def _grown_graph(
     else:
         output = given("h")
     h = site.form.pick(output)
-    x = h if slot.anchor.dtype == seed.scale.dtype else h.to(seed.scale.dtype)
+    x = h if slot.dtype == seed.scale.dtype else h.to(seed.scale.dtype)
     d = site.form.pick(call("body", *arguments, **keywords)) if seed.reads_input else call("body", x)
     graph.output(site.form.put_back(output, call("blend", h, x, d)).node)
     grown = fx.GraphModule(root, graph, "Grown" if place == "around" else "Seed")

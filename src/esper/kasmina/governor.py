@@ -161,7 +161,7 @@ class ModelSnapshot:
         """Remember the model as it is now."""
         care = self._model.care
         self._slots = [
-            (slot.record(), slot.seed, [p.requires_grad for p in slot.parameters()])
+            (slot.record(), slot.seed, [p.requires_grad for p in slot.seed.parameters()] if slot.seed else [])
             for slot in self._model.slots.values()
         ]
         if care is not None:
@@ -170,6 +170,7 @@ class ModelSnapshot:
             self._groups = [_own(group) for group in optimizer.param_groups]
             self._state = {parameter: _own(state) for parameter, state in optimizer.state.items()}
         sources = [*self._model.parameters(), *self._model.buffers()]
+        sources += [slot.non_finite for slot in self._model.slots.values()]
         for values in (*self._groups, *self._state.values()):  # a learning rate may be a tensor too
             sources += [value for value in values.values() if isinstance(value, Tensor)]
         if list(map(id, sources)) == list(map(id, self._sources)):
@@ -183,7 +184,7 @@ class ModelSnapshot:
         for slot, (record, seed, trainable) in zip(self._model.slots.values(), self._slots, strict=True):
             slot.restore(record, self._model.rules)
             slot.seed = seed
-            for parameter, trained in zip(slot.parameters(), trainable, strict=True):
+            for parameter, trained in zip(seed.parameters() if seed else (), trainable, strict=True):
                 parameter.requires_grad_(trained)
         if self._model.care is not None:
             optimizer = self._model.care.optimizer
@@ -251,7 +252,7 @@ class Guard:
         if governor is None:
             return None
         loss = vitals.train_loss
-        if loss is None and not all(bool(p.isfinite().all()) for p in self._model.host.parameters()):
+        if loss is None and not all(bool(p.isfinite().all()) for p in self._model.bare_parameters()):
             vitals = replace(vitals, train_loss=math.nan)
         elif math.isinf(governor.untrained_loss) and loss is not None and math.isfinite(loss) and loss > 0:
             governor.untrained_loss = max(loss, LEAST_FIRST_LOSS)

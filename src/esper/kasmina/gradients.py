@@ -129,7 +129,7 @@ class GradientWatch:
             self._before_first = None
         self.steps += 1
         gradients = [
-            p.grad for p in self._model.host.parameters() if p.grad is not None and not p.grad.is_sparse
+            p.grad for p in self._model.bare_parameters() if p.grad is not None and not p.grad.is_sparse
         ]
         if not gradients:
             return

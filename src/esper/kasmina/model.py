@@ -2,6 +2,7 @@
 
 import math
 import os
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -15,6 +16,7 @@ from esper.kasmina.optimisers import OptimiserCare, Scheduler
 from esper.kasmina.seed import bear_seed, birth_randomness
 from esper.kasmina.slot import IsolationPenalty, Slot
 from esper.kasmina.stage_machine import LivingHost, require_choice
+from esper.kasmina.tree import bare_parameters
 from esper.leyline import (
     ALPHA_CURVES,
     ALPHA_SPEEDS,
@@ -42,6 +44,7 @@ from esper.leyline import (
 class GrowingModel(LivingHost, nn.Module):
     """A host that can grow. Made by `esper.wrap`; calling it calls the host.
 
+    A seed is a part of the host while it is there: its parameters, keys, device and copies are the host's.
     Once per epoch, in this order: one operation (or none), `tick()`, train, and `report` what was measured.
     """
 
@@ -56,14 +59,14 @@ class GrowingModel(LivingHost, nn.Module):
     ) -> None:
         super().__init__()
         self.host = host
-        self.grown = nn.ModuleDict({slot.key: slot for slot in slots})
         self.slot_config = SlotConfig(tuple(slot.name for slot in slots))
-        self.host_parameters = sum(parameter.numel() for parameter in host.parameters())
+        self.host_parameters = sum(parameter.numel() for parameter in bare_parameters(host))
         self.growth_seed = growth_seed
         self.slots: Mapping[str, Slot] = {slot.name: slot for slot in slots}
         """Name -> slot, in the order they fire in a forward."""
         self._penalty = penalty
         self._events = events
+        self._claim_slots()
         self.care: OptimiserCare | None = None
         """The attached optimiser's keeper."""
 
@@ -74,6 +77,18 @@ class GrowingModel(LivingHost, nn.Module):
     def __getstate__(self) -> dict[str, object]:
         # A copy grows on its own: it has no optimiser yet and emits no events.
         return {**self.__dict__, "care": None, "_events": None}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._claim_slots()
+
+    def _claim_slots(self) -> None:
+        for slot in self.slots.values():
+            slot.owner = weakref.ref(self)
+
+    def bare_parameters(self) -> Iterator[nn.Parameter]:
+        """The host's own parameters, without its seeds'."""
+        return bare_parameters(self.host)
 
     # The operations
 
@@ -340,9 +355,10 @@ class GrowingModel(LivingHost, nn.Module):
         return export_with_keys(self)[0]
 
     def unwrap(self) -> nn.Module:
-        """Take the hooks off and return the bare host, without its seeds."""
+        """Take the hooks and the seeds off and return the bare host."""
         for slot in self.slots.values():
             slot.hook.remove()
+            slot.seed = None
         return self.host
 
     # Helpers

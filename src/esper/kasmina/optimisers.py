@@ -10,6 +10,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim import lr_scheduler as schedulers
 
 from esper.kasmina.slot import Slot
+from esper.kasmina.tree import bare_parameters
 
 Scheduler = schedulers.LRScheduler
 _OPTIMISERS = (SGD, Adam, AdamW)
@@ -123,7 +124,7 @@ class OptimiserCare:
     def home_index(self, slot: Slot) -> int:
         """The group that holds most of the submodule behind the slot; the first if none holds any."""
         assert slot.site.module is not None
-        own = {id(parameter) for parameter in slot.site.module.parameters()}
+        own = {id(parameter) for parameter in bare_parameters(slot.site.module)}
         sizes = [
             sum(parameter.numel() for parameter in group["params"] if id(parameter) in own)
             for group in self.optimizer.param_groups

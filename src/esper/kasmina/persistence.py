@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.optimisers import OptimiserCare
 from esper.kasmina.seed import Seed, bear_seed, birth_randomness
-from esper.kasmina.slot import Slot, SlotRecord
+from esper.kasmina.slot import SlotRecord
 from esper.kasmina.stage_machine import GrowthRules
 from esper.leyline import SlotConfig, Stage
 from esper.leyline.errors import EsperError, first_finding
@@ -63,7 +63,7 @@ class ModelRecord(_Record):
     optimizer: OptimizerRecord | None
 
 
-VERSION = 1
+VERSION = 2
 
 
 class ModelFileError(EsperError, ValueError):
@@ -340,13 +340,13 @@ def _alike(value: object, template: object) -> bool:
 def _restore_optimizer(
     model: GrowingModel, care: OptimiserCare, saved: OptimizerRecord, tensors: Mapping[str, Tensor]
 ) -> None:
-    grown = (
-        name.split(".")[1] for group in saved.groups for name in group.parameters if name.startswith("grown.")
-    )
-    for key in dict.fromkeys(grown):  # in the order of the saved groups
-        slot = model.grown[key]
-        assert isinstance(slot, Slot)
-        care.settle(slot) if slot.stage is Stage.FOSSILIZED else care.adopt(slot)
+    scales = {f"{slot.prefix}.scale": slot for slot in model.slots.values()}
+    for name in (
+        name for group in saved.groups for name in group.parameters
+    ):  # in the order of the saved groups
+        if name in scales:
+            slot = scales[name]
+            care.settle(slot) if slot.stage is Stage.FOSSILIZED else care.adopt(slot)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     packed = care.optimizer.state_dict()
     packed["state"] = {}

@@ -112,6 +112,8 @@ class Seed(nn.Module):
     """
 
     alpha: Tensor
+    non_finite: Tensor
+    """As in `Slot.non_finite`. No buffer: there is nothing in it to average, to send or to save."""
 
     def __init__(self, blueprint: Blueprint, site: Site, composition: Composition) -> None:
         super().__init__()
@@ -122,7 +124,9 @@ class Seed(nn.Module):
         self.scale = nn.Parameter(torch.zeros(site.channels))
         self.gate = pointwise(site, site.channels, 1) if composition is Composition.GATE else None
         # A tensor, so that compiled and captured programs follow it; the slot keeps the same number as a float.
-        self.register_buffer("alpha", torch.zeros(()), persistent=False)
+        self.register_buffer("alpha", torch.zeros(()))
+        self.non_finite = torch.zeros(2, dtype=torch.bool)
+        self._guards_gradients = False
         self._layout, self._guard_axes = site.layout, site.guard_axes
         self.parameter_count = sum(parameter.numel() for parameter in self.parameters())
 
@@ -149,6 +153,58 @@ class Seed(nn.Module):
         delta = compose_delta(self.composition, h, d, gate).to(dtype)
         # tanh hides an infinite d, so there it is d that must be finite
         return delta, finite_mask(d if self.composition is Composition.MULTIPLY else delta, self._guard_axes)
+
+    def note(self, finite: Tensor) -> None:
+        """Note an output that was not finite: for the next step if it is learned from, else for the report."""
+        flags = self._flags_on(finite.device)
+        flags[0 if torch.is_grad_enabled() else 1].logical_or_(~finite.all())
+
+    def guard_gradients(self) -> None:
+        """Keep NaN out of the seed's gradients, before clipping or a scaler can see them."""
+        self._guards_gradients = True
+        for parameter in self.parameters():
+            if parameter.requires_grad:
+                parameter.register_hook(self._clean_gradient)
+
+    def _clean_gradient(self, gradient: Tensor) -> Tensor:
+        """Zero if this or any output since the last step was not finite; the flag stays on the device."""
+        broken = self._flags_on(gradient.device)[0]
+        broken.logical_or_(~torch.isfinite(gradient.sum()))
+        return gradient.masked_fill(broken, 0.0)
+
+    def _flags_on(self, device: torch.device) -> Tensor:
+        """The flags, which follow the seed to another device."""
+        if self.non_finite.device != device:
+            self.non_finite = self.non_finite.to(device)
+        return self.non_finite
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        if self._guards_gradients:
+            self.guard_gradients()  # a copied parameter has no hooks
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Tensor],
+        prefix: str,
+        local_metadata: dict[str, object],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Weights of a seed at another alpha would compute something else here than where they were saved."""
+        theirs = state_dict.get(f"{prefix}alpha")
+        if theirs is not None and float(theirs) != float(self.alpha):
+            error_msgs.append(
+                f"{prefix.rstrip('.')} is at alpha {float(theirs):.3g} in the state and at {float(self.alpha):.3g} "
+                "in the model: load_state_dict of the Grower, or load of the growing model, restores seeds with "
+                "their stage"
+            )
+            return
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
 
     def train(self, mode: bool = True) -> "Seed":
         """A seed is the same in training and evaluation: a copied submodule may not draw dropout masks.

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
+from weakref import ReferenceType
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -16,7 +17,11 @@ from esper.kasmina.blueprints import Blueprint, Site
 from esper.kasmina.blueprints.registry import output_form
 from esper.kasmina.seed import Seed, drop_non_finite_gradient, isolate
 from esper.kasmina.stage_machine import Count, Facts, GrowthRules, Life, LivingSlot, Ramp, Share
+from esper.kasmina.tree import Seat, bare_parameters
 from esper.leyline import BlueprintCard, Stage, Style
+
+if TYPE_CHECKING:
+    from esper.kasmina.model import GrowingModel
 
 _Tree = TypeVar("_Tree")
 _LIFE = tuple(field.name for field in fields(Life) if field.name != "rules")
@@ -89,46 +94,46 @@ class IsolationPenalty:
         return {"weight": self.weight, "scaler": None}  # a copied model is not in the middle of a loss
 
 
-class Slot(LivingSlot, nn.Module):
-    """One place where the host can grow."""
+class Slot(LivingSlot):
+    """One place where the host can grow.
 
-    anchor: Tensor
-    non_finite: Tensor
-    """Whether a delta was not finite: (since the last optimiser step, between the last tick and that step)."""
+    It holds no tensor but two flags: the seed is in the host's tree. A copy of the host has a copy of the slot.
+    """
 
     def __init__(
         self,
         name: str,
         site: Site,
+        seat: Seat,
         blueprints: tuple[Blueprint, ...],
         rules: GrowthRules,
         penalty: IsolationPenalty,
-        device: torch.device,
+        *,
+        like: nn.Module,
         dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
-        super().__init__()
         self.name, self.layout, self.channels = name, site.layout, site.channels
+        self.seat = seat
+        """Where the seed sits in the host's tree."""
         self.blueprints = {blueprint.name: blueprint for blueprint in blueprints}
         self.life = Life(rules)
-        self.seed: Seed | None = None
+        self.owner: ReferenceType[GrowingModel] | None = None
+        """The growing model it is a slot of; None in a copy of the host alone."""
         self.reported_gradients_finite: bool | None = None
         self.remembered_gradients_finite: bool | None = None
         """What `.grad` showed when the model was saved; gradients themselves are not."""
         self.guards_gradients = True
         """Whether the seed's NaN are kept out of its gradients here; False where the training loop does it."""
-        self._penalty = penalty
+        self.penalty = penalty
         self.alpha_override: Tensor | float | None = None
         """An alpha per sample (batch,), or one for all, for the forwards to come, whatever the stage."""
         self.site = site
-        self.register_buffer("non_finite", torch.zeros(2, dtype=torch.bool, device=device), persistent=False)
-        # Goes where the model goes, so that a submodule without parameters still has a device and a dtype.
-        self.register_buffer("anchor", torch.zeros((), dtype=dtype, device=device), persistent=False)
+        self.dtype = dtype
+        """Of the activation in the example forward."""
+        self._flags, self._like = torch.zeros(2, dtype=torch.bool, device=device), like
         self.hook = self._module.register_forward_hook(self._grow, with_kwargs=True)
         """The handle of the forward hook."""
-
-    def forward(self) -> None:
-        """Not called: the slot works by its hook."""
-        raise RuntimeError("a slot is not called: it hooks the host's submodule")
 
     # What can be seen
 
@@ -138,14 +143,32 @@ class Slot(LivingSlot, nn.Module):
         return self.site.module
 
     @property
-    def key(self) -> str:
-        """The slot's name as a module name, which may not hold dots."""
-        return self.name.replace(".", "/")
+    def seed(self) -> Seed | None:
+        """What grows here."""
+        found = self.seat.occupant()
+        assert found is None or isinstance(found, Seed)
+        return found
+
+    @seed.setter
+    def seed(self, seed: Seed | None) -> None:
+        self.seat.put(seed)
+
+    @property
+    def non_finite(self) -> Tensor:
+        """Whether a delta was not finite: (since the last optimiser step, between the last tick and that step)."""
+        seed = self.seed
+        return self._flags if seed is None else seed.non_finite
+
+    @non_finite.setter
+    def non_finite(self, flags: Tensor) -> None:
+        self._flags = flags
+        if self.seed is not None:
+            self.seed.non_finite = flags
 
     @property
     def prefix(self) -> str:
         """Where the seed's parameters are found in the growing model."""
-        return f"grown.{self.key}.seed"
+        return f"host.{self.seat.path}"
 
     @property
     def alpha(self) -> float:
@@ -205,21 +228,24 @@ class Slot(LivingSlot, nn.Module):
     # What happens to it
 
     def placement(self) -> tuple[torch.device, torch.dtype]:
-        """Where a new seed's parameters belong: beside the submodule's own."""
-        own = next((p for p in self._module.parameters() if p.is_floating_point()), self.anchor)
-        return own.device, own.dtype
+        """Where a new seed's parameters belong: beside the submodule's own, or those of what is around it."""
+        for parameter in bare_parameters(self._like):
+            if parameter.is_floating_point():
+                return parameter.device, parameter.dtype
+        return self.non_finite.device, self.dtype
 
     def plant(self, seed: Seed) -> None:
         """Put a seed in the slot; nothing is known of it yet."""
-        self.seed = seed
-        self.non_finite = self.non_finite.to(seed.scale.device)
-        self._guard_gradients()
-        self.contribution = None
+        self._flags = seed.non_finite = self.non_finite.to(seed.scale.device)
+        self._flags.zero_()
+        if self.guards_gradients:
+            seed.guard_gradients()
+        self.seed, self.contribution = seed, None
         self.forget_epoch()
-        self.non_finite.zero_()
 
     def clear(self) -> None:
         """Take the seed out, and forget what was known of it."""
+        self._flags = self.non_finite
         self.seed = self.contribution = None
         self.forget_epoch()
 
@@ -245,22 +271,8 @@ class Slot(LivingSlot, nn.Module):
         for name in _MEASURED:
             setattr(self, name, getattr(record, name))
 
-    def _guard_gradients(self) -> None:
-        """Keep a broken seed's NaN out of its gradients, before clipping or a scaler can see them."""
-        if self.seed is not None and self.guards_gradients:
-            for parameter in self.seed.parameters():
-                if parameter.requires_grad:
-                    parameter.register_hook(self._clean_gradient)
-
-    def _clean_gradient(self, gradient: Tensor) -> Tensor:
-        """Zero if this or any output since the last step was not finite; the flag stays on the device."""
-        broken = self.non_finite[0]
-        broken.logical_or_(~torch.isfinite(gradient.sum()))
-        return gradient.masked_fill(broken, 0.0)
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._guard_gradients()  # a copied parameter has no hooks
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "owner": None}  # a copied growing model claims its slots itself
 
     def __repr__(self) -> str:
         seen = self.snapshot()
@@ -323,8 +335,8 @@ class Slot(LivingSlot, nn.Module):
         """The host's output, untouched; the seed learns from the gradient that passes."""
         args, kwargs = _map_tensors(Tensor.detach, (args, kwargs))
         delta, finite = seed(h.detach(), args, kwargs)
-        self._note(finite)
-        return isolate(h, delta, self._penalty.in_loss_units(h.device))
+        seed.note(finite)
+        return isolate(h, delta, self.penalty.in_loss_units(h.device))
 
     def _guarded_delta(
         self, seed: Seed, h: Tensor, args: tuple[object, ...], kwargs: Mapping[str, object]
@@ -334,12 +346,8 @@ class Slot(LivingSlot, nn.Module):
             args, kwargs = _map_tensors(drop_non_finite_gradient, (args, kwargs))
         delta, finite = seed(drop_non_finite_gradient(h), args, kwargs)
         if self.alpha_override is None:
-            self._note(finite)
+            seed.note(finite)
         return torch.where(finite, delta, 0.0)
-
-    def _note(self, finite: Tensor) -> None:
-        """Note an output that was not finite: for the next step if it is learned from, else for the report."""
-        self.non_finite[0 if torch.is_grad_enabled() else 1].logical_or_(~finite.all())
 
     def _by_row(self, alphas: Tensor, h: Tensor) -> Tensor:
         """(sample,) -> one alpha per row of h, ready to broadcast."""

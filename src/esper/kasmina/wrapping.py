@@ -16,6 +16,7 @@ from esper.kasmina.model import GrowingModel
 from esper.kasmina.probing import ExampleInput, Sighting, WrapError, batch_size, probe, read_layout
 from esper.kasmina.slot import IsolationPenalty, Slot
 from esper.kasmina.stage_machine import GrowthRules
+from esper.kasmina.tree import Seat, bare_parameters, enclosing, find_seats
 from esper.leyline import EventSink, Layout
 
 
@@ -105,7 +106,8 @@ def wrap(
         model.germinate("layer2", "conv_light")
 
     The model is not copied: it gets one permanent hook per slot, and a forward through the wrapper is a forward
-    through it. Wrap first, then `torch.compile` the result.
+    through it. Wrap first, then `torch.compile` the result. A copy of a wrapped model (`copy.deepcopy(net)`, the
+    module of an average) is wrapped at the same slots, with the seeds it came with.
 
     slots              submodule names or patterns; `*` stays within one part of a dotted name, `**` crosses dots
     example_input      a tensor, a tuple of arguments or a dict of keyword arguments, batch first; it is run
@@ -135,6 +137,14 @@ def wrap(
     samples = batch_size(example_input)
     sightings = probe(model, found, example_input)
     _refuse_silent(found, sightings)
+    copied = _copied_slots(model)
+    if copied:
+        _refuse_other_slots(copied, found, blueprints, layout)
+        in_order = [copied[name] for name in sightings]
+        for slot in in_order:
+            slot.life.rules = rules or slot.life.rules
+            slot.penalty.weight = isolation_penalty  # one that they share
+        return GrowingModel(model, in_order, penalty=in_order[0].penalty, growth_seed=seed, events=events)
     penalty = IsolationPenalty(isolation_penalty)
     offered = _select_blueprints(blueprints)
     layouts = _asked_layouts(layout, found)
@@ -148,11 +158,39 @@ def wrap(
             f"no blueprint serves slot {name!r} (layout {sites[name].layout}): nothing could grow there"
         )
     rules = rules or GrowthRules()
+    seats = _seats(model, found)
     made = [
-        Slot(name, sites[name], serving[name], rules, penalty, seen.device, seen.dtype)
+        Slot(
+            name,
+            sites[name],
+            seats[name],
+            serving[name],
+            rules,
+            penalty,
+            like=_like(model, name),
+            dtype=seen.dtype,
+            device=seen.device,
+        )
         for name, seen in sightings.items()
     ]
     return GrowingModel(model, made, penalty=penalty, growth_seed=seed, events=events)
+
+
+def _seats(model: nn.Module, found: Mapping[str, nn.Module]) -> dict[str, Seat]:
+    """Where the seed of each slot will sit in the model's tree."""
+    seats = {}
+    for name, seat in find_seats(model, found).items():
+        if seat is None or hasattr(seat.leaf, seat.name):
+            problem = "holds no module without children" if seat is None else f"has a {seat.path} of its own"
+            raise WrapError(f"slot {name!r} has no place for a seed in the module tree: the model {problem}")
+        seats[name] = seat
+    return seats
+
+
+def _like(model: nn.Module, name: str) -> nn.Module:
+    """The module whose parameters show where a seed's belong: the slot's, or the nearest around that has some."""
+    around = enclosing(model, name)
+    return next((m for m in around if any(p.is_floating_point() for p in bare_parameters(m))), model)
 
 
 def _refuse_unhookable(place: nn.Module, what: str) -> None:
@@ -183,9 +221,37 @@ def _refuse_way(model: nn.Module, name: str, module: nn.Module) -> None:
                 f"slot {name!r} lies in an nn.TransformerEncoder that packs padded batches into nested tensors, "
                 "which seeds cannot read: build it with enable_nested_tensor=False"
             )
-    if any(isinstance(getattr(hook, "__self__", None), Slot) for hook in module._forward_hooks.values()):
+    slot = _slot_behind(module)
+    if slot is not None and slot.owner is not None and slot.owner() is not None:
         raise WrapError(
             f"slot {name!r} belongs to another GrowingModel: use that one, or take it off with its unwrap()"
+        )
+
+
+def _slot_behind(module: nn.Module) -> Slot | None:
+    """The slot that hooks this module."""
+    hooked = (getattr(hook, "__self__", None) for hook in module._forward_hooks.values())
+    return next((slot for slot in hooked if isinstance(slot, Slot)), None)
+
+
+def _copied_slots(model: nn.Module) -> dict[str, Slot]:
+    """Name -> the slot that a copy of a wrapped model came with."""
+    slots = (_slot_behind(module) for module in model.modules())
+    return {slot.name: slot for slot in slots if slot is not None}
+
+
+def _refuse_other_slots(
+    copied: Mapping[str, Slot], found: Mapping[str, nn.Module], blueprints: object, layout: object
+) -> None:
+    """A copy of a wrapped model has its slots already, as they were made."""
+    if set(copied) != set(found):
+        raise WrapError(
+            f"the model is a copy of one that was wrapped at {', '.join(copied)}: name these slots, not "
+            f"{', '.join(found)}"
+        )
+    if blueprints is not None or layout is not None:
+        raise WrapError(
+            "the model is a copy of a wrapped one, whose blueprints and layout it keeps: leave both out"
         )
 
 

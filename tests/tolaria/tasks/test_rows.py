@@ -217,8 +217,10 @@ def test_the_language_model_cannot_see_later_characters(
     row, data = loaded("text")
     model = row.grow(data, seed=0, device="cpu").eval()
     grow_until(model, "blocks.0", Stage.HOLDING, "attention")
+    seed = model.slots["blocks.0"].seed
+    assert seed is not None
     with torch.no_grad():  # a seed is born silent
-        for parameter in model.slots["blocks.0"].parameters():
+        for parameter in seed.parameters():
             parameter.add_(0.1)
     tokens = data.phases[0].train.inputs[:2].clone()
     first = model(tokens)

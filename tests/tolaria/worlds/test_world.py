@@ -274,7 +274,8 @@ def test_settling_judges_in_the_family_of_the_reward(family: Family, kept: bool)
     world, host = _three_kinds()
     (inputs, targets), half = (host.validation.inputs, host.validation.targets), host.observed_samples
     with torch.no_grad():
-        for parameter in host.slots[0].parameters():
+        assert host.slots[0].seed is not None
+        for parameter in host.slots[0].seed.parameters():
             parameter.mul_(3.0)  # enough to change some answers
         logits = forward_coalitions(host.model.eval(), inputs, [FIRST, NONE])
     (now, bare), rise = logits.argmax(-1), logits.log_softmax(-1).diff(dim=0)[0]  # (sample,), (sample, class)

@@ -9,6 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from esper.kasmina.blueprints.registry import Site, blueprint
+from esper.kasmina.tree import is_seed_name
 from esper.leyline import BlueprintKind, Layout
 
 KERNEL = 3
@@ -285,7 +286,7 @@ def _mlp(site: Site, hidden: int) -> nn.Module:
 
 
 def bare_copy(module: nn.Module, device: torch.device) -> nn.Module:
-    """A deep copy on `device`, without hooks; on "meta", of the structure alone."""
+    """A deep copy on `device`, without hooks and seeds; on "meta", of the structure alone."""
     memo: dict[int, object] = {}
     for part in module.modules():
         for hooks in (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks):
@@ -297,7 +298,11 @@ def bare_copy(module: nn.Module, device: torch.device) -> nn.Module:
         memo[id(parameter)] = nn.Parameter(parameter.detach().to(device, copy=True))
     for buffer in module.buffers():
         memo[id(buffer)] = buffer.detach().to(device, copy=True)
-    return copy.deepcopy(module, memo)
+    bare = copy.deepcopy(module, memo)
+    for part in bare.modules():
+        for name in [name for name in part._modules if is_seed_name(name)]:
+            del part._modules[name]
+    return bare
 
 
 @blueprint(

@@ -184,8 +184,10 @@ class TrainedHost(GrowingHost):
         """Seeds that are new here, and what the optimiser keeps of them, in the task's memory format."""
         if not self.task.channels_last:
             return
-        self.model.grown.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        for parameter in self.model.grown.parameters():
+        seeds = [slot.seed for slot in self.slots if slot.seed is not None]
+        for seed in seeds:
+            seed.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        for parameter in (parameter for seed in seeds for parameter in seed.parameters()):
             state = self.optimizer.state.get(parameter, {})
             state |= {
                 key: laid_out_like(parameter, value)

@@ -44,7 +44,7 @@ class TrainingStep:
             seeds.append(list(slot.seed.parameters()))
             columns.append(FIRST_SLOT + 2 * index)
             health_columns.append(FIRST_SLOT + 2 * index + 1)
-        self._groups = [[*host.model.host.parameters(), *fossils], *seeds]
+        self._groups = [[*host.model.bare_parameters(), *fossils], *seeds]
         self._limits = [host.task.clip_host, *[host.task.clip_seeds] * len(seeds)]
         self._columns = torch.tensor(columns + health_columns, device=host.device)
         self._guard = SeedGuard(host.non_finite, trained, seeds) if seeds else None

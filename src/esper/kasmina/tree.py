@@ -1,0 +1,137 @@
+"""Seeds in the host's module tree: where each sits, and the host without them.
+
+A seed is part of the host while it grows there, so that whatever walks the tree (`state_dict`, `parameters`, `to`,
+`deepcopy`, an averaged copy) meets it. Containers run or count their children, and so may any module that has some;
+one without children never looks at them. So a seed sits at such a leaf, under a reserved name.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import fx, nn
+
+SEED_NAME = "esper_seed"
+"""How the names of seeds begin in the host's tree; two at one leaf are `esper_seed` and `esper_seed_2`."""
+_NO_SEATS = (
+    *(nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict),
+    *(
+        fx.GraphModule,
+        torch.jit.ScriptModule,
+    ),  # copied without what their graph does not name; closed to children
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """The place of one slot's seed in the host's tree."""
+
+    leaf: nn.Module
+    name: str
+    """Of the seed as a child of the leaf."""
+    path: str
+    """Of the seed in the host, as keys of its `state_dict` begin."""
+
+    def occupant(self) -> nn.Module | None:
+        """The module that sits here."""
+        return self.leaf._modules.get(self.name)
+
+    def put(self, seed: nn.Module | None) -> None:
+        """Seat a seed in place of the one before; None leaves the seat empty."""
+        self.leaf._modules.pop(self.name, None)
+        if seed is not None:
+            self.leaf.add_module(self.name, seed)
+
+
+def is_seed_name(name: str) -> bool:
+    """Whether a child of this name is a seed."""
+    return name.startswith(SEED_NAME)
+
+
+def names_a_seed(key: str) -> bool:
+    """Whether a key of a state dict belongs to a seed."""
+    return any(is_seed_name(part) for part in key.split("."))
+
+
+def find_seats(host: nn.Module, slots: Mapping[str, nn.Module]) -> dict[str, Seat | None]:
+    """Slot -> its seat: the last leaf in the slot's submodule, or else in the nearest module around it.
+
+    A leaf that the host holds in one place only goes first: in several, the seed's keys would show several times.
+    None where there is no leaf.
+    """
+    paths: dict[int, list[str]] = {}
+    for path, module in host.named_modules(remove_duplicate=False):
+        paths.setdefault(id(module), []).append(path)
+    seats: dict[str, Seat | None] = {}
+    taken: set[tuple[int, str]] = set()
+    for slot in slots:
+        leaf = _leaf_for(host, slot, {key for key, found in paths.items() if len(found) == 1})
+        if leaf is None:
+            seats[slot] = None
+            continue
+        name, count = SEED_NAME, 1
+        while (id(leaf), name) in taken:
+            count += 1
+            name = f"{SEED_NAME}_{count}"
+        taken.add((id(leaf), name))
+        seats[slot] = Seat(leaf, name, f"{paths[id(leaf)][0]}.{name}".lstrip("."))
+    return seats
+
+
+def _leaf_for(host: nn.Module, slot: str, single: set[int]) -> nn.Module | None:
+    for around in enclosing(host, slot):
+        leaves = list(_leaves(around))
+        chosen = [leaf for leaf in leaves if id(leaf) in single] or leaves
+        if chosen:
+            return chosen[-1]
+    return None
+
+
+def enclosing(host: nn.Module, name: str) -> Iterator[nn.Module]:
+    """The submodule of this name, then every module around it, up to the host."""
+    parts = name.split(".")
+    for depth in range(len(parts), -1, -1):
+        yield host.get_submodule(".".join(parts[:depth]))
+
+
+def _leaves(module: nn.Module) -> Iterator[nn.Module]:
+    # What makes a weight of another one is part of its layer, which takes it off again.
+    children = [child for name, child in bare_children(module) if name != "parametrizations"]
+    if not children and not isinstance(module, _NO_SEATS):
+        yield module
+    for child in children:
+        yield from _leaves(child)
+
+
+# The host alone
+
+
+def bare_children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The children that are no seeds, with their names."""
+    for name, child in module.named_children():
+        if not is_seed_name(name):
+            yield name, child
+
+
+def bare_modules(module: nn.Module) -> Iterator[nn.Module]:
+    """The module and everything in it, in order and once each, but for seeds."""
+    known: set[int] = set()
+
+    def walk(part: nn.Module) -> Iterator[nn.Module]:
+        known.add(id(part))
+        yield part
+        for name, child in part._modules.items():
+            if child is not None and id(child) not in known and not is_seed_name(name):
+                yield from walk(child)
+
+    return walk(module)
+
+
+def bare_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
+    """As `parameters()`, but for those of seeds."""
+    known: set[int] = set()
+    for part in bare_modules(module):
+        for parameter in part._parameters.values():
+            if parameter is not None and id(parameter) not in known:
+                known.add(id(parameter))
+                yield parameter
