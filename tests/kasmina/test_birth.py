@@ -72,7 +72,7 @@ def test_the_host_keeps_learning_at_alpha_one(layout: Layout, blueprint: str, st
     assert isinstance(out, torch.Tensor)
     out.square().sum().backward()
     assert model.slots[SLOT].alpha == 1.0
-    for parameter in model.host.parameters():
+    for parameter in model.bare_parameters():
         assert parameter.grad is not None
         assert parameter.grad.abs().sum() > 0
 

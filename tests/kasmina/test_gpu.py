@@ -109,7 +109,7 @@ def test_a_non_finite_seed_is_skipped_without_a_sync() -> None:
     out = _call(model, x)
     assert torch.equal(out, bare)
     out.square().mean().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.host.parameters())
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.bare_parameters())
     optimizer.step()
     assert all(torch.equal(p, was) for p, was in zip(seed.body.parameters(), body, strict=True))
     model.tick()

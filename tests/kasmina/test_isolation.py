@@ -38,7 +38,7 @@ def test_host_forward_and_gradients_are_the_bare_hosts(layout: Layout, blueprint
     assert torch.equal(loss, expected)
     expected.backward()
     loss.backward()
-    for ours, theirs in zip(model.host.parameters(), bare.parameters(), strict=True):
+    for ours, theirs in zip(model.bare_parameters(), bare.parameters(), strict=True):
         assert ours.grad is not None
         assert theirs.grad is not None
         assert torch.equal(ours.grad, theirs.grad)

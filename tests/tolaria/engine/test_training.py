@@ -209,7 +209,7 @@ def test_seeds_have_their_own_limit_and_fossils_the_hosts() -> None:
         tally = population.train_epoch()
         seed = host.slots[1].seed
         assert seed is not None
-        bare, own = list(host.model.host.parameters()), list(seed.parameters())
+        bare, own = list(host.model.bare_parameters()), list(seed.parameters())
         if action is fossilize:
             assert _gradient_norm([*bare, *own]) == pytest.approx(1e-3, rel=0.01)
         else:
