@@ -56,20 +56,6 @@ def schedule_grid(
     return (WAITING, *singles, *pairs)
 
 
-def portfolio(outcomes: Outcomes, size: int) -> tuple[str, ...]:
-    """Waiting, the single best, and then greedily the schedule that adds most to the best of each case."""
-    utility = outcomes.utility.mean(axis=2)  # (case, schedule)
-    first = dict.fromkeys((WAITING, outcomes.single_best()))
-    chosen = [outcomes.schedules.index(schedule) for schedule in first if schedule in outcomes.schedules]
-    while len(chosen) < min(size, len(outcomes.schedules)):
-        reached = utility[:, chosen].max(axis=1, keepdims=True)
-        # Of equals, the better one on average.
-        gains = np.maximum(utility, reached).mean(axis=0) + 1e-6 * utility.mean(axis=0)
-        gains[chosen] = -np.inf
-        chosen.append(int(gains.argmax()))
-    return tuple(outcomes.schedules[place] for place in chosen[:size])
-
-
 def outcome_of(row: BenchRow, *, held_out: bool, schedule: str) -> Outcome:
     """The outcome in a row of a benchmark."""
     curve = [accuracy for accuracy in row.validation_accuracies if accuracy is not None]
@@ -174,7 +160,7 @@ def main() -> None:
     drawn = BenchSuite(chosen.suite, drawn_cases(chosen.suite, chosen.draws))
     first = plan_of(drawn, grid(chosen.suite, small=chosen.small), 1, chosen.device)
     search = Outcomes(play(first, work / "drawn", chosen, chosen.minutes, held_out=False))
-    schedules = portfolio(search, chosen.portfolio)
+    schedules = search.portfolio(chosen.portfolio)
     print(f"the single best: {search.single_best() or 'waiting'}")
     second = plan_of(
         bench_suite(chosen.suite).first(chosen.instances), schedules, chosen.seeds, chosen.device

@@ -9,7 +9,7 @@ import pytest
 from bench_rows import GROWN, ROW
 from esper.benchmark import RowsError
 from esper.benchmark.outcomes import WAITING, Outcome, Outcomes, grown, shipped_outcomes
-from make_outcomes import outcome_of, portfolio, schedule_grid
+from make_outcomes import outcome_of, schedule_grid
 from tabular import TabularBench
 
 A, B = grown("mixer", 1, 0), grown("norm", 0, 5)
@@ -59,9 +59,9 @@ def test_schedules_are_chosen_on_validation() -> None:
 
 def test_a_portfolio_covers_the_cases() -> None:
     drawn = table().part(held_out=False)
-    assert portfolio(drawn, 2) == (WAITING, B)
-    assert portfolio(drawn, 3) == (WAITING, B, A)
-    assert portfolio(drawn, 99) == (WAITING, B, A)
+    assert drawn.portfolio(2) == (WAITING, B)
+    assert drawn.portfolio(3) == (WAITING, B, A)
+    assert drawn.portfolio(99) == (WAITING, B, A)
 
 
 def test_rent_is_paid_and_a_condemned_host_is_worth_nothing() -> None:

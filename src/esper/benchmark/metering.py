@@ -72,8 +72,8 @@ class EpisodeLog:
     validation_accuracies: list[float | None] = field(default_factory=list)
     validation_losses: list[float] = field(default_factory=list)
     train_accuracies: list[float | None] = field(default_factory=list)
-    flops: int | None = 0
-    """Training operations; None where nothing is trained: the toy."""
+    epoch_flops: list[int] = field(default_factory=list)
+    """Training operations of each epoch; empty where nothing is trained: the toy."""
     before_settling: tuple[SlotSnapshot, ...] = ()
 
     @property
@@ -169,10 +169,8 @@ class MeteredWorld:
 
     def _charge(self, host_idx: int) -> None:
         log, host = self._logs[host_idx][-1], self.host(host_idx)
-        if not isinstance(host, TrainedHost) or log.flops is None:
-            log.flops = None
-            return
-        log.flops += self._ledger.epoch(host)
+        if isinstance(host, TrainedHost):
+            log.epoch_flops.append(self._ledger.epoch(host))
 
 
 def _blended(slot: SlotSnapshot) -> bool:

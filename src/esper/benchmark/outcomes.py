@@ -129,6 +129,19 @@ class Outcomes:
         best = self.utility.mean(axis=2).argmax(axis=1)
         return {case: self.schedules[int(place)] for case, place in zip(self.cases, best, strict=True)}
 
+    def portfolio(self, size: int) -> tuple[str, ...]:
+        """Waiting, the single best, and then greedily the schedule that adds most to the best of each case."""
+        utility = self.utility.mean(axis=2)  # (case, schedule)
+        first = dict.fromkeys((WAITING, self.single_best()))
+        chosen = [self.schedules.index(schedule) for schedule in first if schedule in self.schedules]
+        while len(chosen) < min(size, len(self.schedules)):
+            reached = utility[:, chosen].max(axis=1, keepdims=True)
+            # Of equals, the better one on average.
+            gains = np.maximum(utility, reached).mean(axis=0) + 1e-6 * utility.mean(axis=0)
+            gains[chosen] = -np.inf
+            chosen.append(int(gains.argmax()))
+        return tuple(self.schedules[place] for place in chosen[:size])
+
     def write(self, path: Path) -> None:
         """Write a parquet file, in few bytes."""
         path.parent.mkdir(parents=True, exist_ok=True)

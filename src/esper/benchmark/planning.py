@@ -23,13 +23,25 @@ from esper.benchmark.arms import (
 from esper.benchmark.controllers import find_controller, require_fit
 from esper.benchmark.matching import NotWidenable, shape_of
 from esper.benchmark.outcomes import Outcomes, shipped_outcomes
+from esper.benchmark.rivals import (
+    HALVING,
+    LISTED,
+    LOOK_ONCE,
+    RIVALS,
+    TRIES,
+    KeepBestArm,
+    LookArm,
+    fit_look,
+    listed_arms,
+)
 from esper.benchmark.suites import SEEDS_EACH, BenchSuite, PlanError, bench_suite
-from esper.simic.env.making import require_device, require_suite
+from esper.leyline import Beginning
+from esper.simic.env.making import make_world, require_device, require_suite
 from esper.tolaria.tasks import Instance, task
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
 SCHEDULES = (SBS, VBS)
-ALL_ARMS = (WAIT, *RULES, *SCHEDULES, *MATCHED, BLIND)
+ALL_ARMS = (WAIT, *RULES, *SCHEDULES, *RIVALS, *MATCHED, BLIND)
 """Every arm but the learned ones, which a request names by its controllers."""
 _BEST_RULE = {"shift": "detect_then_probe", "toy_shift": "detect_then_probe"}
 
@@ -124,8 +136,10 @@ def plan_bench(request: BenchRequest) -> BenchPlan:
         names.add(reference)
     members = next((arm.members for arm in learned if arm.name == reference), 1)
     arms: list[Arm] = [RuleArm(name) for name in (WAIT, *RULES) if name in names]
-    if names & set(SCHEDULES):
-        arms += [arm for arm in _schedule_arms(request, suite) if arm.name in names]
+    if names & {*SCHEDULES, *RIVALS}:
+        outcomes = Outcomes.read(_outcomes_file(request, suite))
+        arms += [arm for arm in _schedule_arms(outcomes, suite) if arm.name in names]
+        arms += _rival_arms(outcomes.part(held_out=False), suite, names)
     arms += learned
     arms += [MatchedArm(name, reference, members) for name in MATCHED if name in names]
     arms += [BlindArm(reference, members)] if BLIND in names else []
@@ -213,7 +227,7 @@ def _impossible(request: BenchRequest, suite: BenchSuite) -> dict[str, str]:
     """arm -> why it cannot be had here."""
     reasons = {}
     if request.outcomes is None and shipped_outcomes(suite.name) is None:
-        for name in SCHEDULES:
+        for name in (*SCHEDULES, *RIVALS):
             reasons[name] = (
                 f"{name} needs the outcomes of schedules on {suite.name}, and none are shipped: make them with "
                 f"`python benchmarks/make_outcomes.py --suite {suite.name}` and give --outcomes"
@@ -243,16 +257,40 @@ def _learned_arm(name: str, paths: Sequence[Path | str], suite: str) -> LearnedA
     return LearnedArm(name, files)
 
 
-def _schedule_arms(request: BenchRequest, suite: BenchSuite) -> tuple[ScheduleArm, ScheduleArm]:
-    """SBS and VBS, both chosen on validation: one on drawn cases, the other on hosts that are not scored on."""
+def _outcomes_file(request: BenchRequest, suite: BenchSuite) -> Path:
     path = request.outcomes or shipped_outcomes(suite.name)
     assert path is not None  # or the arm was refused
-    outcomes = Outcomes.read(Path(path))
+    return Path(path)
+
+
+def _schedule_arms(outcomes: Outcomes, suite: BenchSuite) -> tuple[ScheduleArm, ScheduleArm]:
+    """SBS and VBS, both chosen on validation: one on drawn cases, the other on hosts that are not scored on."""
     single, best = outcomes.part(held_out=False).single_best(), outcomes.part(held_out=True).best_of_each()
     missing = set(suite.instances) - set(best)
     if missing:
-        raise PlanError(f"{path} has no outcomes of {min(missing)}: it was made for other instances")
+        raise PlanError(f"the file of outcomes has no outcomes of {min(missing)}: it was made for others")
     return (
         ScheduleArm(SBS, dict.fromkeys(suite.instances, single)),
         ScheduleArm(VBS, {instance: best[instance] for instance in suite.instances}),
     )
+
+
+def _rival_arms(drawn: Outcomes, suite: BenchSuite, names: set[str]) -> Iterator[Arm]:
+    """What a user would try first, fitted on drawn cases; the schedules that several of them run come before."""
+    if LOOK_ONCE in names:
+        yield LookArm(fit_look(drawn, _samples(drawn.cases, suite.name)))
+    runs = {name: LISTED if name == HALVING else TRIES[name] for name in (*TRIES, HALVING) if name in names}
+    if runs:
+        listed = drawn.portfolio(max(runs.values()))
+        yield from listed_arms(listed, suite.instances)
+        for name, wanted in runs.items():
+            yield KeepBestArm(name, min(wanted, len(listed)), listed, halving=name == HALVING)
+
+
+def _samples(cases: Sequence[str], suite: str) -> dict[str, int]:
+    """case -> training samples that a host has in its first epoch"""
+    world, found = make_world(suite, 1).world, {}
+    for case in cases:
+        world.begin_many([Beginning(0, case, 0)])
+        found[case] = world.host(0).training_samples
+    return found

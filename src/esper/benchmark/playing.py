@@ -133,7 +133,7 @@ def _row(
         rent=rent,
         host_parameters=bare,
         added_parameters=added,
-        training_flops=None if log.flops is None else float(log.flops),
+        training_flops=float(sum(log.epoch_flops)) if log.epoch_flops else None,
         wall_seconds=seconds,
         epochs=summary.epochs,
         decisions=log.decisions,
@@ -142,4 +142,5 @@ def _row(
         validation_accuracies=tuple(log.validation_accuracies),
         validation_losses=tuple(log.validation_losses),
         train_accuracies=tuple(log.train_accuracies),
+        epoch_flops=tuple(map(float, log.epoch_flops)),
     )

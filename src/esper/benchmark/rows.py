@@ -3,7 +3,7 @@
 import types
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -75,6 +75,8 @@ class BenchRow:
     """Before the first epoch, after it, after the second, ..."""
     validation_losses: tuple[float, ...]
     train_accuracies: tuple[float | None, ...]
+    epoch_flops: tuple[float, ...] = ()
+    """`training_flops` epoch by epoch; empty where nothing is trained, and in older files."""
 
     @property
     def key(self) -> "Key":
@@ -126,6 +128,7 @@ def arrow_schema(row: type) -> pa.Schema:
 
 
 SCHEMA = arrow_schema(BenchRow)
+_REQUIRED = tuple(each.name for each in fields(BenchRow) if each.default is MISSING)
 _ROWS = TypeAdapter(list[BenchRow])
 
 
@@ -140,10 +143,11 @@ def read_rows(path: Path) -> list[BenchRow]:
     """The rows of one file."""
     try:
         table = pq.read_table(path)
-        missing = [name for name in SCHEMA.names if name not in table.column_names]
+        missing = [name for name in _REQUIRED if name not in table.column_names]
         if missing:
             raise RowsError(f"the table has no column {missing[0]!r}; expected {', '.join(SCHEMA.names)}")
-        return _ROWS.validate_python(table.select(SCHEMA.names).to_pylist())
+        there = [name for name in SCHEMA.names if name in table.column_names]
+        return _ROWS.validate_python(table.select(there).to_pylist())
     except ValidationError as error:
         wrong = error.errors()[0]
         raise RowsError(f"{path}: row {wrong['loc'][0]}, {wrong['loc'][1]}: {wrong['msg']}") from None

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from esper.benchmark.arms import BLIND, MATCHED, RULES, SBS, VBS, WAIT
+from esper.benchmark.rivals import HALVING, RIVALS, TRIES
 from esper.benchmark.rows import BenchRow, RowsError
 from esper.statistics import (
     Estimate,
@@ -300,6 +301,29 @@ def _notes(
     return TreatmentNotes(treatment, share, harm, len(hurt))
 
 
+def best_rival(table: BenchTable, treatment: str) -> Comparison | None:
+    """The comparison with the best arm that a user could play and that trains no more, but for 2 %.
+
+    That leaves out what is chosen in hindsight (vbs), what is made from the treatment, and other treatments.
+    """
+    arms = {arm.arm: arm for arm in table.arms}
+    unfair = {VBS, *MATCHED, BLIND, *(notes.treatment for notes in table.notes)}
+    ours = arms[treatment].training_flops
+
+    def affordable(name: str) -> bool:
+        theirs = arms[name].training_flops
+        if ours is None or theirs is None:
+            return name not in (*TRIES, HALVING)
+        return theirs <= 1.02 * ours
+
+    rivals = [
+        each
+        for each in table.comparisons
+        if each.treatment == treatment and each.control not in unfair and affordable(each.control)
+    ]
+    return max(rivals, key=lambda each: arms[each.control].over_wait.value, default=None)
+
+
 # In words
 
 
@@ -327,6 +351,13 @@ def _of_treatment(table: BenchTable, notes: TreatmentNotes) -> Iterable[str]:
     where = f"{len(table.instances)} instances of {table.suite} with {table.seeds} hosts each"
     if WAIT in compared:
         yield f"{name}{trained} is {_against(compared[WAIT])} on {where}."
+    rival = best_rival(table, name)
+    if rival is not None:
+        anew = rival.on_new_instances
+        yield (
+            f"Of what costs no more training, {rival.control} is best: {name} is {_against(rival)}; with instances "
+            f"drawn anew [{100 * anew.low:+.2f}, {100 * anew.high:+.2f}]."
+        )
     if notes.share is not None:
         low, high = (f"{100 * each:.0f}" for each in (notes.share.low, notes.share.high))
         yield (
@@ -336,6 +367,7 @@ def _of_treatment(table: BenchTable, notes: TreatmentNotes) -> Iterable[str]:
     groups = {
         "schedules": (SBS, VBS),
         "rules": RULES,
+        "what a user would try first": RIVALS,
         "equal-size controls": (*MATCHED, BLIND),
     }
     grouped = {WAIT, *(control for controls in groups.values() for control in controls)}

@@ -19,9 +19,11 @@ _SUMMARY = """Play every arm on the same held-out hosts and compare them in pair
   esper bench report DIR     the same as a page with pictures, DIR/report.html
 
 Arms: wait; the rules random, periodic, plateau, fit_ratio, probe_and_keep, detect_then_probe; the open-loop schedules
-sbs (the single best one) and vbs (the best of each instance); networks of equal size, made from what the --match arm
-kept on the same host: static (a wider host), from_birth, from_scratch, random_matched; blind (the --match arm's
-decisions on another instance); and what --controller names."""
+sbs (the single best one) and vbs (the best of each instance); what a user would try first, fitted on training draws:
+look_once (a linear rule at one early epoch), try_2, try_3, try_5 (so many whole runs, the best on validation kept),
+successive_halving (over the same list, schedule_1 to schedule_4, at the cost of try_3); networks of equal size, made
+from what the --match arm kept on the same host: static (a wider host), from_birth, from_scratch, random_matched;
+blind (the --match arm's decisions on another instance); and what --controller names."""
 
 
 def run(arguments: list[str]) -> int:
@@ -43,7 +45,9 @@ def run(arguments: list[str]) -> int:
     )
     parser.add_argument("--controller", nargs="+", action="append", default=[], metavar="PATH", help=paths)
     parser.add_argument("--match", metavar="ARM", help="the arm that networks of equal size are made from")
-    parser.add_argument("--outcomes", type=Path, metavar="FILE", help="outcomes of schedules for sbs and vbs")
+    parser.add_argument(
+        "--outcomes", type=Path, metavar="FILE", help="outcomes of schedules for sbs, vbs and rivals"
+    )
     parser.add_count("--workers", "processes; 0 plays in this one (%(default)s)", least=0, default=2)
     parser.add_argument("--device", default="cpu", help="where hosts are trained (%(default)s)")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing after so long")

@@ -99,7 +99,7 @@ def test_a_treatment_that_waits_and_a_toy_have_their_page_too() -> None:
     rows = toy + [replace(row, arm="plateau", utility=0.9) for row in toy]
     page = report_html(result_of(rows, ("plateau",)))
     assert "It always waits." in page
-    assert "What accuracy costs" not in page
+    assert "What utility costs" not in page
     assert "What a host depends on" not in page
 
 

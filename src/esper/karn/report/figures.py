@@ -280,7 +280,7 @@ def leave_one_out(scores: ScoreTable) -> go.Figure | None:
 
 
 def pareto(table: BenchTable) -> go.Figure | None:
-    """Test accuracy against what it cost; None without a test split."""
+    """Utility against what it cost; None without a test split."""
     arms = [arm for arm in table.arms if arm.test_accuracy is not None]
     if not arms:
         return None
@@ -291,7 +291,7 @@ def pareto(table: BenchTable) -> go.Figure | None:
     }
     for column, (title, paid) in enumerate(costs.items(), start=1):
         known = [(arm, cost) for arm, cost in zip(arms, paid, strict=True) if cost is not None]
-        points = [(cost, 100 * (arm.test_accuracy or 0.0)) for arm, cost in known]
+        points = [(cost, 100 * arm.over_wait.value) for arm, cost in known]
         front = [points[place] for place in pareto_front(points)]
         here = {"row": 1, "col": column}
         figure.add_scatter(
@@ -311,11 +311,11 @@ def pareto(table: BenchTable) -> go.Figure | None:
             textfont={"size": 11},
             marker={"size": 11, "color": _treated_colours(table, [arm.arm for arm, _ in known])},
             customdata=[big(x) for x, _ in points],
-            hovertemplate="<b>%{text}</b><br>%{y:.2f} % at %{customdata}<extra></extra>",
+            hovertemplate="<b>%{text}</b><br>%{y:+.2f} points at %{customdata}<extra></extra>",
             **here,
         )
         figure.update_xaxes(title=title, **here)
-    figure.update_yaxes(title="test accuracy, %", row=1, col=1)
+    figure.update_yaxes(title="points of test utility over waiting", row=1, col=1)
     return _finished(figure, 440, showlegend=False)
 
 

@@ -205,7 +205,7 @@ def _pictures(table: BenchTable, scores: ScoreTable) -> Iterable[str]:
         ("Instance by instance", figures.by_instance(scores, arms), _INSTANCES_TEXT),
         ("While they train", figures.curves(scores, shown), _CURVES_TEXT),
         ("How often, and by how much", figures.profiles(scores, shown), _PROFILES_TEXT),
-        ("What accuracy costs", figures.pareto(table), _PARETO_TEXT),
+        ("What utility costs", figures.pareto(table), _PARETO_TEXT),
         ("What a host depends on, and what it gained", figures.leave_one_out(scores), _DEPENDENCE_TEXT),
     )
     for title, figure, text in drawn:

@@ -1,0 +1,272 @@
+"""What a user would try before a learned controller, fitted on the outcomes of schedules on drawn cases.
+
+    look_once            a linear rule on what is seen at one early epoch: play one schedule, or wait
+    try_2, try_3, try_5  so many whole runs from a list of schedules; the better one on validation is kept
+    successive_halving   the whole list for a quarter of the epochs, the better part for half of them, two to the end
+
+The list has waiting first, then the single best schedule, then greedily what adds most to the best of each case. What
+ran is charged: `training_flops` of a kept episode holds the others' too.
+"""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esper.benchmark.arms import WAIT, Arm, Group, Hosts, ScheduleArm, Staging
+from esper.benchmark.outcomes import WAITING, Outcomes
+from esper.benchmark.rows import BenchRow, RowsError
+from esper.leyline import ActionSpec, Situation
+from esper.simic.evaluation import RulePlayer
+from esper.statistics import Floats
+from esper.tamiyo.rules import Schedule, SchedulePolicy
+from esper.tamiyo.rules.policy import Remembering
+
+LOOK_ONCE, HALVING = "look_once", "successive_halving"
+TRIES = {"try_2": 2, "try_3": 3, "try_5": 5}
+LISTED = max(TRIES.values())
+"""Schedules on the list, waiting among them."""
+RIVALS = (LOOK_ONCE, *TRIES, HALVING)
+_PENALTIES = (0.1, 1.0, 10.0, 100.0)
+_RUNGS = ((1 / 4, 3), (1 / 2, 2))
+"""(share of the epochs, how many go on): with five on the list, three whole runs in all, as many as try_3 has."""
+
+
+# Looking once
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Play `schedule` where a linear rule on what is seen after `epoch` epochs expects it to gain over waiting."""
+
+    epoch: int
+    schedule: str
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    weights: tuple[float, ...]
+    """The constant, then one for each standardised feature."""
+
+    def expected(self, features: Sequence[float]) -> float:
+        """The gain in utility that the rule expects."""
+        standard = (np.array(features) - self.mean) / self.scale
+        return float(self.weights[0] + standard @ np.array(self.weights[1:]))
+
+
+def look_features(
+    samples: int, validation: Sequence[float], train_accuracy: float
+) -> tuple[float, float, float, float]:
+    """Training samples (log2), validation accuracy, its lead over training accuracy, and its last step.
+
+    validation  accuracies after 0, 1, ... epochs, up to the epoch of the look
+    """
+    now = validation[-1]
+    return float(np.log2(samples)), now, now - train_accuracy, now - validation[-2]
+
+
+def fit_look(outcomes: Outcomes, samples: Mapping[str, int]) -> Look:
+    """The epoch, schedule and penalty whose decisions, each taken with its case left out, have the highest utility.
+
+    Where there is one case, each of its hosts is left out.
+
+    outcomes  on drawn cases
+    samples   case -> training samples
+    """
+    gains = outcomes.utility - outcomes.utility[:, [outcomes.schedules.index(WAITING)]]
+    flat = gains.transpose(0, 2, 1).reshape(-1, gains.shape[1])  # (host, schedule)
+    cases = np.repeat(np.arange(len(outcomes.cases)), len(outcomes.seeds))
+    left_out = cases if len(outcomes.cases) > 1 else np.arange(len(flat))
+    births = [_birth(schedule) for schedule in outcomes.schedules]
+    best, chosen = -np.inf, Look(1, WAITING, (0.0,) * 4, (1.0,) * 4, (0.0,) * 5)
+    for epoch in range(1, max((birth for birth in births if birth is not None), default=0) + 1):
+        seen = _seen(outcomes, samples, epoch)
+        playable = [place for place, birth in enumerate(births) if birth is not None and birth >= epoch]
+        for penalty in _PENALTIES:
+            guesses = _left_out(seen, flat[:, playable], left_out, penalty)
+            values = np.where(guesses > 0.0, flat[:, playable], 0.0).mean(axis=0)
+            if values.max() > best:
+                best, place = float(values.max()), playable[int(values.argmax())]
+                mean, scale, weights = _ridge(seen, flat[:, [place]], penalty)
+                found = (tuple(map(float, each)) for each in (mean, scale, weights[:, 0]))
+                chosen = Look(epoch, outcomes.schedules[place], *found)
+    return chosen
+
+
+def _birth(schedule: str) -> int | None:
+    """The epoch of a schedule's first clause; None if it only waits."""
+    return min((clause.epoch for clause in Schedule.parse(schedule).clauses), default=None)
+
+
+def _seen(outcomes: Outcomes, samples: Mapping[str, int], epoch: int) -> Floats:
+    """(host, feature) of waiting hosts."""
+    rows = []
+    for case in outcomes.cases:
+        for seed in outcomes.seeds:
+            waited = outcomes.by_key[case, WAITING, seed]
+            curve, trained = (
+                waited.validation_accuracies[: epoch + 1],
+                waited.train_accuracies[epoch : epoch + 1],
+            )
+            if len(curve) <= epoch or trained in ((), (None,)):
+                raise RowsError(
+                    f"waiting on {case}, seed {seed}, has no accuracies after epoch {epoch} to look at"
+                )
+            rows.append(look_features(samples[case], curve, float(trained[0] or 0.0)))
+    return np.array(rows)
+
+
+def _ridge(seen: Floats, gains: Floats, penalty: float) -> tuple[Floats, Floats, Floats]:
+    """Mean and scale of the features, and the weights (1 + feature, schedule); the constant is not penalised."""
+    mean, scale = seen.mean(axis=0), seen.std(axis=0)
+    scale = np.where(scale > 0.0, scale, 1.0)
+    design = np.column_stack([np.ones(len(seen)), (seen - mean) / scale])
+    shrink = penalty * np.diag([0.0, *[1.0] * seen.shape[1]])
+    return mean, scale, np.linalg.solve(design.T @ design + shrink, design.T @ gains)
+
+
+def _left_out(seen: Floats, gains: Floats, folds: NDArray[np.int64], penalty: float) -> Floats:
+    """(host, schedule): the gain expected of each by the rule fitted without its fold."""
+    guesses = np.empty_like(gains)
+    for fold in np.unique(folds):
+        out = folds == fold
+        mean, scale, weights = _ridge(seen[~out], gains[~out], penalty)
+        guesses[out] = np.column_stack([np.ones(out.sum()), (seen[out] - mean) / scale]) @ weights
+    return guesses
+
+
+@dataclass
+class _Looked:
+    """What was seen so far, and what was made of it."""
+
+    validation: list[float] = field(default_factory=list)
+    plays: bool = False
+
+
+class LookPolicy(Remembering[_Looked]):
+    """Waits, looks once, and then plays a schedule or waits on."""
+
+    def __init__(self, look: Look) -> None:
+        self.look, self._schedule = look, SchedulePolicy(look.schedule)
+        super().__init__(_Looked)
+
+    def reset(self) -> None:
+        """Begin a new episode."""
+        super().reset()
+        self._schedule.reset()
+
+    def act(self, situation: Situation) -> ActionSpec:
+        """Decide at the epoch of the look; before and otherwise wait."""
+        signals, memory = situation.signals, self.memory
+        if signals.epoch <= self.look.epoch and signals.validation_accuracy is not None:
+            memory.validation.append(signals.validation_accuracy)
+        if signals.epoch == self.look.epoch and signals.train_accuracy is not None:
+            assert signals.training_samples is not None  # an environment's host knows it
+            seen = look_features(signals.training_samples, memory.validation, signals.train_accuracy)
+            memory.plays = self.look.expected(seen) > 0.0
+        return self._schedule.act(situation) if memory.plays else ActionSpec()
+
+
+@dataclass(frozen=True, slots=True)
+class LookArm(Arm):
+    """Looks once, with what was fitted on drawn cases."""
+
+    look: Look
+    name: str = LOOK_ONCE
+
+    @property
+    def identity(self) -> str:
+        return f"looks {zlib.crc32(repr(self.look).encode()):08x}"
+
+    def stage(self, hosts: Hosts, context: ExitStack) -> Staging:
+        del hosts, context
+        return Staging(RulePlayer(lambda _: LookPolicy(self.look)))
+
+
+# Running several, and keeping one
+
+
+def listed_arms(schedules: Sequence[str], instances: Sequence[str]) -> list[ScheduleArm]:
+    """The list as arms of their own, but for waiting, which is one already."""
+    arms = enumerate(schedules)
+    return [ScheduleArm(_listed(place), dict.fromkeys(instances, text)) for place, text in arms if text]
+
+
+def _listed(place: int) -> str:
+    """The arm that plays a place of the list; the first is waiting."""
+    return f"schedule_{place}" if place else WAIT
+
+
+@dataclass(frozen=True, slots=True)
+class KeepBestArm(Arm):
+    """Runs the first `runs` schedules of the list, to the end or as far as halving lets them, and keeps the best."""
+
+    name: str
+    runs: int
+    schedules: tuple[str, ...]
+    halving: bool = False
+
+    @property
+    def identity(self) -> str:
+        return f"keeps the best of {zlib.crc32(repr(self.schedules[: self.runs]).encode()):08x}"
+
+    def needs(self, instance: str, instances: Sequence[str]) -> tuple[Group, ...]:
+        del instances
+        return tuple((_listed(place), 0, instance) for place in range(self.runs))
+
+    def copied(self, hosts: Hosts) -> dict[int, BenchRow]:
+        """Every episode is the best one's, charged with all that ran."""
+        keep = race if self.halving else keep_best
+        return {
+            seed: keep([hosts.row(_listed(place), 0, seed) for place in range(self.runs)])
+            for seed in hosts.seeds
+        }
+
+    def stage(self, hosts: Hosts, context: ExitStack) -> Staging:
+        del hosts, context
+        raise AssertionError(f"{self.name} has nothing to play: all of its episodes are other arms'")
+
+
+def keep_best(rows: Sequence[BenchRow]) -> BenchRow:
+    """The row with the highest utility on validation, charged with the training and the time of all."""
+    best = max(rows, key=lambda row: 0.0 if row.utility is None else row.utility)
+    flops = [row.training_flops for row in rows]
+    return replace(
+        best,
+        training_flops=None if None in flops else float(sum(each or 0.0 for each in flops)),
+        wall_seconds=sum(row.wall_seconds for row in rows),
+    )
+
+
+def race(rows: Sequence[BenchRow]) -> BenchRow:
+    """Rows in competition: at each rung the lower ones in validation accuracy stop, and are charged until there."""
+    running, stopped = list(rows), list[BenchRow]()
+    epochs = max(row.epochs for row in rows)
+    for share, go_on in _RUNGS:
+        rung = round(share * epochs)
+        ranked = sorted(running, key=lambda row: _accuracy_after(row, rung), reverse=True)
+        running, dropped = ranked[:go_on], ranked[go_on:]
+        stopped += [_until(row, rung) for row in dropped]
+    finished = keep_best(running)
+    flops = [finished.training_flops, *(row.training_flops for row in stopped)]
+    return replace(
+        finished,
+        training_flops=None if None in flops else float(sum(each or 0.0 for each in flops)),
+        wall_seconds=finished.wall_seconds + sum(row.wall_seconds for row in stopped),
+    )
+
+
+def _accuracy_after(row: BenchRow, epoch: int) -> float:
+    """An episode that the governor ended before has lost."""
+    accuracy = row.validation_accuracies[epoch] if epoch < len(row.validation_accuracies) else None
+    return -1.0 if accuracy is None else accuracy
+
+
+def _until(row: BenchRow, epoch: int) -> BenchRow:
+    """The cost of a row that is stopped after so many epochs."""
+    trained = min(epoch, row.epochs)
+    flops = row.training_flops if trained == row.epochs else None
+    if row.epoch_flops:
+        flops = float(sum(row.epoch_flops[:trained]))
+    return replace(row, training_flops=flops, wall_seconds=row.wall_seconds * trained / max(row.epochs, 1))

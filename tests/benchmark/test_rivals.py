@@ -1,0 +1,182 @@
+"""Rivals that a user would try first: fitted on drawn cases, played as told, and charged with all that ran."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench_rows import ROW, rows_of
+from esper.benchmark import BenchRequest, BenchRow, RowsError, verdict
+from esper.benchmark.outcomes import WAITING, Outcome, Outcomes, grown, shipped_outcomes
+from esper.benchmark.planning import BenchPlan, plan_bench
+from esper.benchmark.rivals import Look, fit_look, keep_best, look_features, race
+from esper.benchmark.rows import RowStore
+from esper.benchmark.runner import run_bench
+from esper.benchmark.table import bench_table, best_rival
+from make_outcomes import outcome_of
+
+EARLY, LATE = grown("mixer", 1, 2), grown("norm", 0, 4)
+
+
+def drawn(gain_at: int, *, schedule: str = EARLY, hosts: int = 40, signal: float = 1.0) -> Outcomes:
+    """Hosts whose lead over training after `gain_at` epochs foretells what `schedule` gains; nothing else tells."""
+    rng, rows = np.random.default_rng(3), list[Outcome]()
+    for host in range(hosts):
+        telling = rng.standard_normal()
+        validation = tuple(float(each) for each in 0.5 + 0.05 * rng.standard_normal(7))
+        train = [float(each) for each in 0.5 + 0.05 * rng.standard_normal(7)]
+        train[gain_at] = validation[gain_at] - 0.1 * telling
+        waited = replace(
+            ROW, instance=f"case{host}", validation_accuracies=validation, train_accuracies=(None, *train[1:])
+        )
+        rows.append(outcome_of(waited, held_out=False, schedule=WAITING))
+        for other in (EARLY, LATE):
+            gain = signal * 0.1 * telling if other == schedule else -0.01
+            row = replace(waited, validation_accuracy=0.8125 + gain, test_accuracy=0.0)
+            rows.append(outcome_of(row, held_out=False, schedule=other))
+    return Outcomes(rows)
+
+
+SAMPLES = {f"case{host}": 1000 for host in range(40)}
+
+
+@pytest.mark.parametrize(("epoch", "schedule"), [(2, EARLY), (1, EARLY), (3, LATE)])
+def test_a_look_finds_the_epoch_and_the_schedule_that_can_be_told(epoch: int, schedule: str) -> None:
+    look = fit_look(drawn(epoch, schedule=schedule), SAMPLES)
+    assert (look.epoch, look.schedule) == (epoch, schedule)
+    assert look.expected(look_features(1000, (0.5, 0.5), 0.3)) > 0.1
+    assert look.expected(look_features(1000, (0.5, 0.5), 0.7)) < -0.1
+
+
+def test_a_look_comes_before_what_it_decides_on() -> None:
+    """What is seen after epoch 3 cannot decide on a seed that is born after epoch 2."""
+    look = fit_look(drawn(3, schedule=EARLY), SAMPLES)
+    assert look.epoch <= 2 or look.schedule == LATE
+
+
+def test_waiting_must_have_been_watched() -> None:
+    rows = [replace(row, train_accuracies=()) for row in drawn(2).rows]
+    with pytest.raises(RowsError, match=r"waiting on case0, seed 0, has no accuracies after epoch 1"):
+        fit_look(Outcomes(rows), SAMPLES)
+
+
+def test_the_shipped_outcomes_give_the_one_bit() -> None:
+    """On `cpu`: after epoch 4 a mixer, the more so the more samples and the less validation leads over training."""
+    path = shipped_outcomes("cpu")
+    assert path is not None
+    outcomes = Outcomes.read(path).part(held_out=False)
+    samples = {case: int(case.partition("size=")[2].split(",")[0] or 4000) for case in outcomes.cases}
+    look = fit_look(outcomes, samples)
+    assert (look.epoch, look.schedule) == (4, grown("mixer", 1, 4))
+    assert look.weights[1] > 0.0 > look.weights[3]
+
+
+def made(utility: float | None, curve: tuple[float, ...], flops: tuple[float, ...]) -> BenchRow:
+    return replace(
+        ROW,
+        utility=utility,
+        validation_accuracies=curve,
+        epoch_flops=flops,
+        training_flops=sum(flops),
+        epochs=len(flops),
+        wall_seconds=2.0,
+    )
+
+
+def test_the_best_on_validation_is_kept_and_all_are_paid_for() -> None:
+    low, high = made(0.5, (0.0,), (1.0, 2.0)), made(0.6, (0.0,), (1.0, 4.0))
+    condemned = replace(made(None, (0.0,), (8.0,)), rolled_back="lost")
+    kept = keep_best([low, replace(high, test_accuracy=0.0), condemned])
+    assert (kept.utility, kept.test_accuracy) == (0.6, 0.0)
+    assert (kept.training_flops, kept.wall_seconds) == (16.0, 6.0)
+    assert keep_best([low, replace(high, training_flops=None)]).training_flops is None
+
+
+def test_a_race_stops_the_slow_and_charges_what_ran() -> None:
+    """Eight epochs, five runs: two stop after 2 epochs, one after 4, two finish: 2 x 2 + 4 + 2 x 8 epochs."""
+
+    def run(start: float, middle: float, end: float) -> BenchRow:
+        return made(end, (0.0, 0.0, start, 0.0, middle, 0.0, 0.0, 0.0, end), (1.0,) * 8)
+
+    late = run(0.0, 0.9, 0.99)  # the best in the end, stopped first
+    rows = [run(0.1, 0.9, 0.98), run(0.5, 0.2, 0.97), run(0.6, 0.5, 0.7), run(0.7, 0.6, 0.8), late]
+    kept = race(rows)
+    assert kept.utility == 0.8
+    assert kept.training_flops == 24.0
+    assert kept.wall_seconds == pytest.approx(2.0 * 24 / 8)
+
+
+def test_rivals_are_played(tiny: str, tmp_path: Path) -> None:
+    schedules = {WAITING: 0.5, grown("norm", 0, 1): 0.7, grown("mixer", 1, 2): 0.6}
+    curve = tuple(np.linspace(0.1, 0.5, 8))
+    rows = [
+        outcome_of(
+            replace(
+                ROW,
+                instance=tiny,
+                seed=500 + host,
+                validation_accuracy=worth,
+                validation_accuracies=curve,
+                train_accuracies=(None, *curve[1:]),
+            ),
+            held_out=held_out,
+            schedule=schedule,
+        )
+        for held_out in (False, True)
+        for schedule, worth in schedules.items()
+        for host in range(3)
+    ]
+    path = tmp_path / "outcomes.parquet"
+    Outcomes(rows).write(path)
+    names = ("look_once", "try_2", "try_3", "successive_halving")
+    plan = plan_bench(BenchRequest(suite=tiny, arms=names, seeds=2, outcomes=path))
+    found = played(plan, tmp_path / "rows")
+    for seed in range(2):
+        wait, first, second = (found[arm, seed] for arm in ("wait", "schedule_1", "schedule_2"))
+        assert found["try_2", seed].utility == max(wait.utility or 0.0, first.utility or 0.0)
+        assert found["try_3", seed].training_flops == pytest.approx(
+            sum(row.training_flops or 0.0 for row in (wait, first, second))
+        )
+        assert wait.training_flops == sum(wait.epoch_flops)
+        assert len(wait.epoch_flops) == wait.epochs == 7
+        raced, tried = found["successive_halving", seed].training_flops, found["try_3", seed].training_flops
+        assert raced is not None
+        assert tried is not None
+        assert raced < tried
+        looked = found["look_once", seed]
+        assert looked.decisions == found["schedule_1", seed].decisions
+        assert looked.test_accuracy == found["schedule_1", seed].test_accuracy
+
+
+def played(plan: BenchPlan, folder: Path) -> dict[tuple[str, int], BenchRow]:
+    store = RowStore(folder)
+    assert run_bench(plan, store) is None
+    return {(row.arm, row.seed): row for row in store.read()}
+
+
+def test_the_verdict_names_the_best_rival_at_no_more_training() -> None:
+    arms = {
+        "wait": lambda *_: 0.5,
+        "look_once": lambda *_: 0.58,
+        "try_2": lambda *_: 0.65,
+        "vbs": lambda *_: 0.7,
+        "learned": lambda *_: 0.6,
+    }
+    rows = [replace(row, training_flops=4e9) if row.arm == "try_2" else row for row in rows_of(arms)]
+    table = bench_table(rows, ["learned"])
+    rival = best_rival(table, "learned")
+    assert rival is not None
+    assert rival.control == "look_once"
+    told = " ".join(verdict(table))
+    assert (
+        "Of what costs no more training, look_once is best: learned is better than look_once, +2.00" in told
+    )
+    assert "with instances drawn anew [+2.00, +2.00]" in told
+    cheap = [replace(row, training_flops=2e9) for row in rows]
+    assert getattr(best_rival(bench_table(cheap, ["learned"]), "learned"), "control", None) == "try_2"
+
+
+def test_a_look_that_expects_nothing_waits() -> None:
+    look = Look(1, EARLY, (0.0,) * 4, (1.0,) * 4, (-0.1, 0.0, 0.0, 0.0, 0.0))
+    assert look.expected((10.0, 0.5, 0.1, 0.0)) == pytest.approx(-0.1)
