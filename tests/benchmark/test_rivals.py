@@ -173,6 +173,8 @@ def test_the_verdict_names_the_best_rival_at_no_more_training() -> None:
         "Of what costs no more training, look_once is best: learned is better than look_once, +2.00" in told
     )
     assert "with instances drawn anew [+2.00, +2.00]" in told
+    without = [row for row in rows if row.arm not in ("look_once", "try_2")]
+    assert best_rival(bench_table(without, ["learned"]), "learned") is None
     cheap = [replace(row, training_flops=2e9) for row in rows]
     assert getattr(best_rival(bench_table(cheap, ["learned"]), "learned"), "control", None) == "try_2"
 

@@ -304,9 +304,11 @@ def _notes(
 def best_rival(table: BenchTable, treatment: str) -> Comparison | None:
     """The comparison with the best arm that a user could play and that trains no more, but for 2 %.
 
-    That leaves out what is chosen in hindsight (vbs), what is made from the treatment, and other treatments.
+    None where no rival that a user would try first was played. It leaves out what is chosen in hindsight (vbs), what is made from the treatment, and other treatments.
     """
     arms = {arm.arm: arm for arm in table.arms}
+    if not arms.keys() & set(RIVALS):
+        return None
     unfair = {VBS, *MATCHED, BLIND, *(notes.treatment for notes in table.notes)}
     ours = arms[treatment].training_flops
 
