@@ -304,7 +304,8 @@ def _notes(
 def best_rival(table: BenchTable, treatment: str) -> Comparison | None:
     """The comparison with the best arm that a user could play and that trains no more, but for 2 %.
 
-    None where no rival that a user would try first was played. It leaves out what is chosen in hindsight (vbs), what is made from the treatment, and other treatments.
+    None where no rival that a user would try first was played. It leaves out what is chosen in hindsight (vbs), what
+    is made from the treatment, and other treatments.
     """
     arms = {arm.arm: arm for arm in table.arms}
     if not arms.keys() & set(RIVALS):
