@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench_rows import ROW
 from esper.benchmark.arms import Arm, BlindArm, Group, Hosts, LearnedArm, MatchedArm, RuleArm, ScheduleArm
 from esper.benchmark.controllers import ControllerError, find_controller, open_controller, require_fit
 from esper.benchmark.playing import KnownBaselines, play_chunk
@@ -182,6 +183,16 @@ def test_a_controller_plays_as_it_was_trained(tiny: str, run: Path) -> None:
     judged = judge_cases(LearnedPlayer(training.agent.actor), arena, wanted, look=lambda *_: 1)
     assert [row.utility for row in rows] == [one.summary.utility for one in judged]
     require_fit(file, tiny)
+
+
+def test_an_idle_controller_is_the_waiting_host(run: Path) -> None:
+    arm, waited = LearnedArm("learned", (find_controller(run),)), replace(ROW, test_accuracy=0.25, seed=3)
+    hosts = Hosts("cpu", ROW.instance, (3,), {("wait", 0, ROW.instance): [waited]}, member=0)
+    idle = replace(ROW, arm="learned", seed=3, test_accuracy=0.26)
+    assert arm.settled(hosts, idle) == replace(waited, arm="learned")
+    busy = replace(idle, decisions="germinate mixer@0 t=3")
+    assert arm.settled(hosts, busy) is busy
+    assert RuleArm("plateau").settled(hosts, idle) is idle
 
 
 def test_an_exported_controller_plays_as_its_run(

@@ -7,7 +7,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -90,6 +90,11 @@ class Arm(ABC):
         del hosts
         return {}
 
+    def settled(self, hosts: Hosts, row: BenchRow) -> BenchRow:
+        """The row of an episode that was played; an arm may know better what it is worth."""
+        del hosts
+        return row
+
     @abstractmethod
     def stage(self, hosts: Hosts, context: ExitStack) -> Staging:
         """Prepare to play; `context` closes what is only needed while the episodes are played."""
@@ -161,6 +166,11 @@ class LearnedArm(Arm):
         """Waiting: the reward that a controller observes may be measured against it."""
         del instances
         return ((WAIT, 0, instance),)
+
+    def settled(self, hosts: Hosts, row: BenchRow) -> BenchRow:
+        """An episode without a decision is the waiting host's, whatever the device's arithmetic made of it."""
+        waited = hosts.row(WAIT, 0, row.seed)
+        return row if row.decisions else replace(waited, arm=row.arm, member=row.member)
 
     def stage(self, hosts: Hosts, context: ExitStack) -> Staging:
         del context

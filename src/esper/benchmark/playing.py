@@ -56,7 +56,7 @@ def play_chunk(arm: Arm, hosts: Hosts) -> list[BenchRow]:
     rows = {seed: replace(row, arm=arm.name, member=hosts.member) for seed, row in copied.items()}
     left = tuple(seed for seed in hosts.seeds if seed not in rows)
     if left:
-        rows |= {row.seed: row for row in _play(arm, replace(hosts, seeds=left))}
+        rows |= {row.seed: arm.settled(hosts, row) for row in _play(arm, replace(hosts, seeds=left))}
     return [rows[seed] for seed in hosts.seeds]
 
 
