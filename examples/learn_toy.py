@@ -47,6 +47,7 @@ def make_agent(envs: GrowthVectorEnv, updates: int, seed: int) -> PPOAgent:
         entropy_coef=0.1,
         entropy_coef_min=0.005,
         entropy_anneal_steps=int(0.75 * updates),
+        normalize_observations=True,
         normalize_rewards=True,
         num_minibatches=8,
         target_kl=0.03,

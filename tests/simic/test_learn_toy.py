@@ -11,5 +11,5 @@ from learn_toy import Examiner, train
 def test_ppo_comes_near_the_oracle_on_unseen_draws() -> None:
     """Never growing gains 0 and is where a learner ends that explores too little; growing at random -0.1."""
     score = train(200, seed=0, examiner=Examiner(TOY_SUITES["toy"].held_out(128)))
-    assert score.gain >= 0.88
+    assert score.gain >= 0.9
     assert score.utility >= 0.95
