@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
-from torch.optim import lr_scheduler as lrs
 
 import esper
 from esper.kasmina import BlueprintError, GrowingModel, forget
@@ -78,7 +77,7 @@ def test_pruning_removes_group_and_state(growing: tuple[GrowingModel, Optimizer]
     model, optimizer = growing
     grow_until(model, SLOT, Stage.HOLDING, "mlp")
     _train(model, optimizer)
-    leaving, staying = _seed_parameters(model), list(model.host.parameters())
+    leaving, staying = _seed_parameters(model), list(model.bare_parameters())
     model.prune(SLOT)
     assert len(optimizer.param_groups) == 1
     assert _groups_of(optimizer, leaving) == set()
@@ -93,11 +92,11 @@ def test_a_fading_seed_is_frozen(growing: tuple[GrowingModel, Optimizer]) -> Non
     parameters = _seed_parameters(model)
     model.prune(SLOT, alpha_speed=3)
     frozen = [p.detach().clone() for p in parameters]
-    before = [p.detach().clone() for p in model.host.parameters()]
+    before = [p.detach().clone() for p in model.bare_parameters()]
     model.tick()
     _train(model, optimizer, 3)
     assert all(torch.equal(p, was) for p, was in zip(parameters, frozen, strict=True))
-    assert not any(torch.equal(p, was) for p, was in zip(model.host.parameters(), before, strict=True))
+    assert not any(torch.equal(p, was) for p, was in zip(model.bare_parameters(), before, strict=True))
     assert len(optimizer.param_groups) == 1
 
 
@@ -158,7 +157,7 @@ def test_attaching_late_sorts_the_seeds_out() -> None:
     moments = [optimizer.state[p]["exp_avg"].clone() for p in _seed_parameters(model)]
     model.attach(optimizer)
     assert _groups_of(optimizer, _seed_parameters(model)) == {1}
-    assert _groups_of(optimizer, list(model.host.parameters())) == {0}
+    assert _groups_of(optimizer, list(model.bare_parameters())) == {0}
     for parameter, moment in zip(_seed_parameters(model), moments, strict=True):
         assert torch.equal(optimizer.state[parameter]["exp_avg"], moment)
 
@@ -173,7 +172,7 @@ def test_attaching_late_knows_kept_and_fading_seeds() -> None:
     assert _groups_of(optimizer, parameters) == set()
     kept = tiny_model(Layout.FLAT, 8)
     grow_until(kept, SLOT, Stage.FOSSILIZED, "mlp")
-    optimizer = Adam(kept.host.parameters(), lr=0.01)
+    optimizer = Adam(kept.bare_parameters(), lr=0.01)
     kept.attach(optimizer)
     assert _groups_of(optimizer, _seed_parameters(kept)) == {0}
 
@@ -185,36 +184,6 @@ def test_detaching_leaves_no_hook() -> None:
     model.attach(optimizer)
     model.detach()
     assert len(optimizer._optimizer_step_pre_hooks) == before
-
-
-def test_schedules_of_several_groups_stay_with_their_groups() -> None:
-    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
-    model = esper.wrap(nn.Sequential(first, second), ["0", "1"], torch.randn(2, 3))
-    optimizer = SGD([{"params": first.parameters(), "lr": 0.1}, {"params": second.parameters(), "lr": 0.4}])
-    scheduler = lrs.LambdaLR(optimizer, [lambda epoch: 0.5**epoch, lambda epoch: 0.9**epoch])
-    model.attach(optimizer, scheduler, seed_lr_multiplier=2.0)
-    model.germinate("0", "mlp")
-    model.germinate("1", "mlp")
-    for _ in range(3):
-        model.tick()
-        optimizer.step()
-        scheduler.step()
-    rates = [group["lr"] for group in optimizer.param_groups]
-    assert rates == pytest.approx([0.1 / 8, 0.4 * 0.9**3, 0.2 / 8, 0.8 * 0.9**3])
-    model.prune("0")
-    optimizer.step()
-    scheduler.step()
-    rates = [group["lr"] for group in optimizer.param_groups]
-    assert rates == pytest.approx([0.1 / 16, 0.4 * 0.9**4, 0.8 * 0.9**4])
-
-
-def test_a_sequence_of_schedules_reports_one_rate_a_group_at_once() -> None:
-    model = tiny_model(Layout.FLAT, 8)
-    optimizer = SGD(model.parameters(), lr=0.1)
-    scheduler = SCHEDULERS["SequentialLR"](optimizer)
-    model.attach(optimizer, scheduler)
-    model.germinate(SLOT, "mlp")
-    assert len(scheduler.get_last_lr()) == 2
 
 
 def test_named_parameters_keep_their_names() -> None:
@@ -255,77 +224,11 @@ def test_tensor_learning_rates_are_not_shared() -> None:
     assert home["lr"].item() == pytest.approx(0.01)
 
 
-SCHEDULERS: dict[str, Callable[[Optimizer], lrs.LRScheduler]] = {
-    "LambdaLR": lambda o: lrs.LambdaLR(o, lambda epoch: 0.9**epoch),
-    "MultiplicativeLR": lambda o: lrs.MultiplicativeLR(o, lambda _: 0.9),
-    "StepLR": lambda o: lrs.StepLR(o, 2, 0.5),
-    "MultiStepLR": lambda o: lrs.MultiStepLR(o, [2, 5], 0.5),
-    "ConstantLR": lambda o: lrs.ConstantLR(o, 0.5, 4),
-    "LinearLR": lambda o: lrs.LinearLR(o, 0.1, 1.0, 6),
-    "ExponentialLR": lambda o: lrs.ExponentialLR(o, 0.9),
-    "PolynomialLR": lambda o: lrs.PolynomialLR(o, 20, 2.0),
-    "CosineAnnealingLR": lambda o: lrs.CosineAnnealingLR(o, 12),
-    "CosineAnnealingWarmRestarts": lambda o: lrs.CosineAnnealingWarmRestarts(o, 3),
-    "CyclicLR": lambda o: lrs.CyclicLR(o, 0.01, 0.1, 3),
-    "OneCycleLR": lambda o: lrs.OneCycleLR(o, 0.1, total_steps=30),
-    "ReduceLROnPlateau": lambda o: lrs.ReduceLROnPlateau(o, patience=1, factor=0.5, min_lr=[1e-3]),
-    "SequentialLR": lambda o: lrs.SequentialLR(
-        o, [lrs.LinearLR(o, 0.1, 1.0, 4), lrs.CosineAnnealingLR(o, 10)], milestones=[5]
-    ),
-    "ChainedScheduler": lambda o: lrs.ChainedScheduler(
-        [lrs.LinearLR(o, 0.1, 1.0, 4), lrs.ExponentialLR(o, 0.9)]
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SCHEDULERS)
-def test_schedulers_drive_the_new_group_in_step(name: str) -> None:
-    """Whatever the schedule, the seed's rate stays three times the host's, and the host's is not disturbed."""
+def test_what_cannot_be_attached_is_refused() -> None:
     model = tiny_model(Layout.FLAT, 8)
-    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
-    scheduler = SCHEDULERS[name](optimizer)
-    model.attach(optimizer, scheduler)
-    twin = SGD(tiny_host(Layout.FLAT, 8).parameters(), lr=0.1, momentum=0.9)
-    alone = SCHEDULERS[name](twin)
-
-    def step() -> None:
-        for one, its in ((optimizer, scheduler), (twin, alone)):
-            one.step()
-            its.step(1.0) if isinstance(its, lrs.ReduceLROnPlateau) else its.step()
-
-    for epoch in range(24):
-        if epoch == 3:
-            model.germinate(SLOT, "mlp")
-        if epoch == 12:
-            model.prune(SLOT)
-        if epoch == 15:
-            model.germinate(SLOT, "mlp")
-        step()
-        model.tick()
-        assert optimizer.param_groups[0]["lr"] == pytest.approx(twin.param_groups[0]["lr"])
-        for group in optimizer.param_groups[1:]:
-            assert group["lr"] == pytest.approx(3 * optimizer.param_groups[0]["lr"]), epoch
-        assert len(scheduler.get_last_lr()) == len(optimizer.param_groups)
-    assert len(optimizer.param_groups) == 2
-
-
-def test_what_is_refused_by_name() -> None:
-    model = tiny_model(Layout.FLAT, 8)
-    with pytest.raises(TypeError, match="optimizer LBFGS is not supported; use one of SGD, Adam, AdamW"):
-        model.attach(torch.optim.LBFGS(model.parameters()))
     optimizer = Adam(model.parameters())
-
-    class OwnSchedule(lrs.LRScheduler):
-        def get_lr(self) -> list[float | Tensor]:
-            return [0.1 for _ in self.optimizer.param_groups]
-
-    other = Adam(model.parameters())
-    with pytest.raises(TypeError, match="scheduler OwnSchedule is not supported; use one of LambdaLR"):
-        model.attach(other, OwnSchedule(other))
-    with pytest.raises(ValueError, match=r"pass it too, attach\(optimizer, scheduler\)"):
-        model.attach(other)
-    with pytest.raises(ValueError, match="StepLR drives another optimizer"):
-        model.attach(optimizer, lrs.StepLR(Adam(model.parameters()), 1))
+    with pytest.raises(TypeError, match=r"optimizer is a list; expected a torch\.optim\.Optimizer"):
+        model.attach([optimizer])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="holds none of the host's parameters"):
         model.attach(Adam(tiny_host(Layout.FLAT).parameters()))
     with pytest.raises(ValueError, match="seed_lr_multiplier must be > 0, not 0"):

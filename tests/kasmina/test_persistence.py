@@ -126,7 +126,7 @@ def test_tied_weights_are_saved_once_and_stay_tied(tmp_path: Path) -> None:
     assert again.host.head.weight is again.host.token_embedding.weight
 
 
-def test_schedulers_are_extended_on_loading(tmp_path: Path) -> None:
+def test_schedules_go_on_after_loading(tmp_path: Path) -> None:
     straight, resumed = _fresh(), _fresh()
     runs = []
     for model in (straight, resumed):

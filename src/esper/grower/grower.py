@@ -32,9 +32,9 @@ from esper.kasmina.coalitions import Coalition, CoalitionPlan, SeedWorth
 from esper.kasmina.governor import GovernorRules, Guard, Verdict, Vitals
 from esper.kasmina.gradients import GradientWatch, SeedGradients
 from esper.kasmina.model import GrowingHost
-from esper.kasmina.optimisers import Scheduler
 from esper.kasmina.persistence import ModelFileError, describe, reinstate
 from esper.kasmina.probing import ExampleInput
+from esper.kasmina.schedules import Scheduler
 from esper.kasmina.wrapping import WrapOptions
 from esper.leyline import ActionSpec, EpochReport, LifecycleOp, Settle, Stage
 from esper.tamiyo.controller import Controller
@@ -76,7 +76,7 @@ class Grower:
 
     model             any nn.Module, which is hooked and not copied; or a GrowingModel (then without slots)
     slots             submodule names or patterns where it may grow; `*` stays within a part of a dotted name
-    optimizer         SGD, Adam or AdamW over the model's parameters
+    optimizer         any that updates each parameter by itself, over the model's parameters (docs/optimisers.md)
     example_input     a tensor, a tuple of arguments or a dict of keyword arguments, batch first
     controller        a shipped controller's name, a rule's name (`probe_and_keep`, `plateau`, ...), a controller's
                       folder, a `Controller`, or a policy of your own with `reset()` and `act(situation)`

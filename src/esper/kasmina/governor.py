@@ -1,16 +1,16 @@
 """The governor: notices a host that broke, says why, and goes back to its last good epoch."""
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from esper.kasmina.model import GrowingModel
-from esper.kasmina.optimisers import Scheduler
+from esper.kasmina.optimiser_trial import PARAMETERS
 from esper.kasmina.seed import Seed
 from esper.kasmina.slot import SlotRecord
 
@@ -143,7 +143,7 @@ class ModelSnapshot:
     """A model and its attached optimiser as they were. Taking it again reuses the memory while nothing grows.
 
     Seeds are kept as the modules they are and tensors by value, so restoring brings back the same parameters.
-    Schedulers go on in time, with the parameter groups there were. Nothing here waits for a device.
+    Schedulers go on in time. Nothing here waits for a device.
     """
 
     def __init__(self, model: GrowingModel) -> None:
@@ -153,7 +153,6 @@ class ModelSnapshot:
         self._slots: list[tuple[SlotRecord, Seed | None, list[bool]]] = []
         self._groups: list[dict[str, object]] = []
         self._state: dict[Tensor, dict[str, object]] = {}
-        self._schedules: list[tuple[Scheduler, str, list[Any]]] = []
         self.take()
 
     @torch.no_grad()  # not inference_mode: what is restored is trained on
@@ -166,7 +165,6 @@ class ModelSnapshot:
         ]
         if care is not None:
             optimizer = care.optimizer
-            self._schedules = [(owner, name, list(values)) for owner, name, values in care.group_lists()]
             self._groups = [_own(group) for group in optimizer.param_groups]
             self._state = {parameter: _own(state) for parameter, state in optimizer.state.items()}
         sources = [*self._model.parameters(), *self._model.buffers()]
@@ -191,16 +189,21 @@ class ModelSnapshot:
             optimizer.param_groups[:] = map(_own, self._groups)
             optimizer.state.clear()
             optimizer.state.update({parameter: _own(state) for parameter, state in self._state.items()})
-        for scheduler, name, values in self._schedules:
-            getattr(scheduler, name)[:] = values
         _copy(self._sources, self._copies)
         for parameter in self._model.parameters():
             parameter.grad = None
 
 
 def _own(values: Mapping[str, object]) -> dict[str, object]:
-    """The same with lists of its own (parameters, their names), so that none grows with the optimiser's."""
-    return {name: list(value) if isinstance(value, list) else value for name, value in values.items()}
+    """The same with lists of its own, so that none changes with the optimiser's. Tensors stay the ones they are."""
+    return {
+        name: list(value)
+        if name in PARAMETERS and isinstance(value, list)
+        else copy.deepcopy(value)
+        if isinstance(value, list | dict)
+        else value
+        for name, value in values.items()
+    }
 
 
 def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:

@@ -12,7 +12,8 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from esper.kasmina.blueprints.registry import BlueprintError
-from esper.kasmina.optimisers import OptimiserCare, Scheduler
+from esper.kasmina.optimisers import OptimiserCare
+from esper.kasmina.schedules import Scheduler
 from esper.kasmina.seed import bear_seed, birth_randomness
 from esper.kasmina.slot import IsolationPenalty, Slot
 from esper.kasmina.stage_machine import LivingHost, require_choice
@@ -273,19 +274,25 @@ class GrowingModel(LivingHost, nn.Module):
         seed_lr_multiplier: float = 3.0,
         guard_gradients: bool = True,
     ) -> None:
-        """Keep an optimiser (SGD, Adam, AdamW) and its schedulers right across growth.
+        """Keep an optimiser that updates each parameter by itself, and its schedulers, right across growth.
 
-        Germination adds a parameter group with `seed_lr_multiplier` times the learning rate of the submodule's
-        group; pruning removes it with its state; fossilising moves it into the submodule's group, momentum and
-        all. Pass the `GradScaler`, if there is one, so that the isolation penalty follows its scale. A seed that was
-        not finite is not updated, unless `guard_gradients` is False: then the training loop sees to that.
+        Germination adds a parameter group that follows the submodule's at `seed_lr_multiplier` times its learning
+        rate; pruning removes it with its state; fossilising moves it into the submodule's group, momentum and all.
+        Schedulers see the host's groups alone. Pass the `GradScaler`, if there is one, so that the isolation penalty
+        follows its scale. A seed that was not finite is not updated, unless `guard_gradients` is False: then the
+        training loop sees to that.
         """
         if self.care is not None:
             raise ValueError("an optimizer is attached already: call detach() first")
         given = scheduler if isinstance(scheduler, Sequence) else [] if scheduler is None else [scheduler]
-        care = OptimiserCare(optimizer, given, self.host, seed_lr_multiplier=seed_lr_multiplier)
-        if guard_gradients:
-            care.watch(self.slots.values())
+        care = OptimiserCare(
+            optimizer,
+            given,
+            self.host,
+            self.slots.values(),
+            seed_lr_multiplier=seed_lr_multiplier,
+            guard_gradients=guard_gradients,
+        )
         for slot in self.slots.values():
             slot.guards_gradients = guard_gradients
             if slot.stage.is_live and not slot.life.fading:

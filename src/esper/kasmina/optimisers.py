@@ -2,57 +2,39 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import compress
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
-from torch.optim import lr_scheduler as schedulers
+from torch.optim import Optimizer
 
+from esper.kasmina.optimiser_trial import PARAMETERS, Group, options_of_newcomer, try_out
+from esper.kasmina.schedules import Scheduler, hide_seeds
 from esper.kasmina.slot import Slot
 from esper.kasmina.tree import bare_parameters
 
-Scheduler = schedulers.LRScheduler
-_OPTIMISERS = (SGD, Adam, AdamW)
-_SCHEDULERS = (
-    schedulers.LambdaLR,
-    schedulers.MultiplicativeLR,
-    schedulers.StepLR,
-    schedulers.MultiStepLR,
-    schedulers.ConstantLR,
-    schedulers.LinearLR,
-    schedulers.ExponentialLR,
-    schedulers.PolynomialLR,
-    schedulers.CosineAnnealingLR,
-    schedulers.CosineAnnealingWarmRestarts,
-    schedulers.CyclicLR,
-    schedulers.OneCycleLR,
-    schedulers.ReduceLROnPlateau,
-    schedulers.SequentialLR,
-    schedulers.ChainedScheduler,
-)
-# What schedulers keep per parameter group: on themselves, as lists, and in the group.
-_RATE_LISTS = ("base_lrs", "max_lrs", "min_lrs", "_last_lr")
-_OTHER_LISTS = ("lr_lambdas", "base_momentums", "max_momentums")
 _RATE_KEYS = ("lr", "initial_lr", "max_lr", "min_lr")
-
-Group = dict[str, object]
+"""The options of a group that are learning rates: `lr`, and what schedulers keep there."""
 
 
 class OptimiserCare:
-    """Each seed has a parameter group of its own; a fossilised one belongs to its submodule's group."""
+    """Each seed has a parameter group of its own; a fossilised one belongs to its submodule's group.
+
+    Whatever sets the options of the submodule's group, at every step the seed's has the same, the learning rate times
+    `seed_lr_multiplier`.
+    """
 
     def __init__(
         self,
         optimizer: Optimizer,
         schedulers: Sequence[Scheduler],
         host: nn.Module,
+        slots: Iterable[Slot],
         *,
         seed_lr_multiplier: float,
+        guard_gradients: bool = True,
     ) -> None:
-        if not isinstance(optimizer, _OPTIMISERS):
-            names = ", ".join(kind.__name__ for kind in _OPTIMISERS)
-            raise TypeError(f"optimizer {type(optimizer).__name__} is not supported; use one of {names}")
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"optimizer is a {type(optimizer).__name__}; expected a torch.optim.Optimizer")
         if not seed_lr_multiplier > 0:
             raise ValueError(f"seed_lr_multiplier must be > 0, not {seed_lr_multiplier!r}")
         owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -61,23 +43,15 @@ class OptimiserCare:
                 "the optimizer holds none of the host's parameters: make it from the model you wrapped, for "
                 "instance torch.optim.Adam(model.parameters())"
             )
-        self.optimizer = optimizer
-        self.schedulers = _flatten(schedulers)
-        for scheduler in self.schedulers:
-            if type(scheduler) not in _SCHEDULERS:
-                names = ", ".join(kind.__name__ for kind in _SCHEDULERS)
-                raise TypeError(f"scheduler {type(scheduler).__name__} is not supported; use one of {names}")
-            if scheduler.optimizer.param_groups is not optimizer.param_groups:  # a wrapper has the same ones
-                raise ValueError(f"scheduler {type(scheduler).__name__} drives another optimizer")
-        if not self.schedulers and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        if not schedulers and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
             raise ValueError("a scheduler drives this optimizer: pass it too, attach(optimizer, scheduler)")
-        self.seed_lr_multiplier = seed_lr_multiplier
-        self._watched: tuple[Slot, ...] = ()
-        self._handle = optimizer.register_step_pre_hook(self._skip_non_finite)
-
-    def watch(self, slots: Iterable[Slot]) -> None:
-        """Skip the update of a seed whose output was not finite since the last step."""
-        self._watched = tuple(slots)
+        self.begun_anew = try_out(optimizer)
+        """Options of a group that the optimiser's step moves: its own for every group."""
+        self.optimizer, self.seed_lr_multiplier = optimizer, seed_lr_multiplier
+        self._slots, self._guards = tuple(slots), guard_gradients
+        self._homes: dict[str, Tensor | None] = {}  # slot -> the first parameter of its submodule's group
+        hide_seeds(schedulers, optimizer, self._is_seeds)
+        self._handle = optimizer.register_step_pre_hook(self._before_step)
 
     def detach(self) -> None:
         """Take the hook off the optimiser."""
@@ -88,29 +62,19 @@ class OptimiserCare:
         assert slot.seed is not None
         parameters = list(slot.seed.parameters())
         self._take_out(parameters)
-        home_index = self.home_index(slot)
-        home = self.optimizer.param_groups[home_index]
-        group: Group = {
-            key: value.clone() if isinstance(value, Tensor) else value
-            for key, value in home.items()
-            if key not in ("params", "param_names")
-        }
-        for key in _RATE_KEYS:
-            if key in group:
-                group[key] = group[key] * self.seed_lr_multiplier  # type: ignore[operator]
+        home = self._home(slot)
+        group = options_of_newcomer(self.optimizer, home, self.begun_anew)
         named = [(f"{slot.prefix}.{name}", p) for name, p in slot.seed.named_parameters()]
         group["params"] = named if "param_names" in home else parameters
         self.optimizer.add_param_group(group)
-        for name, values in self._own_lists():  # of the schedulers: an entry for the new last group
-            value = values[home_index]
-            values.append(value * self.seed_lr_multiplier if name in _RATE_LISTS else value)
+        self._follow(self.optimizer.param_groups[-1], home)
 
     def settle(self, slot: Slot) -> None:
         """Move a fossilised seed into its submodule's group, its optimiser state with it."""
         assert slot.seed is not None
         parameters = list(slot.seed.parameters())
         names = self._take_out(parameters)
-        home = self.optimizer.param_groups[self.home_index(slot)]
+        home = self._home(slot)
         home["params"].extend(parameters)
         if "param_names" in home:
             home["param_names"].extend(names)
@@ -131,19 +95,19 @@ class OptimiserCare:
         ]
         return sizes.index(max(sizes))
 
-    def group_lists(self) -> list[tuple[Scheduler, str, list[Any]]]:
-        """Every list that a scheduler keeps per parameter group, with the scheduler and the attribute's name."""
-        return [
-            (scheduler, name, values)
-            for scheduler in self.schedulers
-            for name in _RATE_LISTS + _OTHER_LISTS
-            if isinstance(values := getattr(scheduler, name, None), list)
-        ]
+    def _home(self, slot: Slot) -> Group:
+        """The submodule's group, found anew."""
+        home: Group = self.optimizer.param_groups[self.home_index(slot)]
+        self._homes[slot.name] = next(iter(home["params"]), None)
+        return home
 
-    def _own_lists(self) -> list[tuple[str, list[Any]]]:
-        """The same without empty ones; a list that two schedulers share comes once."""
-        unique = {id(values): (name, values) for _, name, values in self.group_lists() if values}
-        return list(unique.values())
+    def _is_seeds(self, group: Group) -> bool:
+        first = {
+            id(next(slot.seed.parameters()))
+            for slot in self._slots
+            if slot.seed is not None and slot.stage.is_live
+        }
+        return bool(group["params"]) and id(group["params"][0]) in first
 
     def _take_out(self, parameters: Sequence[Tensor]) -> list[str]:
         """Take parameters out of their groups, and drop a group that this empties; returns their names."""
@@ -159,37 +123,45 @@ class OptimiserCare:
                 group[key] = list(compress(group[key], stays))
             if not group["params"]:
                 del self.optimizer.param_groups[index]
-                for _, values in self._own_lists():
-                    del values[index]
         return names
 
     @torch.no_grad()  # not inference_mode: writes gradients that the optimiser reads
-    def _skip_non_finite(self, *_: object) -> None:
+    def _before_step(self, *_: object) -> None:
+        groups = {id(group["params"][0]): group for group in self.optimizer.param_groups if group["params"]}
+        for slot in self._slots:
+            if slot.seed is None or not slot.stage.is_live:
+                continue
+            group = groups.get(id(next(slot.seed.parameters())))
+            if group is not None:  # a fading seed has none
+                self._follow(group, groups.get(id(self._homes.get(slot.name))) or self._home(slot))
+            if self._guards:
+                self._skip_non_finite(slot, slot.seed)
+
+    def _follow(self, group: Group, home: Group) -> None:
+        """Give a seed's group the options that its submodule's has now, the learning rates times the multiplier."""
+        for key in home.keys() - PARAMETERS - self.begun_anew:
+            value = home[key]
+            if key in _RATE_KEYS and value is not None:
+                value = value * self.seed_lr_multiplier
+            if isinstance(group.get(key), Tensor):  # in place, as captured programs need it
+                group[key].copy_(value)
+            else:
+                group[key] = value
+
+    @staticmethod
+    def _skip_non_finite(slot: Slot, seed: nn.Module) -> None:
         """Before a step: no update from a forward in which the seed's output was not finite.
 
         On the CPU the gradients become None, which skips the update exactly. On other devices reading the flag
         would stall every step, so the gradients become zero there and only momentum may still move the seed.
         """
-        for slot in self._watched:
-            if slot.seed is None or not slot.stage.is_live:
-                continue
-            flag = slot.take_step_flag()
-            gradients = [p for p in slot.seed.parameters() if p.grad is not None]
-            if flag.device.type == "cpu":
-                if flag:
-                    for parameter in gradients:
-                        parameter.grad = None
-            else:
+        flag = slot.take_step_flag()
+        gradients = [p for p in seed.parameters() if p.grad is not None]
+        if flag.device.type == "cpu":
+            if flag:
                 for parameter in gradients:
-                    assert parameter.grad is not None
-                    parameter.grad.masked_fill_(flag, 0.0)
-
-
-def _flatten(given: Iterable[Scheduler]) -> list[Scheduler]:
-    """Schedulers and the ones they are made of."""
-    flat = []
-    for scheduler in given:
-        flat.append(scheduler)
-        if isinstance(scheduler, schedulers.SequentialLR | schedulers.ChainedScheduler):
-            flat += _flatten(scheduler._schedulers)
-    return flat
+                    parameter.grad = None
+        else:
+            for parameter in gradients:
+                assert parameter.grad is not None
+                parameter.grad.masked_fill_(flag, 0.0)

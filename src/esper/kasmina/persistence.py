@@ -5,6 +5,7 @@ Nothing in it can execute, and a file is checked in full before the model is tou
 """
 
 import json
+import math
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
@@ -12,12 +13,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from esper.kasmina.model import GrowingModel
+from esper.kasmina.optimiser_trial import state_of
 from esper.kasmina.optimisers import OptimiserCare
 from esper.kasmina.seed import Seed, bear_seed, birth_randomness
 from esper.kasmina.slot import SlotRecord
@@ -25,8 +27,6 @@ from esper.kasmina.stage_machine import GrowthRules
 from esper.leyline import SlotConfig, Stage
 from esper.leyline.errors import EsperError, first_finding
 from esper.leyline.files import write_atomically
-
-Option = bool | int | float | str | None | list[float] | list[str]
 
 
 class _Record(BaseModel):
@@ -37,7 +37,7 @@ class GroupRecord(_Record):
     """One parameter group of the optimiser."""
 
     parameters: list[str]
-    options: dict[str, Option]
+    options: dict[str, JsonValue]
 
 
 class OptimizerRecord(_Record):
@@ -45,7 +45,7 @@ class OptimizerRecord(_Record):
 
     kind: str
     groups: list[GroupRecord]
-    scalars: dict[str, dict[str, float | int | None]]
+    scalars: dict[str, dict[str, bool | float | int | str | None]]
     """parameter -> what its state holds besides tensors"""
     tensors: dict[str, list[str]]
     """parameter -> the tensors its state holds"""
@@ -145,7 +145,11 @@ def _describe_optimizer(
             )
         kept_apart = {key: value for key, value in group.items() if isinstance(value, Tensor)}
         tensors |= {f"optimizer/group {index}/{key}": value for key, value in kept_apart.items()}
-        options = {key: value for key, value in group.items() if key != "params" and key not in kept_apart}
+        options = {
+            key: _plain(value, f"its option {key}")
+            for key, value in group.items()
+            if key != "params" and key not in kept_apart
+        }
         groups.append(GroupRecord(parameters=[names[id(p)] for p in group["params"]], options=options))
     for parameter, state in care.optimizer.state.items():
         name = names[id(parameter)]
@@ -154,6 +158,17 @@ def _describe_optimizer(
         kept[name] = [k for k, v in state.items() if isinstance(v, Tensor)]
     kind = type(care.optimizer).__name__
     return OptimizerRecord(kind=kind, groups=groups, scalars=scalars, tensors=kept), tensors
+
+
+def _plain(value: object, what: str) -> JsonValue:
+    """A value that JSON gives back as it was, tuples as lists."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(member, what) for member in value]
+    raise ValueError(f"the attached optimizer cannot be saved: {what} is {value!r}")
 
 
 def _unique_tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -272,15 +287,15 @@ class _Check:
         template = care.optimizer.param_groups[0]
         for index, group in enumerate(saved.groups):
             options = group.options | _below(self.tensors, f"optimizer/group {index}/")
-            odd = ", ".join(sorted(set(options) ^ (set(template) - {"params"})))
+            odd = ", ".join(sorted((set(options) ^ (set(template) - {"params"})) - care.begun_anew))
             if odd:
                 raise ModelFileError(f"{path}: the options of the optimizer's group {index} differ: {odd}")
             for key, value in options.items():
-                if not _alike(value, template[key]):
+                if key not in care.begun_anew and not _alike(value, template[key]):
                     raise ModelFileError(
                         f"{path}: optimizer option {key} is {value!r}, expected one like {template[key]!r}"
                     )
-        self._check_state(saved)
+        self._check_state(care, saved)
 
     def _expected_groups(self, care: OptimiserCare, saved: OptimizerRecord) -> list[list[str]]:
         """The parameter names of each group: the host's with its fossilised seeds, then one per live seed."""
@@ -299,24 +314,34 @@ class _Check:
         live = [own.pop(group) for group in order if group in own]
         return [sorted(group) for group in (*groups, *live, *own.values())]
 
-    def _check_state(self, saved: OptimizerRecord) -> None:
-        """Exactly the state tensors the record names, each a scalar or as large as its parameter."""
-        shapes = {name: parameter.shape for name, parameter in self.model.named_parameters()}
+    def _check_state(self, care: OptimiserCare, saved: OptimizerRecord) -> None:
+        """Exactly the state tensors the record names, each as the optimiser would make it."""
+        parameters = dict(self.model.named_parameters())
         for slot, seed in self.seeds.items():
             prefix = self.model.slots[slot].prefix
-            shapes |= {f"{prefix}.{part}": parameter.shape for part, parameter in seed.named_parameters()}
-        expected = {f"optimizer/{name}/{key}": name for name, keys in saved.tensors.items() for key in keys}
+            parameters |= {f"{prefix}.{part}": parameter for part, parameter in seed.named_parameters()}
+        expected = {
+            f"optimizer/{name}/{key}": (name, key) for name, keys in saved.tensors.items() for key in keys
+        }
         found = [name for name in self.tensors if name.startswith("optimizer/")]
         found = [name for name in found if not name.startswith("optimizer/group ")]
         self._require_names(found, expected, "the optimizer's state")
-        if set(saved.tensors) != set(saved.scalars) or not set(saved.tensors) <= set(shapes):
+        if set(saved.tensors) != set(saved.scalars) or not set(saved.tensors) <= set(parameters):
             raise ModelFileError(
                 f"{self.path}: the optimizer's state names parameters that are not the model's"
             )
-        for name, parameter in expected.items():
-            shape, dtype = self.tensors[name].shape, self.tensors[name].dtype
-            if shape not in (shapes[parameter], torch.Size()) or not dtype.is_floating_point:
-                raise ModelFileError(f"{self.path}: {name} is {tuple(shape)} {dtype}")
+        homes = {
+            name: index
+            for index, group in enumerate(saved.groups[: len(care.optimizer.param_groups)])
+            for name in group.parameters
+        }
+        for name, (owner, key) in expected.items():
+            tensor, parameter = self.tensors[name], parameters[owner]
+            if tensor.shape in (parameter.shape, torch.Size()) and tensor.is_floating_point():
+                continue
+            like = state_of(care.optimizer, homes.get(owner, 0), parameter).get(key)
+            if not isinstance(like, Tensor) or (tensor.shape, tensor.dtype) != (like.shape, like.dtype):
+                raise ModelFileError(f"{self.path}: {name} is {tuple(tensor.shape)} {tensor.dtype}")
 
 
 def _alike(value: object, template: object) -> bool:
@@ -330,7 +355,11 @@ def _alike(value: object, template: object) -> bool:
     if template is None or isinstance(template, bool):
         return value is None or isinstance(value, bool)
     if isinstance(template, int | float):
-        return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0.0
+        return (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and (value >= 0.0 or template < 0.0)
+        )
     return type(value) is type(template)
 
 
@@ -349,9 +378,9 @@ def _restore_optimizer(
             care.settle(slot) if slot.stage is Stage.FOSSILIZED else care.adopt(slot)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     packed = care.optimizer.state_dict()
-    packed["state"] = {}
+    packed["state"], exact = {}, {}
     for index, (group, theirs) in enumerate(zip(packed["param_groups"], saved.groups, strict=True)):
-        options = {key: tuple(v) if key == "betas" else v for key, v in theirs.options.items()}  # type: ignore[arg-type]
+        options = {key: _as_it_was(value, group.get(key)) for key, value in theirs.options.items()}
         group.update(options | _below(tensors, f"optimizer/group {index}/"))
         parameters = care.optimizer.param_groups[index]["params"]
         for number, parameter in zip(group["params"], parameters, strict=True):
@@ -360,7 +389,16 @@ def _restore_optimizer(
                 kept = _below(tensors, f"optimizer/{name}/")
                 laid_out = {key: laid_out_like(parameter, value) for key, value in kept.items()}
                 packed["state"][number] = {**saved.scalars[name], **laid_out}
+                exact[parameter] = laid_out
     care.optimizer.load_state_dict(packed)
+    for parameter, laid_out in exact.items():  # torch has given them the parameter's dtype
+        state = care.optimizer.state[parameter]
+        state.update({k: v.to(state[k].device) for k, v in laid_out.items() if v.dtype != state[k].dtype})
+
+
+def _as_it_was(value: JsonValue, like: object) -> object:
+    """An option as the optimiser has it: JSON knows no tuples."""
+    return tuple(value) if isinstance(like, tuple) and isinstance(value, list) else value
 
 
 def laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
