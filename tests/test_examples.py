@@ -45,6 +45,15 @@ def test_where_growing_pays_it_is_seen(name: str) -> None:
     assert sum(gains) / len(gains) > 0.05
 
 
+def test_the_best_epoch_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
+    grower = importlib.import_module("best_epoch").main(["--epochs", "8"])
+    told = capsys.readouterr().out
+    assert "hidden.1.esper_seed.scale" in told
+    assert "a plain Digits refuses it: Unexpected key" in told
+    scores = [decision.score for decision in grower.history if decision.score is not None]
+    assert told.rstrip().endswith(f": {max(scores):.4f}")
+
+
 def test_regression_by_a_metric(capsys: pytest.CaptureFixture[str]) -> None:
     grower = importlib.import_module("diabetes").main(["--epochs", "9"])
     told = capsys.readouterr().out

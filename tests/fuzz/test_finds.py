@@ -172,5 +172,5 @@ def test_a_step_after_the_end() -> None:
     grower.step()
     grower.finish()
     loop.train(grower.model, optimizer)
-    with pytest.warns(esper.grower.history.GrowthWarning, match=r"step\(\) after finish\(\)"):
+    with pytest.raises(RuntimeError, match=r"step\(\) after finish\(\)"):
         grower.step()

@@ -11,9 +11,13 @@ import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
 from esper.grower import checks
 from esper.grower import history as reporting
+from esper.grower.averages import Averages
+from esper.grower.best import BestEpoch
+from esper.grower.finishing import settle_loop
 from esper.grower.history import DECISIONS, FORMAT, VERSION, Decision, Notes, read_state
 from esper.grower.measuring import (
     EpochMetrics,
@@ -28,7 +32,7 @@ from esper.grower.measuring import (
 )
 from esper.grower.validating import Loss, Metric
 from esper.kasmina import GrowingModel, WrapError, settling, wrap
-from esper.kasmina.coalitions import Coalition, CoalitionPlan, SeedWorth
+from esper.kasmina.coalitions import CoalitionPlan, SeedWorth
 from esper.kasmina.governor import GovernorRules, Guard, Verdict, Vitals
 from esper.kasmina.gradients import GradientWatch, SeedGradients
 from esper.kasmina.model import GrowingHost
@@ -36,7 +40,7 @@ from esper.kasmina.persistence import ModelFileError, describe, reinstate
 from esper.kasmina.probing import ExampleInput
 from esper.kasmina.schedules import Scheduler
 from esper.kasmina.wrapping import WrapOptions
-from esper.leyline import ActionSpec, EpochReport, LifecycleOp, Settle, Stage
+from esper.leyline import ActionSpec, EpochReport, LifecycleOp, Settle
 from esper.tamiyo.controller import Controller
 from esper.tamiyo.deciders import Choice, LearnedDecider, decider
 from esper.tamiyo.rules import RulePolicy
@@ -98,6 +102,8 @@ class Grower:
     training_samples  how many training samples there are; controllers look at it
     accumulate        batches whose gradients you add up before a step
     governor          when to go back to the last good epoch; None never does, and keeps no second copy in memory
+    keep_best         keep the epoch that validates best for `finish(best=True)`: a copy of weights, seeds and
+                      optimiser state in the CPU's memory
     generator         lets a controller sample instead of taking its first choice
     seed_lr_multiplier   learning rate of a seed over that of the part it grows at
     wrapping          layout, causal, blueprints, rules, seed, events, isolation_penalty, as `esper.wrap` takes them
@@ -123,6 +129,7 @@ class Grower:
         training_samples: int | None = None,
         accumulate: int = 1,
         governor: GovernorRules | None = GovernorRules(),  # noqa: B008  frozen
+        keep_best: bool = False,
         generator: torch.Generator | None = None,
         seed_lr_multiplier: float = 3.0,
         **wrapping: Unpack[WrapOptions],
@@ -171,6 +178,8 @@ class Grower:
         self._untrained = False  # whether no epoch has been trained since the last decision
         self._finished = False
         self._removed: dict[str, str] = {}  # slot -> blueprint of the seeds that finish() took out
+        self._best = BestEpoch(self.model) if keep_best else None
+        self._averages = Averages(self.model)
         doubts = (
             checks.untrained_part(self.model.host, optimizer),
             checks.too_short(self._decider, epochs),
@@ -206,6 +215,11 @@ class Grower:
         With `validate` the validation metrics may be left out: they are then measured here. `validation_metric` is
         any number, better in the direction of the Grower's `mode`.
         """
+        if self._finished:
+            raise RuntimeError(
+                "step() after finish(): what finish() returned would not grow with this model. To go on, "
+                "load_state_dict() a state from before, or make a new Grower over what finish() returned"
+            )
         given, lost = read_metrics(
             train_loss=train_loss,
             train_accuracy=train_accuracy,
@@ -219,11 +233,6 @@ class Grower:
             raise ValueError(
                 f"step() was given nothing of validation: pass {self._scale.wanted}, or make the "
                 "Grower with validate=, a loader or a function of the model"
-            )
-        if self._finished:
-            self._notes.warn(
-                "step() after finish(): what grows now is not in the module that finish() returned",
-                once="end",
             )
         if not self._watch.steps:
             return self._refuse_idle(given)
@@ -244,7 +253,8 @@ class Grower:
         if measure_here or measured is not None:
             self._seed_scale.observe(metrics if measured is None else measured[1][0])
         self._report_seeds(gradients, {} if measured is None else self._worths(*measured))
-        self._remove_broken()
+        if not self._remove_broken() and self._best is not None:
+            self._best.offer(epoch, self._scale.goodness(metrics))
         if self._guard.content:
             self._guard.remember()
         self._host.report = EpochReport(
@@ -303,9 +313,13 @@ class Grower:
             before = self._topology()
             self.model.execute(decision.action)
             self.model.tick()
+            stray = self._averages.stray() if decision.action.op is LifecycleOp.GERMINATE else None
+            if stray is not None:
+                self._notes.warn(stray, once="average")
             self._last_operation, self._untrained = decision.action.op, True
             if before != self._topology() and _compiled_graphs() > self._graphs_before:
                 self._notes.add("the model changed: torch.compile compiles it anew at its next forward")
+        self._averages.update()
         decision = replace(decision, notes=self._notes.take())
         self.history = (*self.history, decision)
         return decision
@@ -353,12 +367,15 @@ class Grower:
                 gradient_health=None if seen is None else seen.health,
             )
 
-    def _remove_broken(self) -> None:
-        for name in self._guard.broken_seeds():
+    def _remove_broken(self) -> bool:
+        """Whether a seed had to go, so that the model is not the one that was validated."""
+        broken = self._guard.broken_seeds()
+        for name in broken:
             self.model.remove(name)
             self._notes.warn(
                 f"the seed at {name} put out NaN or Inf and was removed; the host was kept from it"
             )
+        return bool(broken)
 
     # When something is wrong
 
@@ -420,13 +437,22 @@ class Grower:
 
     # The end, and going on later
 
-    def finish(self, *, settle: Settle = "worth") -> nn.Module:
+    def follow(self, average: AveragedModel) -> None:
+        """Let an average of the model (EMA, SWA), made after the Grower, grow with it: seeds come and go in both."""
+        self._averages.follow(average)
+
+    def finish(self, *, settle: Settle = "worth", best: bool = False) -> nn.Module:
         """Settle, and give back an ordinary module that needs no esper.
 
         Seeds that are not finished are removed, then each whose removal raises validation utility now. Without
         `validate`, what is HOLDING or FOSSILIZED stays. With `settle="committed"` just fossilised seeds do.
+
+        With `best=True` it is the network of the epoch that validated best, as it was then and not settled
+        (`keep_best=True`); the model goes back to it.
         """
         settling.require_settle(settle)
+        if best:
+            return self._finish_best(settle)
         if not self.epoch:
             self._notes.warn(
                 "finish() without a step(): nothing was decided. Call step() once an epoch", once="never"
@@ -435,31 +461,26 @@ class Grower:
             self._guard.restore()  # the last decision was never trained with
             self._untrained = False
         before = {name: slot.seed.blueprint_name for name, slot in self.model.slots.items() if slot.seed}
-        self._settle(settle)
+        settle_loop(self.model, self._validate, self._seed_scale, self.rent, settle)
         self._removed |= {name: kind for name, kind in before.items() if not self.model.slots[name].seed}
         self._finished = True
+        self._averages.update()
         return self.model.export()
 
-    def _settle(self, settle: Settle) -> None:
-        """Remove unfinished seeds, then what does not pay; without `validate`, what is HOLDING stays."""
-        validate = self._validate
-        if validate is None and settle == "worth":
-            for name in self.model.live_slots:
-                if self.model.slots[name].stage is not Stage.HOLDING:
-                    self.model.remove(name)
-            return
-
-        def scores(_: Sequence[int]) -> list[dict[Coalition, float]]:
-            assert validate is not None  # with "committed" nothing is left to be measured
-            scale = self._seed_scale
-            plan, measured = coalition_metrics(self.model, validate, mode=scale.mode)
-            scale.observe(measured[0])
-            scale.close()
-            # A coalition that cannot be scored is worth nothing: a seed it lacks is needed.
-            known = [_or(scale.score(metrics), -math.inf) for metrics in measured]
-            return [dict(zip(plan.coalitions, known, strict=True))]
-
-        settling.settle([self.model], self.rent, settle=settle, measure=scores)
+    def _finish_best(self, settle: Settle) -> nn.Module:
+        if self._best is None:
+            raise ValueError(
+                "finish(best=True) needs the best epoch, which is not kept: Grower(keep_best=True)"
+            )
+        if settle != "worth":
+            raise ValueError(
+                f"finish(settle={settle!r}, best=True): the best epoch comes as it was validated, not settled: leave "
+                "one of the two out"
+            )
+        self._best.restore()
+        self._finished = True
+        self._averages.update()
+        return self.model.export()
 
     def state_dict(self) -> dict[str, object]:
         """Everything, for your checkpoint: the model with its seeds, the optimiser, the controller's memory.
@@ -483,15 +504,19 @@ class Grower:
             "seed_scale": asdict(self._seed_scale),
             "warned": sorted(self._notes.warned),
             "history": DECISIONS.dump_json(self.history).decode(),
+            "best": None if self._best is None else self._best.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on where `state_dict` was taken, in a Grower made the same way over a fresh model.
+        """Go on where `state_dict` was taken, in a Grower made the same way; it may have grown, and be finished.
 
         It restores the optimiser too, whose own state_dict could not be loaded before the seeds are there.
         """
         saved = read_state(state, self.controller)
         reinstate(self.model, saved.model, saved.tensors)
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        self._watch.take()  # what was trained and not decided on is gone
         self.history, self._host.report = saved.history, saved.report
         try:
             self._observer.load_state_dict(0, self._host, saved.observer)
@@ -502,7 +527,16 @@ class Grower:
             raise ModelFileError(f"the saved state is damaged: {error}; make the Grower anew") from error
         self._last_operation, self._notes.warned = saved.last_operation, saved.warned
         self._scale, self._seed_scale = saved.scale, saved.seed_scale
-        self._untrained = False
+        self._untrained = self._finished = False
+        self._removed = {}
+        if self._best is not None:
+            self._best.load(saved.best)
+            if saved.best is None and self.epoch:
+                self._notes.warn(
+                    f"the state of epoch {self.epoch} was saved without keep_best=True: the best epoch is sought "
+                    "from here on"
+                )
+        self._averages.update()
 
 
 def _or(value: float | None, unknown: float) -> float:

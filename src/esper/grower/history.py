@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, Json, TypeAdapter, ValidationError
 from torch import Tensor
 
+from esper.grower.best import SavedBest
 from esper.grower.measuring import EpochMetrics, Scale
 from esper.kasmina import GrowingModel
 from esper.kasmina.drawing import draw_text
@@ -68,7 +69,7 @@ DECISIONS = TypeAdapter(tuple[Decision, ...])
 """To and from JSON."""
 
 
-FORMAT, VERSION = "esper grower", 4
+FORMAT, VERSION = "esper grower", 5
 
 
 class SavedState(BaseModel):
@@ -89,6 +90,8 @@ class SavedState(BaseModel):
     warned: set[str]
     """Names of the warnings that are given once."""
     history: Json[tuple[Decision, ...]]
+    best: SavedBest | None
+    """Where the best epoch is kept."""
 
 
 def read_state(state: object, controller: str) -> SavedState:

@@ -140,10 +140,13 @@ class Scale:
 
     def score(self, metrics: EpochMetrics) -> float | None:
         """The score of a validation, or None where it is unknown."""
+        value = self.goodness(metrics)
+        return None if value is None or self.unit is None else value / self.unit
+
+    def goodness(self, metrics: EpochMetrics) -> float | None:
+        """What it is by, turned so that more is better: an epoch's rank, known before the unit is."""
         value = self._value(metrics)
-        if value is None or self.unit is None:
-            return None
-        return (value if self.by == "accuracy" or self.mode == "max" else -value) / self.unit
+        return value if value is None or self.by == "accuracy" or self.mode == "max" else -value
 
     def _choose(self, metrics: EpochMetrics) -> None:
         if self.mode is not None:

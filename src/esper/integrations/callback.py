@@ -30,6 +30,7 @@ class GrowerOptions(WrapOptions, total=False):
     rent: float
     training_samples: int | None
     governor: GovernorRules | None
+    keep_best: bool
     generator: torch.Generator | None
     seed_lr_multiplier: float
 
@@ -46,9 +47,9 @@ class HasGrower:
             raise RuntimeError("nothing has been trained yet: the Grower is made when training begins")
         return self._grower
 
-    def finish(self, *, settle: Settle = "worth") -> nn.Module:
-        """Settle, and give back an ordinary module."""
-        return self.grower.finish(settle=settle)
+    def finish(self, *, settle: Settle = "worth", best: bool = False) -> nn.Module:
+        """Settle, or with `best` go back to the best epoch, and give back an ordinary module."""
+        return self.grower.finish(settle=settle, best=best)
 
 
 def on_device(example: ExampleInput, device: torch.device) -> ExampleInput:

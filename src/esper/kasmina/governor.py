@@ -228,12 +228,15 @@ class Guard:
     """
 
     def __init__(self, model: GrowingModel, rules: GovernorRules | None) -> None:
-        self._model = model
-        self._governor = (
-            None if rules is None else Governor(rules, chance_accuracy=0.0, untrained_loss=math.inf)
-        )
+        self._model, self._rules = model, rules
+        self._governor = self._new_governor()
         self._memory: ModelSnapshot | None = None
         self._broken: dict[str, int] = {}
+
+    def _new_governor(self) -> Governor | None:
+        if self._rules is None:
+            return None
+        return Governor(self._rules, chance_accuracy=0.0, untrained_loss=math.inf)
 
     def remember(self) -> None:
         """The model as it is now is worth going back to."""
@@ -290,10 +293,12 @@ class Guard:
         }
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Go on where `state_dict` was taken; the model as it is now, restored, is worth going back to."""
         governor, untrained, broken = state["governor"], state["untrained_loss"], state["broken"]
+        self._governor = self._new_governor()
         if self._governor is not None and isinstance(governor, dict) and isinstance(untrained, float):
             self._governor.load_state_dict(governor)
             self._governor.untrained_loss = untrained
         if isinstance(broken, dict):
             self._broken = dict(broken)
+        self.remember()

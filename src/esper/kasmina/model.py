@@ -339,7 +339,7 @@ class GrowingModel(LivingHost, nn.Module):
         save(self, path)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Bring this fresh wrap of the same host to the state that `save` wrote."""
+        """Bring this wrap of the same host, grown or not, to the state that `save` wrote."""
         from esper.kasmina.persistence import load
 
         load(self, path)

@@ -24,6 +24,7 @@ from esper.kasmina.optimisers import OptimiserCare
 from esper.kasmina.seed import Seed, bear_seed, birth_randomness
 from esper.kasmina.slot import SlotRecord
 from esper.kasmina.stage_machine import GrowthRules
+from esper.kasmina.tree import names_a_seed
 from esper.leyline import SlotConfig, Stage
 from esper.leyline.errors import EsperError, first_finding
 from esper.leyline.files import write_atomically
@@ -78,10 +79,11 @@ def save(model: GrowingModel, path: str | os.PathLike[str]) -> None:
 
 
 def load(model: GrowingModel, path: str | os.PathLike[str]) -> None:
-    """Bring a fresh wrap of the same host to the state in `path`; continued training is the same bit for bit.
+    """Bring a wrap of the same host to the state in `path`; continued training is the same bit for bit.
 
-    With an optimiser attached, its state is restored too. A scheduler's own state is its `state_dict`, as always:
-    load it after this. If anything does not fit, `ModelFileError` says what, and the model is as before.
+    Seeds that grow in it now leave, with what the optimiser keeps of them, and those of the file come. With an
+    optimiser attached, its state is restored too. A scheduler's own state is its `state_dict`, as always: load it
+    after this. If anything does not fit, `ModelFileError` says what, and the model is as before.
     """
     record, tensors = _read(Path(path))
     reinstate(model, record, tensors, str(path))
@@ -92,6 +94,10 @@ def reinstate(
 ) -> None:
     """The same from what `describe` gave; `origin` is named in errors."""
     seeds = _Check(model, record, tensors, origin).seeds
+    for slot in model.slots.values():
+        if slot.seed is not None and model.care is not None:
+            model.care.forget(list(slot.seed.parameters()))
+        slot.clear()
     for name, saved in record.slots.items():
         slot, seed = model.slots[name], seeds.get(name)
         if seed is not None:
@@ -219,8 +225,6 @@ class _Check:
         self, model: GrowingModel, record: ModelRecord, tensors: Mapping[str, Tensor], path: str
     ) -> None:
         self.model, self.record, self.tensors, self.path = model, record, tensors, path
-        if any(slot.life.births for slot in model.slots.values()):
-            raise ModelFileError("the model has grown already: load into a fresh wrap of the same host")
         try:
             model.slot_config.require_same(SlotConfig(tuple(record.slots)), ours="the model", theirs=path)
             rules = GrowthRules(**record.rules)
@@ -255,7 +259,7 @@ class _Check:
 
     def _check_model(self) -> None:
         """Exactly the model's tensors and its seeds', each of the shape and dtype it has there."""
-        expected = dict(_unique_tensors(self.model))
+        expected = {name: t for name, t in _unique_tensors(self.model).items() if not names_a_seed(name)}
         for name, seed in self.seeds.items():
             prefix = self.model.slots[name].prefix
             expected |= {f"{prefix}.{part}": tensor for part, tensor in _unique_tensors(seed).items()}
@@ -300,13 +304,19 @@ class _Check:
     def _expected_groups(self, care: OptimiserCare, saved: OptimizerRecord) -> list[list[str]]:
         """The parameter names of each group: the host's with its fossilised seeds, then one per live seed."""
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        groups = [[names.get(id(p), "?") for p in group["params"]] for group in care.optimizer.param_groups]
+        groups, kept = [], []
+        for index, group in enumerate(care.optimizer.param_groups):
+            found = [names.get(id(parameter), "?") for parameter in group["params"]]
+            bare = [name for name in found if not names_a_seed(name)]
+            if bare or not found:  # the group of a seed that will leave goes with it
+                groups.append(bare)
+                kept.append(index)
         own = {}
         for name, seed in self.seeds.items():
             slot, standing = self.model.slots[name], self.record.slots[name]
             parts = [f"{slot.prefix}.{part}" for part, _ in seed.named_parameters()]
             if standing.stage is Stage.FOSSILIZED:
-                groups[care.home_index(slot)] += parts
+                groups[kept.index(care.home_index(slot))] += parts
             elif not standing.fading:
                 own[frozenset(parts)] = parts
         # The seeds' groups stand in the order of their births, which only the file knows.
@@ -316,7 +326,8 @@ class _Check:
 
     def _check_state(self, care: OptimiserCare, saved: OptimizerRecord) -> None:
         """Exactly the state tensors the record names, each as the optimiser would make it."""
-        parameters = dict(self.model.named_parameters())
+        named = self.model.named_parameters()
+        parameters = {name: parameter for name, parameter in named if not names_a_seed(name)}
         for slot, seed in self.seeds.items():
             prefix = self.model.slots[slot].prefix
             parameters |= {f"{prefix}.{part}": parameter for part, parameter in seed.named_parameters()}

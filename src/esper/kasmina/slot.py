@@ -320,9 +320,12 @@ class Slot(LivingSlot):
             alpha = override if isinstance(override, float) else self._by_row(override, h)
             grown = h + alpha * self._guarded_delta(seed, h, args, kwargs)
         elif life.stage is Stage.TRAINING:
-            if not torch.is_grad_enabled():
+            if torch.is_grad_enabled():
+                grown = self._isolated(seed, h, args, kwargs)
+            elif self.owner is not None:
                 return None
-            grown = self._isolated(seed, h, args, kwargs)
+            else:  # the stage of a copy stands still, alpha is what an average of the model is given
+                grown = h + seed.alpha * self._guarded_delta(seed, h, args, kwargs)
         elif life.stage is Stage.FOSSILIZED:
             grown = h + seed.alpha * seed(h, args, kwargs)[0]
         else:

@@ -221,14 +221,14 @@ def _refuse_way(model: nn.Module, name: str, module: nn.Module) -> None:
                 f"slot {name!r} lies in an nn.TransformerEncoder that packs padded batches into nested tensors, "
                 "which seeds cannot read: build it with enable_nested_tensor=False"
             )
-    slot = _slot_behind(module)
+    slot = slot_behind(module)
     if slot is not None and slot.owner is not None and slot.owner() is not None:
         raise WrapError(
             f"slot {name!r} belongs to another GrowingModel: use that one, or take it off with its unwrap()"
         )
 
 
-def _slot_behind(module: nn.Module) -> Slot | None:
+def slot_behind(module: nn.Module) -> Slot | None:
     """The slot that hooks this module."""
     hooked = (getattr(hook, "__self__", None) for hook in module._forward_hooks.values())
     return next((slot for slot in hooked if isinstance(slot, Slot)), None)
@@ -236,7 +236,7 @@ def _slot_behind(module: nn.Module) -> Slot | None:
 
 def _copied_slots(model: nn.Module) -> dict[str, Slot]:
     """Name -> the slot that a copy of a wrapped model came with."""
-    slots = (_slot_behind(module) for module in model.modules())
+    slots = (slot_behind(module) for module in model.modules())
     return {slot.name: slot for slot in slots if slot is not None}
 
 

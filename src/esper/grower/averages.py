@@ -1,0 +1,72 @@
+"""Averaged copies of a model (EMA, SWA) that grow with it."""
+
+import copy
+import gc
+
+from torch.optim.swa_utils import AveragedModel
+
+from esper.kasmina import GrowingModel, Slot, WrapError
+from esper.kasmina.wrapping import slot_behind
+
+
+class Averages:
+    """Brings a growing model's seeds and stages to the averages that follow it; the weights are theirs to average."""
+
+    def __init__(self, model: GrowingModel) -> None:
+        self._model = model
+        self._followers: list[tuple[AveragedModel, dict[str, Slot]]] = []
+
+    def follow(self, average: AveragedModel) -> None:
+        """Let an average grow with the model from here on."""
+        if not isinstance(average, AveragedModel):
+            raise TypeError(
+                f"average is a {type(average).__name__}; expected a torch.optim.swa_utils.AveragedModel"
+            )
+        copied = average.module.host if isinstance(average.module, GrowingModel) else average.module
+        modules = dict(copied.named_modules(remove_duplicate=False))
+        found = {name: slot_behind(modules[name]) for name in self._model.slots if name in modules}
+        slots = {name: slot for name, slot in found.items() if slot is not None}
+        if set(slots) != set(self._model.slots):
+            raise WrapError(
+                "the average has not the model's slots: make it after the Grower, AveragedModel(model), and then "
+                "follow it"
+            )
+        self._followers.append((average, slots))
+        self.update()
+
+    def update(self) -> None:
+        """Give each average the seeds and stages that the model has now; a new seed begins as it is born."""
+        for _, slots in self._followers:
+            for name, slot in self._model.slots.items():
+                _mirror(slot, slots[name])
+
+    def stray(self) -> str | None:
+        """What to say of an average, by its class one of this model, that does not follow; None without one."""
+        followed = {id(average) for average, _ in self._followers}
+        kinds = (type(self._model.host), GrowingModel)
+        for found in gc.get_objects():
+            if (
+                issubclass(type(found), AveragedModel)
+                and id(found) not in followed
+                and type(found.module) in kinds
+            ):
+                return (
+                    f"an AveragedModel of a {kinds[0].__name__} does not grow with it: call grower.follow(average), "
+                    "or its next update fails or leaves the seeds out"
+                )
+        return None
+
+
+def _mirror(slot: Slot, theirs: Slot) -> None:
+    """Make the slot of an average what the model's is; a seed that is there already keeps its averaged weights."""
+    seed, own = slot.seed, theirs.seed
+    if seed is None:
+        theirs.clear()
+    elif (
+        own is None
+        or theirs.life.births != slot.life.births
+        or (own.blueprint_name, own.composition) != (seed.blueprint_name, seed.composition)
+    ):
+        theirs.plant(copy.deepcopy(seed).requires_grad_(False).to(theirs.placement()[0]))
+    theirs.restore(slot.record(), slot.life.rules)
+    theirs.sync_alpha()

@@ -1,0 +1,71 @@
+"""The network of the epoch that validated best, kept for the end."""
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict, Json
+from torch import Tensor
+
+from esper.kasmina import GrowingModel
+from esper.kasmina.persistence import ModelRecord, describe, reinstate
+
+
+class SavedBest(BaseModel):
+    """The best epoch as a checkpoint of a grower holds it."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, frozen=True)
+
+    epoch: int
+    value: float
+    model: Json[ModelRecord]
+    tensors: dict[str, Tensor]
+
+
+class BestEpoch:
+    """A copy of weights, seeds and optimiser state in the CPU's memory, taken whenever validation is best.
+
+    A model that cannot be saved cannot be kept: that is found out when this is made.
+    """
+
+    def __init__(self, model: GrowingModel) -> None:
+        self._model = model
+        self._kept: tuple[ModelRecord, Mapping[str, Tensor]] | None = None
+        self.epoch: int | None = None
+        """The epoch that is kept."""
+        self.value: float | None = None
+        """Of its validation; more is better."""
+        describe(model)
+
+    def offer(self, epoch: int, value: float | None) -> None:
+        """Keep the model as it is now if `value`, the more the better, is the best so far."""
+        if value is None or (self.value is not None and value <= self.value):
+            return
+        record, tensors = describe(self._model)
+        self.epoch, self.value = epoch, value
+        self._kept = record, {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+
+    def restore(self) -> None:
+        """Bring the model back to the best epoch."""
+        if self._kept is None:
+            raise ValueError(
+                "finish(best=True): no epoch has been validated yet, so none is the best: train, call step() once an "
+                "epoch with validation, or finish() as things stand"
+            )
+        reinstate(self._model, *self._kept, origin=f"epoch {self.epoch}")
+
+    def state_dict(self) -> dict[str, object] | None:
+        """What is kept, for a checkpoint."""
+        if self._kept is None:
+            return None
+        record, tensors = self._kept
+        return {
+            "epoch": self.epoch,
+            "value": self.value,
+            "model": record.model_dump_json(),
+            "tensors": dict(tensors),
+        }
+
+    def load(self, saved: SavedBest | None) -> None:
+        """Keep what a checkpoint kept."""
+        self.epoch = None if saved is None else saved.epoch
+        self.value = None if saved is None else saved.value
+        self._kept = None if saved is None else (saved.model, saved.tensors)

@@ -1,0 +1,205 @@
+"""Nothing is lost: the best epoch comes back, a saved state brings its seeds, and averages grow along."""
+
+import io
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from esper.grower import GrowthWarning
+from esper.kasmina import WrapError
+from esper.leyline import Stage
+from grower.loops import Loop, net
+from grower.test_grower import grown
+
+GROW = "germinate mlp@0 t=1; advance 0 t=2"
+SEED = "0.1.esper_seed"
+
+
+def test_a_grown_state_is_refused_by_the_plain_class_and_the_export_has_its_accuracy() -> None:
+    """Saved by the user's own line, a grown network came back without its seeds, and nothing said so."""
+    loop = Loop()
+    grower, *_ = grown(7, loop=loop, schedule=GROW)
+    model = grower.model.host
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*esper_seed"):
+        net().load_state_dict(torch.load(file))
+    accuracy = loop.validate(model.eval())["validation_accuracy"]
+    plain = grower.model.export()
+    file = io.BytesIO()
+    torch.save(plain.state_dict(), file)
+    file.seek(0)
+    with torch.no_grad():
+        for parameter in plain.parameters():
+            parameter.zero_()
+    plain.load_state_dict(torch.load(file))
+    assert loop.validate(plain)["validation_accuracy"] == accuracy
+    grower.model.unwrap()
+    bare = loop.validate(model)
+    assert bare["validation_loss"] != loop.validate(plain)["validation_loss"]  # the seed was worth saving
+
+
+def _spoil(model: nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.1)
+
+
+def test_the_best_epoch_is_what_finish_returns() -> None:
+    loop = Loop()
+    grower, optimizer, _ = grown(8, loop=loop, schedule=GROW, keep_best=True, governor=None)
+    best = max(decision.score for decision in grower.history if decision.score is not None)
+    held = {name for name, slot in grower.history[-1].slots.items() if slot.blueprint}
+    for _ in range(2):
+        loop.train(grower.model, optimizer)
+        _spoil(grower.model)
+        grower.step()
+    last = grower.history[-1].score
+    assert last is not None
+    assert last < best
+    plain = grower.finish(best=True)
+    assert loop.validate(plain.eval())["validation_accuracy"] == best
+    assert held == {"0"}
+    assert loop.validate(grower.model.eval())["validation_accuracy"] == best
+
+
+def test_the_best_epoch_may_be_one_before_growth() -> None:
+    loop = Loop()
+    grower, optimizer, _ = grown(0, loop=loop, schedule=GROW, keep_best=True)
+    loop.train(grower.model, optimizer)
+    first = loop.validate(grower.model)
+    grower.step(validation_accuracy=0.9)
+    for _ in range(4):
+        loop.train(grower.model, optimizer)
+        grower.step(validation_accuracy=0.8)
+    assert grower.model.live_slots
+    assert loop.validate(grower.finish(best=True)) == first
+    assert not grower.model.added_parameters
+    assert len(optimizer.param_groups) == 1
+
+
+def test_the_best_epoch_survives_a_checkpoint() -> None:
+    loop = Loop()
+    grower, *_ = grown(6, loop=loop, schedule=GROW, keep_best=True)
+    file = io.BytesIO()
+    torch.save(grower.state_dict(), file)
+    file.seek(0)
+    resumed, optimizer, _ = grown(0, loop=loop, schedule=GROW, keep_best=True, governor=None)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    loop.train(resumed.model, optimizer)
+    _spoil(resumed.model)
+    resumed.step()
+    best = max(decision.score for decision in grower.history if decision.score is not None)
+    assert loop.validate(resumed.finish(best=True))["validation_accuracy"] == best
+
+
+def test_where_there_is_no_best_epoch() -> None:
+    grower, *_ = grown(2)
+    with pytest.raises(ValueError, match=r"not kept: Grower\(keep_best=True\)"):
+        grower.finish(best=True)
+    kept, *_ = grown(0, keep_best=True)
+    with pytest.raises(ValueError, match="no epoch has been validated yet"):
+        kept.finish(best=True)
+    with pytest.raises(ValueError, match=r"settle='committed', best=True\): the best epoch comes as it was"):
+        kept.finish(settle="committed", best=True)
+    with pytest.warns(GrowthWarning, match=r"epoch 2 was saved without keep_best=True"):
+        kept.load_state_dict(grower.state_dict())
+
+
+def test_a_step_after_the_end_is_an_error_until_a_state_is_loaded() -> None:
+    loop = Loop()
+    grower, optimizer, _ = grown(6, loop=loop, schedule=GROW)
+    state = grower.state_dict()
+    held = grower.model.slots["0"].stage
+    grower.finish(settle="committed")
+    loop.train(grower.model, optimizer)
+    with pytest.raises(RuntimeError, match=r"step\(\) after finish\(\).*load_state_dict\(\).*new Grower"):
+        grower.step()
+    assert not grower.model.added_parameters
+    grower.load_state_dict(state)
+    assert grower.model.slots["0"].stage is held
+    loop.train(grower.model, optimizer)
+    assert grower.step().epoch == 7
+
+
+# Averages
+
+
+def _mean(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return one * 0.5 + other * 0.5
+
+
+@pytest.mark.parametrize("whole", [False, True])  # of the user's object, or of the growing model
+def test_an_average_that_follows_grows_along(whole: bool) -> None:
+    loop = Loop()
+    grower, optimizer, _ = grown(0, loop=loop, schedule=f"{GROW}; prune 0 t=8")
+    model = grower.model if whole else grower.model.host
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5))
+    grower.follow(average)
+    for epoch in range(1, 10):
+        loop.train(grower.model, optimizer)
+        before = {name: value.clone() for name, value in average.module.state_dict().items()}
+        first = not average.n_averaged.item()
+        average.update_parameters(model)
+        for name, value in model.state_dict().items():
+            expected = value if first or name.endswith("alpha") else _mean(before[name], value)
+            assert torch.allclose(average.module.state_dict()[name], expected, atol=1e-6), name
+        grower.step()
+        assert list(average.module.state_dict()) == list(model.state_dict())
+        assert any(SEED in name for name in average.module.state_dict()) == (1 <= epoch < 8)
+    ours = {name: value.numel() for name, value in average.module.named_parameters()}
+    assert ours == {name: value.numel() for name, value in model.named_parameters()}
+
+
+def test_an_average_computes_with_the_seed_at_the_models_alpha() -> None:
+    """Of equal weights, an average and its model put out the same in every stage."""
+    loop = Loop()
+    grower, optimizer, _ = grown(0, loop=loop, schedule=GROW)
+    average = AveragedModel(grower.model.host, multi_avg_fn=get_ema_multi_avg_fn(0.0))
+    grower.follow(average)
+    stages = set()
+    for _ in range(7):
+        loop.train(grower.model, optimizer)
+        grower.step()
+        average.update_parameters(grower.model.host)
+        stages.add(grower.model.slots["0"].stage)
+        assert loop.validate(average) == loop.validate(grower.model)
+    assert {Stage.TRAINING, Stage.BLENDING, Stage.HOLDING} <= stages
+    late = AveragedModel(
+        grower.model.host
+    )  # made of a grown model, it needs no following while nothing is born
+    assert loop.validate(late) == loop.validate(grower.model)
+
+
+def test_an_average_that_does_not_follow_is_noticed() -> None:
+    loop = Loop()
+    early = AveragedModel(net())
+    grower, optimizer, _ = grown(0, loop=loop, schedule=GROW)
+    with pytest.raises(WrapError, match="make it after the Grower"):
+        grower.follow(early)
+    with pytest.raises(TypeError, match="average is a Sequential"):
+        grower.follow(net())  # type: ignore[arg-type]
+    average = AveragedModel(grower.model.host)
+    loop.train(grower.model, optimizer)
+    with pytest.warns(
+        GrowthWarning, match=r"AveragedModel of a Sequential does not grow with it.*grower\.follow"
+    ):
+        grower.step()
+    assert grower.model.live_slots
+    with pytest.raises((ValueError, RuntimeError)):  # torch's own words
+        average.update_parameters(grower.model.host)
+
+
+def test_goodness_ranks_epochs_before_the_unit_is_known() -> None:
+    from esper.grower.measuring import EpochMetrics, Scale
+
+    scale = Scale(mode="max")
+    for value in (-3.0, -1.0):
+        scale.observe(EpochMetrics(validation_metric=value))
+    assert scale.goodness(EpochMetrics(validation_metric=-1.0)) == -1.0
+    assert Scale(mode="min", by="metric").goodness(EpochMetrics(validation_metric=2.0)) == -2.0
+    assert Scale(by="loss").goodness(EpochMetrics(validation_loss=math.nan)) is None
