@@ -52,7 +52,7 @@ def _bare(model: GrowingModel) -> tuple[Tensor, list[Tensor]]:
     """Output and gradients of the host alone."""
     out = model(tiny_input(Layout.FLAT))
     assert isinstance(out, Tensor)
-    gradients = torch.autograd.grad(out.square().mean(), list(model.host.parameters()))
+    gradients = torch.autograd.grad(out.square().mean(), list(model.bare_parameters()))
     return out.detach(), list(gradients)
 
 
@@ -76,7 +76,7 @@ def test_the_host_is_unaffected_and_an_event_says_so(model: GrowingModel, stage:
     assert isinstance(out, Tensor)
     assert torch.equal(out, output)
     out.square().mean().backward()
-    for parameter, expected in zip(model.host.parameters(), gradients, strict=True):
+    for parameter, expected in zip(model.bare_parameters(), gradients, strict=True):
         assert parameter.grad is not None
         assert torch.equal(parameter.grad, expected)
     optimizer.step()
@@ -160,7 +160,7 @@ def test_clipping_does_not_spread_a_broken_seed_to_the_host(
         norm = torch.nn.utils.clip_grad_norm_(each.parameters(), 1.0)
         optimizer.step()
         assert norm.isfinite()
-        assert all(p.isfinite().all() for p in each.host.parameters())
+        assert all(p.isfinite().all() for p in each.bare_parameters())
         assert all(p.isfinite().all() for p in seed.body.parameters())
 
 
@@ -177,14 +177,14 @@ def test_a_grad_scaler_goes_on_with_the_host(model: GrowingModel, stage: Stage) 
     assert seed is not None
     with torch.no_grad():
         seed.scale.fill_(1.0)
-    before = [p.detach().clone() for p in model.host.parameters()]
+    before = [p.detach().clone() for p in model.bare_parameters()]
     out = model(tiny_input(Layout.FLAT))
     assert isinstance(out, Tensor)
     scaler.scale(out.square().mean()).backward()
     scaler.step(optimizer)
     scaler.update()
     assert scaler.get_scale() == 64.0
-    assert not any(torch.equal(p, was) for p, was in zip(model.host.parameters(), before, strict=True))
+    assert not any(torch.equal(p, was) for p, was in zip(model.bare_parameters(), before, strict=True))
 
 
 def test_a_broken_seed_is_not_fossilised_and_its_end_is_told(model: GrowingModel) -> None:
@@ -276,7 +276,7 @@ def test_a_widened_copy_cannot_poison_the_host_through_its_input() -> None:
         for parameter in seed.body.parameters():
             parameter.fill_(float("inf"))
     model(x).square().mean().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.host.parameters())
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.bare_parameters())
 
 
 class Spike(nn.Module):

@@ -99,7 +99,7 @@ def test_a_broken_host_ends_its_episode_and_pays_for_it() -> None:
     _play(env, 2, np.random.default_rng(0))
     host = env.episodes.host(0)
     with torch.no_grad():
-        next(host.model.host.parameters()).fill_(float("nan"))  # type: ignore[attr-defined]
+        next(host.model.bare_parameters()).fill_(float("nan"))  # type: ignore[attr-defined]
     _, reward, terminated, truncated, info = env.step(np.zeros((2, 8), dtype=np.int64))
     assert terminated.tolist() == [True, False]
     assert not truncated.any()
