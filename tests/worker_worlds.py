@@ -29,6 +29,15 @@ class GivenUp(ToyWorld):
             raise HostsLost([0], "restored in vain")
 
 
+class Deadly(ToyWorld):
+    """A step of a host with the rng seed 13 kills the process."""
+
+    def step_many(self, steps: Sequence[HostStep]) -> None:
+        if any(self.host(step.host_idx).seed == 13 for step in steps):
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().step_many(steps)
+
+
 def impossible(num_hosts: int) -> ToyWorld:
     """A world that cannot be made."""
     raise ValueError(f"no world of {num_hosts} hosts")

@@ -17,7 +17,7 @@ from esper.simic.agent import CheckpointError, NonFiniteUpdateError, PPOAgent
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import GrowthVectorEnv, make_env
 from esper.simic.trainer import train_ppo_vectorized
-from esper.tolaria.worlds.processes import WorkerHung
+from esper.tolaria.worlds.remote import WorkerHung
 from esper.tolaria.worlds.toy.world import ToyWorld
 from listener import Listener
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -83,7 +83,7 @@ def open_controller(file: ControllerFile, suite: str) -> Controller:
             return _open_saved(file.config.parent, make_world(suite, 1).space)
         if file.checkpoint.suffix == CLONE:
             return _open_clone(file.checkpoint)
-        config = replace(TrainingConfig.load(file.config), workers=0, device="cpu")
+        config = TrainingConfig.load(file.config).in_one_process()
         training = build(config)
         training.agent.load(file.checkpoint)
     except (ConfigError, CheckpointError, CloningError, saved.ControllerError) as error:
@@ -94,7 +94,7 @@ def open_controller(file: ControllerFile, suite: str) -> Controller:
 def _open_saved(folder: Path, space: GrowthSpace) -> Controller:
     """With the settings on its card."""
     controller = saved.Controller.load(folder)
-    config = TrainingConfig.of({**controller.card.training.settings, "workers": 0, "device": "cpu"})
+    config = TrainingConfig.of(controller.card.training.settings).in_one_process()
     return Controller(config, space, partial(controller.actor, space))
 
 

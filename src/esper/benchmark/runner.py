@@ -6,8 +6,7 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -18,6 +17,7 @@ from esper.benchmark.planning import BenchPlan
 from esper.benchmark.playing import play_chunk
 from esper.benchmark.rows import BenchRow, RowStore
 from esper.simic.timing import stop_on_signals
+from esper.tolaria.worlds.cluster.connecting import require_cluster
 
 SIDE_BY_SIDE = 8
 """Hosts of one chunk. They share their data; a kill costs at most the chunks that are being played."""
@@ -46,12 +46,14 @@ def run_bench(
     store: RowStore,
     *,
     workers: int = 0,
+    cluster: str | None = None,
     minutes: float = math.inf,
     progress: Callable[[BenchProgress], None] = lambda _: None,
 ) -> str | None:
     """Play what is not in the store yet. Returns what stopped it (a signal, the clock, a lost process), or None.
 
-    workers   processes to play in; 0 plays in this one
+    workers   processes to play in; 0 plays in this one, or on a cluster in as many as it has CPUs
+    cluster   a Ray cluster to play on: "local" starts one, "auto" joins that of this machine; or HOST:PORT
     minutes   no chunk is begun after so long
     progress  called at the start and after each chunk
 
@@ -61,7 +63,7 @@ def run_bench(
     left = sum(len(hosts.seeds) for _, hosts in work.queue)
     played, running = 0, dict[Future[list[BenchRow]], Group]()
 
-    with stop_on_signals() as stop, _executor(workers) as executor:
+    with stop_on_signals() as stop, _executor(workers, cluster, plan.device) as (executor, at_once):
 
         def may_begin() -> bool:
             return not stop and time.monotonic() - began < 60 * minutes
@@ -69,7 +71,7 @@ def run_bench(
         progress(BenchProgress(plan.episodes - left, plan.episodes, 0.0, None, None))
         try:
             while running or (work.queue and may_begin()):
-                while may_begin() and len(running) < max(workers, 1) and (chunk := work.take()) is not None:
+                while may_begin() and len(running) < at_once and (chunk := work.take()) is not None:
                     arm, hosts = chunk
                     group = arm.name, hosts.member, hosts.instance
                     running[executor.submit(play_chunk, arm, hosts)] = group
@@ -83,7 +85,7 @@ def run_bench(
                     seconds_left = seconds / played * (left - played)
                     done = plan.episodes - left + played
                     progress(BenchProgress(done, plan.episodes, seconds, seconds_left, group))
-        except BrokenProcessPool:  # killed, as a rule by the system for want of memory
+        except BrokenExecutor:  # killed, as a rule by the system for want of memory
             return LOST_PROCESS
         stopped = stop.reason or ("the clock" if work.queue else None)
     if stopped is None:
@@ -123,13 +125,21 @@ class _Work:
 
 
 @contextmanager
-def _executor(workers: int) -> Iterator[Executor]:
+def _executor(workers: int, cluster: str | None, device: str) -> Iterator[tuple[Executor, int]]:
+    """What plays chunks, and how many at once."""
+    if cluster is not None:
+        require_cluster(cluster, device)
+        from esper.tolaria.worlds.cluster.executor import cluster_executor
+
+        with cluster_executor(cluster, workers=workers, device=device) as spread:
+            yield spread, spread.workers
+        return
     if workers == 0:
-        yield _Here()
+        yield _Here(), 1
         return
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, spawn, initializer=_prepare_process) as pool:
-        yield pool
+        yield pool, workers
 
 
 class _Here(Executor):

@@ -49,6 +49,8 @@ def run(arguments: list[str]) -> int:
         "--outcomes", type=Path, metavar="FILE", help="outcomes of schedules for sbs, vbs and rivals"
     )
     parser.add_count("--workers", "processes; 0 plays in this one (%(default)s)", least=0, default=2)
+    cluster = "a Ray cluster to play on: 'local' starts one, 'auto' joins that of this machine; or HOST:PORT"
+    parser.add_argument("--cluster", metavar="ADDRESS", help=cluster)
     parser.add_argument("--device", default="cpu", help="where hosts are trained (%(default)s)")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing after so long")
     out = "rows go here (%(default)s)"
@@ -72,7 +74,14 @@ def _play(chosen: "Namespace") -> int:
         device=chosen.device,
     )
     progress = (lambda _: None) if chosen.quiet else show_progress
-    result = bench(chosen.out, request, workers=chosen.workers, minutes=chosen.minutes, progress=progress)
+    result = bench(
+        chosen.out,
+        request,
+        workers=chosen.workers,
+        cluster=chosen.cluster,
+        minutes=chosen.minutes,
+        progress=progress,
+    )
     stopped = result.interrupted
     if stopped is not None:
         print(f"esper: stopped by {stopped}; the same command goes on from {chosen.out}", flush=True)

@@ -69,4 +69,5 @@ from esper.leyline.worlds import HostStep as HostStep
 from esper.leyline.worlds import Settle as Settle
 from esper.leyline.worlds import Settling as Settling
 from esper.leyline.worlds import SlotReading as SlotReading
+from esper.leyline.worlds import SpreadWorld as SpreadWorld
 from esper.leyline.worlds import World as World

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from esper.leyline.decisions import ActionSpec
 from esper.leyline.slots import BlueprintCard, LegalOperations, SlotConfig, SlotSnapshot
@@ -175,6 +175,14 @@ class World(Protocol):
 
     def host(self, host_idx: int) -> HostProtocol:
         """One host, for reading."""
+
+
+@runtime_checkable
+class SpreadWorld(Protocol):
+    """A world whose hosts live in several workers."""
+
+    def take_worker_seconds(self) -> Mapping[str, float]:
+        """Worker, with its node where there are several -> seconds it was at work since this was last asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from esper.benchmark.controllers import judged_checkpoints
@@ -55,7 +56,7 @@ def controller_of_run(
             "normalize_observations is on: its statistics belong to one suite's slots and blueprints, so this "
             "controller cannot serve other hosts. Train without it (observations are bounded)"
         )
-    here = TrainingConfig.of({**config.to_dict(), "device": "cpu", "workers": 0, "run_name": None})
+    here = replace(config.in_one_process(), run_name=None)
     training = build(here)
     training.agent.load(checkpoint)
     policy = training.agent.actor().policy

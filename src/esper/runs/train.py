@@ -29,7 +29,7 @@ def train(
     config    its run_name names the folder; None makes a name of suite, date and time
     resume    go on with the run of that name, from its newest sound checkpoint or, without any, from the start. More
               `rounds` go on beyond those first asked for: annealing keeps the length it had. Other settings than
-              rounds, workers, eval_every and those of the record must be the run's
+              rounds, workers, cluster, eval_every and those of the record must be the run's
     progress  called with what happens: `progress=print` for a look
     """
     from esper.simic.trainer import train_ppo_vectorized
@@ -103,9 +103,12 @@ def require_trainable(config: TrainingConfig, *, resume: bool = False) -> None:
     from esper.simic.building import require_menu
     from esper.simic.cloning import require_warm_start
     from esper.simic.env.making import make_world, require_device, require_suite
+    from esper.tolaria.worlds.cluster.connecting import require_cluster
 
     require_suite(config.suite)
     require_device(config.device, config.suite)
+    if config.cluster is not None:
+        require_cluster(config.cluster, config.device)
     if config.menu is not None:
         require_menu(config, make_world(config.suite, 1).space)
     if not resume:

@@ -14,7 +14,7 @@ from esper.simic.env import GrowthVectorEnv, make_world
 from esper.simic.env.accounts import PRIVILEGED
 from esper.simic.env.cases import TRAINING_HOSTS, CasePool
 from esper.simic.env.episodes import Episodes
-from esper.simic.env.making import Setting
+from esper.simic.env.making import Setting, Workers
 from esper.simic.reports import Preparing
 from esper.tamiyo import GrowthPolicy
 from esper.tamiyo.actions import GrowthSpace
@@ -41,11 +41,10 @@ def build(config: TrainingConfig, *, failure_checkpoint: Path | None = None) -> 
         config.suite,
         config.num_envs,
         device=config.device,
-        workers=config.workers,
+        workers=Workers(config.workers, config.cluster, config.worker_timeout, config.cluster_snapshot_every),
         horizon=config.horizon,
         governor=config.governor(),
         events=None if host_log is None else host_log.sink,
-        worker_timeout=config.worker_timeout,
     )
     with setting.closed_on_failure():
         require_menu(config, setting.space)

@@ -44,6 +44,12 @@ class Stopwatch:
             self._seconds[path] = self._seconds.get(path, 0.0) + time.perf_counter() - began
             self._path = outer
 
+    def add(self, seconds_by_name: Mapping[str, float]) -> None:
+        """Count seconds that were measured elsewhere, such as by workers side by side, inside the present part."""
+        for name, seconds in seconds_by_name.items():
+            path = f"{self._path}/{name}" if self._path else name
+            self._seconds[path] = self._seconds.get(path, 0.0) + seconds
+
     def since(self, before: Mapping[str, float]) -> dict[str, float]:
         """Part -> seconds added to it since `seconds` was `before`, for parts that took any."""
         added = {path: seconds - before.get(path, 0.0) for path, seconds in self._seconds.items()}

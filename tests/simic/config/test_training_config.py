@@ -239,7 +239,7 @@ TRAINER = {
     *("suite", "horizon", "workers", "device", "seed", "rollout_steps", "hidden_size", "exploration_floor"),
     *("num_lstm_layers", "privileged_critic", "warm_start"),
     *("run_name", "run_directory", "run_checkpoint_every", "run_keep_checkpoints", "run_tensorboard"),
-    *("run_wandb", "worker_timeout", "initial_op_logits"),
+    *("run_wandb", "worker_timeout", "cluster", "cluster_snapshot_every", "initial_op_logits"),
     *("eval_every", "eval_episodes", "pool_cases", "pool_host_seeds"),
 }
 """What the trainer reads itself."""
@@ -280,6 +280,7 @@ def other_value(name: str) -> object:
         "horizon": 11,
         "num_envs": 2,
         "workers": 2,
+        "cluster": "local",
         "num_minibatches": 2,
     }
     if name in special:

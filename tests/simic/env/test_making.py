@@ -11,7 +11,7 @@ from esper.kasmina.governor import GovernorRules
 from esper.leyline import HEAD_NAMES, DecisionSettings
 from esper.simic import TrainingConfig
 from esper.simic.env import GrowthVectorEnv, make_env
-from esper.simic.env.making import make_world
+from esper.simic.env.making import Workers, make_world
 from esper.tolaria.worlds.engine import EngineWorld
 from esper.tolaria.worlds.worker import WorldFactory
 from world_steps import begin_host
@@ -64,7 +64,7 @@ def test_the_governor_of_a_worker_judges_by_them_too(monkeypatch: pytest.MonkeyP
             pass
 
     monkeypatch.setattr("esper.simic.env.making.ProcessWorld", Here)
-    make_world("digits", 1, workers=1, governor=GovernorRules(collapse_share=0.7))
+    make_world("digits", 1, workers=Workers(1), governor=GovernorRules(collapse_share=0.7))
     begin_host(made[0], 0, "digits", 0)
     governor = made[0].governor(0)
     assert governor is not None

@@ -76,6 +76,11 @@ CaseText = Annotated[
     Field(pattern=r"^\w+(:.+)?$"),
     Expected("a suite or a task instance, such as 'cpu' or 'mnist1d:noise=0.2'"),
 ]
+Cluster = Annotated[
+    str | None,
+    _matches(r"local|auto|[^\s/]+:\d{1,5}"),
+    Expected("'local', 'auto', HOST:PORT of a head node, or None"),
+]
 RunName = Annotated[
     str | None,
     _matches(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"),

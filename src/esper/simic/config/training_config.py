@@ -28,7 +28,8 @@ ANNEALED = ("lr_anneal_steps", "entropy_anneal_steps")
 """Settings whose None follows the number of rounds."""
 MAY_CHANGE = frozenset(
     (
-        *("rounds", "workers", "worker_timeout", "eval_every", "run_name", "run_directory"),
+        *("rounds", "workers", "worker_timeout", "cluster", "cluster_snapshot_every"),
+        *("eval_every", "run_name", "run_directory"),
         *("run_checkpoint_every", "run_keep_checkpoints", "run_telemetry", "run_tensorboard", "run_wandb"),
     )
 )
@@ -69,9 +70,13 @@ class TrainingConfig(PPOSettings):
     num_envs: ranges.HostCount = 32
     """Hosts that grow side by side."""
     workers: ranges.CountOrZero = 0
-    """Processes to spread the hosts over; 0 runs them in this one. The numbers are the same."""
+    """Processes to spread the hosts over; 0 runs them in this one, on a cluster one a CPU. Same numbers."""
     worker_timeout: ranges.PositiveOrNone = 1800.0
     """Seconds a worker may take for an answer; then the run ends with an error that names it. None waits for ever."""
+    cluster: ranges.Cluster = None
+    """A Ray cluster to run workers on: 'local' starts one here, 'auto' joins that of this machine; or HOST:PORT."""
+    cluster_snapshot_every: ranges.CountOrZero = 0
+    """Epochs between states kept of a host on a cluster, to replay it from if its node is lost; 0: from its start."""
     device: ranges.Device = "cpu"
     """Where hosts and policy compute: cpu, cuda or cuda:<number>."""
     seed: ranges.CountOrZero = 0
@@ -194,6 +199,10 @@ class TrainingConfig(PPOSettings):
             if value is not None and value > self.num_envs:
                 raise ValueError(f"{name} is {value}; expected <= num_envs, which is {self.num_envs}")
         return self
+
+    def in_one_process(self) -> Self:
+        """The same settings without workers, on the CPU: to load or judge what was trained."""
+        return replace(self, workers=0, cluster=None, device="cpu")
 
     # Made of a preset, a file or a mapping
 

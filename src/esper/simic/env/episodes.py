@@ -31,6 +31,7 @@ from esper.leyline import (
     Settle,
     Settling,
     Situation,
+    SpreadWorld,
     World,
 )
 from esper.simic.env.accounts import Accounts
@@ -272,11 +273,13 @@ class Episodes:
             for env_idx, outcome in enumerate(outcomes)
         ]
         lost = np.zeros(self.num_envs, dtype=np.bool_)
-        try:
-            with self.stopwatch.part(HOSTS), self.stopwatch.part("epoch"):
+        with self.stopwatch.part(HOSTS), self.stopwatch.part("epoch"):
+            try:
                 self.world.step_many(steps)
-        except HostsLost as loss:
-            lost[list(loss.host_idxs)] = True
+            except HostsLost as loss:
+                lost[list(loss.host_idxs)] = True
+            if isinstance(self.world, SpreadWorld):
+                self.stopwatch.add(self.world.take_worker_seconds())
         rolled_back, terminated = np.zeros_like(lost), np.zeros_like(lost)
         alive = {env_idx: self.world.host(env_idx) for env_idx in map(int, np.flatnonzero(~lost))}
         for env_idx, host in alive.items():

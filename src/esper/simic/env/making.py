@@ -22,10 +22,13 @@ from esper.tamiyo.actions import GrowthSpace
 from esper.tolaria.engine.population import Population
 from esper.tolaria.tasks import Instance, all_tasks, suite, suite_names, task
 from esper.tolaria.worlds.baselines import BaselineCurves, train_by_workers
+from esper.tolaria.worlds.cluster.connecting import require_cluster
 from esper.tolaria.worlds.engine import EngineWorld
-from esper.tolaria.worlds.processes import PATIENCE_SECONDS, ProcessWorld
+from esper.tolaria.worlds.processes import ProcessWorld
+from esper.tolaria.worlds.remote import PATIENCE_SECONDS, RemoteWorld
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
 from esper.tolaria.worlds.toy.world import ToyBaselines, ToyWorld
+from esper.tolaria.worlds.worker import WorldFactory
 
 TOY_HORIZON, TOY_RENT = 20, 0.01
 MOST_EPOCHS = 1_000_000
@@ -44,7 +47,7 @@ class Setting:
     horizon: int
     rent: float
     close: Callable[[], None] | None = None
-    """Stops the worker processes, where there are any."""
+    """Stops the workers, where there are any."""
 
     def episodes(self, *, reward: RewardConfig | None = None, **options: Unpack[EpisodeOptions]) -> Episodes:
         """One episode per host; the default reward is shaped, with the task's rent, against the baseline."""
@@ -71,6 +74,47 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
+class Workers:
+    """Where hosts live: in this process, in others, or on a cluster."""
+
+    workers: int = 0
+    """Processes, or actors of the cluster; 0 is none, or on a cluster one for each CPU (GPU) that it has."""
+    cluster: str | None = None
+    """"local", "auto", or HOST:PORT of the head node of a Ray cluster; None is this machine without Ray."""
+    timeout: float | None = PATIENCE_SECONDS
+    """Seconds that a worker may take for an answer; None waits for ever."""
+    snapshot_every: int = 0
+    """Epochs between the states that are kept of a host on a cluster, to replay it from; 0 replays whole episodes."""
+
+    @property
+    def here(self) -> bool:
+        """Whether hosts live in this process."""
+        return not self.workers and self.cluster is None
+
+    def spread(
+        self, factory: WorldFactory, num_hosts: int, *, device: str = "cpu", events: HostSinks | None = None
+    ) -> RemoteWorld[Any]:
+        """A world over these workers."""
+        if self.cluster is None:
+            return ProcessWorld(
+                factory, num_hosts=num_hosts, workers=self.workers, events=events, timeout=self.timeout
+            )
+        require_cluster(self.cluster, device)
+        from esper.tolaria.worlds.cluster.world import ClusterWorld
+
+        return ClusterWorld(
+            factory,
+            num_hosts=num_hosts,
+            workers=self.workers,
+            cluster=self.cluster,
+            device=device,
+            events=events,
+            timeout=self.timeout,
+            snapshot_every=self.snapshot_every,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class SuiteCases:
     """The instances that a suite draws to train on."""
 
@@ -91,41 +135,32 @@ def make_world(
     num_hosts: int,
     *,
     device: str = "cpu",
-    workers: int = 0,
+    workers: Workers = Workers(),  # noqa: B008  frozen
     horizon: int | None = None,
     governor: GovernorRules = GovernorRules(),  # noqa: B008  frozen
     events: HostSinks | None = None,
-    worker_timeout: float | None = PATIENCE_SECONDS,
 ) -> Setting:
-    """The world that runs a suite or a task instance, with `num_hosts` hosts, here or over worker processes.
+    """The world that runs a suite or a task instance, with `num_hosts` hosts, here or over workers.
 
     horizon   epochs of an episode; None is the task's own
     governor  what counts as broken; the toy's hosts do not break
     events    where the events of each host are emitted; the toy's hosts have none
-    worker_timeout  seconds that a worker may take for an answer; None waits for ever
 
-    From here on this process computes with one torch thread, as worker processes do.
+    From here on this process computes with one torch thread, as workers do.
     """
     use_one_thread()
-    _require_counts(name, num_hosts=num_hosts, workers=workers, horizon=horizon)
+    _require_counts(name, num_hosts=num_hosts, workers=workers.workers, horizon=horizon)
     if name in TOY_SUITES:
-        return _toy(
-            name, num_hosts, device=device, workers=workers, horizon=horizon, worker_timeout=worker_timeout
-        )
+        return _toy(name, num_hosts, device=device, workers=workers, horizon=horizon)
     source, examples = _engine_cases(name)
     epochs, rent = _epochs_and_rent(source.name, examples)
     horizon, space = epochs if horizon is None else horizon, _engine_space(examples)
-    if not workers:
+    if workers.here:
         world = EngineWorld(num_hosts, device, governor=governor, events=events)
         baselines = BaselineCurves(horizon, device=device)
         return Setting(world, num_hosts, baselines, source, space, horizon, rent)
-    spread = ProcessWorld(
-        partial(EngineWorld, device=device, governor=governor),
-        num_hosts=num_hosts,
-        workers=workers,
-        events=events,
-        timeout=worker_timeout,
-    )
+    factory = partial(EngineWorld, device=device, governor=governor)
+    spread = workers.spread(factory, num_hosts, device=device, events=events)
     shared = BaselineCurves(horizon, device=device, trainer=partial(train_by_workers, spread))
     return Setting(spread, num_hosts, shared, source, space, horizon, rent, spread.close)
 
@@ -178,20 +213,26 @@ def make_env(
     *,
     device: str = "cpu",
     workers: int = 0,
+    cluster: str | None = None,
     horizon: int | None = None,
     governor: GovernorRules = GovernorRules(),  # noqa: B008  frozen
     reward: RewardConfig | None = None,
     worker_timeout: float | None = PATIENCE_SECONDS,
+    cluster_snapshot_every: int = 0,
     render_mode: str | None = None,
     **options: Unpack[EpisodeOptions],
 ) -> GrowthVectorEnv:
     """A vector environment over a suite ("cpu") or a task instance ("mnist1d:noise=0.2").
 
-    workers  processes to spread the hosts over; 0 runs them here
+    workers  processes to spread the hosts over, or actors of a cluster; 0 runs them here, or on a cluster in as many
+             as it has CPUs
+    cluster  a Ray cluster to run the hosts on: "local" starts one, "auto" joins that of this machine; or HOST:PORT
     horizon  epochs of an episode; None is the task's own
     governor  what counts as a broken host
     reward   what a step pays; by default shaped, with the task's rent, against the baseline
     worker_timeout  seconds that a worker may take for an answer; None waits for ever
+    cluster_snapshot_every  epochs between the states that are kept of a host on a cluster, to replay it from if its
+             worker is lost; 0 replays its whole episode
     options  those of `EpisodeOptions`
 
     Sets torch to one thread, here as in the workers, so that the numbers are the same wherever hosts train.
@@ -200,10 +241,9 @@ def make_env(
         suite,
         num_envs,
         device=device,
-        workers=workers,
+        workers=Workers(workers, cluster, worker_timeout, cluster_snapshot_every),
         horizon=horizon,
         governor=governor,
-        worker_timeout=worker_timeout,
     )
     with setting.closed_on_failure():
         episodes = setting.episodes(reward=reward, **options)
@@ -277,18 +317,17 @@ def _toy(
     num_hosts: int,
     *,
     device: str,
-    workers: int,
+    workers: Workers,
     horizon: int | None,
-    worker_timeout: float | None,
 ) -> Setting:
     if device != "cpu":
         raise ValueError(f"device is {device!r}; the toy has nothing to compute there, expected 'cpu'")
     source = TOY_SUITES[name]
     horizon = TOY_HORIZON if horizon is None else horizon
     baselines, space = ToyBaselines(horizon), _toy_space(max(source.slots))
-    if not workers:
+    if workers.here:
         return Setting(ToyWorld(num_hosts), num_hosts, baselines, source, space, horizon, TOY_RENT)
-    spread = ProcessWorld(ToyWorld, num_hosts=num_hosts, workers=workers, timeout=worker_timeout)
+    spread = workers.spread(ToyWorld, num_hosts)
     return Setting(spread, num_hosts, baselines, source, space, horizon, TOY_RENT, spread.close)
 
 

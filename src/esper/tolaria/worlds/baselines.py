@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -18,6 +19,8 @@ from esper.leyline.files import write_bytes
 from esper.tolaria.tasks import Instance
 from esper.tolaria.worlds.engine import EngineWorld
 from esper.tolaria.worlds.processes import ProcessWorld
+from esper.tolaria.worlds.remote import RemoteWorld
+from esper.tolaria.worlds.worker import hardware_name
 
 _LOG = logging.getLogger("esper.baselines")
 NUMERICS = 3
@@ -144,9 +147,8 @@ class BaselineCurves:
     def _path(self, case: str, seed: int) -> Path:
         instance, on_gpu = Instance.parse(case), self.device.type == "cuda"
         # where the last bits of the numbers come from
-        capability = torch.backends.cpu.get_cpu_capability
-        hardware = torch.cuda.get_device_name(self.device) if on_gpu else capability()
-        parts = [_fingerprint(instance, instance.source()), seed, NUMERICS, torch.__version__, hardware]
+        versions = [NUMERICS, torch.__version__, hardware_name(self.device)]
+        parts: list[object] = [_fingerprint(instance, instance.source()), seed, *versions]
         threads = 1 if on_gpu or self._trainer is not None else torch.get_num_threads()
         if threads != 1:  # which is not named: so every run of the command computes
             parts.append(threads)
@@ -167,7 +169,7 @@ def train_here(
 
 
 def train_by_workers(
-    world: ProcessWorld, wanted: Sequence[tuple[str, int]], epochs: int, device: torch.device
+    world: RemoteWorld[Any], wanted: Sequence[tuple[str, int]], epochs: int, device: torch.device
 ) -> Generator[BaselineRun]:
     """Train in the workers of a world, which have nothing else to do meanwhile."""
     yield from world.call_all(compute, [(case, seed, epochs, device) for case, seed in wanted])

@@ -7,13 +7,16 @@ the worker's own world.
 
 import pickle
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
+from platform import python_version
 from typing import NamedTuple, TypeVar
 
 import torch
 
+from esper import __version__
 from esper.leyline import (
     Beginning,
     BlueprintCard,
@@ -64,6 +67,20 @@ class NewHost(NamedTuple):
     details: HostDetails
 
 
+class HostRecord(NamedTuple):
+    """How to make a host again that was lost."""
+
+    origin: Beginning | HostState
+    steps: tuple[HostStep, ...]
+    """What was done to it since, with whatever index it had."""
+    last: HostView | None
+    """What it must be then; None if it may differ, as on a GPU."""
+
+
+class ReplayDiffers(RuntimeError):
+    """A host that was made again is not what it was."""
+
+
 class Answer(NamedTuple):
     """What came of a request."""
 
@@ -73,6 +90,8 @@ class Answer(NamedTuple):
     """What happened to hosts meanwhile: (host index in this worker, event)."""
     error: str | None = None
     """The type and text of what was raised."""
+    seconds: float = 0.0
+    """How long the worker was at it."""
 
 
 Request = partial[list[T]]
@@ -99,6 +118,33 @@ def step(steps: Sequence[HostStep], world: World) -> list[HostView]:
     except HostsLost as loss:  # all others had their step
         lost = dict.fromkeys(loss.host_idxs, loss.reason)
     return [_view(world.host(one.host_idx), lost.get(one.host_idx)) for one in steps]
+
+
+def replay(records: Mapping[int, HostRecord], world: World) -> list[object]:
+    """Make hosts again in these places, all of them side by side."""
+    origins = {place: record.origin for place, record in records.items()}
+    world.begin_many(
+        [one._replace(host_idx=place) for place, one in origins.items() if isinstance(one, Beginning)]
+    )
+    world.restore({place: one for place, one in origins.items() if not isinstance(one, Beginning)})
+    for number in range(max((len(record.steps) for record in records.values()), default=0)):
+        world.step_many(
+            [
+                record.steps[number]._replace(host_idx=place)
+                for place, record in records.items()
+                if number < len(record.steps)
+            ]
+        )
+    for place, record in records.items():
+        now = _view(world.host(place), None)
+        if record.last is not None and repr(now) != repr(
+            record.last
+        ):  # NaN differs from itself, its text does not
+            raise ReplayDiffers(
+                f"after {len(record.steps)} steps a host that was made again measures {now.report}, and measured "
+                f"{record.last.report} before: the machines that trained it differ"
+            )
+    return []
 
 
 def snapshot(host_idxs: Sequence[int], world: World) -> list[HostState]:
@@ -131,10 +177,30 @@ def _details(host: HostProtocol) -> HostDetails:
 
 def answer(world: World, request: Request[object], log: HostLog) -> Answer:
     """Do what is asked. An error is part of the answer: the caller decides what to do about it."""
+    began = time.perf_counter()
     try:
-        return Answer(request(world), log.take())
+        results = request(world)
+        return Answer(results, log.take(), seconds=time.perf_counter() - began)
     except Exception as error:
-        return Answer([], log.take(), f"{type(error).__name__}: {error}")
+        return Answer([], log.take(), f"{type(error).__name__}: {error}", time.perf_counter() - began)
+
+
+def hardware_name(device: torch.device | str) -> str:
+    """Of what computes on this device: the instructions of a CPU, the name of a GPU."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
+    capability: str = torch.backends.cpu.get_cpu_capability()
+    return capability
+
+
+def numeric_terms(device: str) -> dict[str, str]:
+    """What the last bits of a host's numbers depend on, by name."""
+    return {
+        "Python": python_version(),
+        "esper": __version__,
+        "torch": torch.__version__,
+        "hardware": hardware_name(device),
+    }
 
 
 def serve(connection: Connection, factory: WorldFactory, num_hosts: int, with_events: bool) -> None:

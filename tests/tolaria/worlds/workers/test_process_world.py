@@ -12,7 +12,8 @@ import torch
 from esper.leyline import ActionSpec, HostsLost, LifecycleOp, World
 from esper.simic.env import FlatVectorEnv, GrowthVectorEnv, make_env
 from esper.simic.env.episodes import Episodes
-from esper.tolaria.worlds.processes import ProcessWorld, WorkerError
+from esper.tolaria.worlds.processes import ProcessWorld
+from esper.tolaria.worlds.remote import WorkerError
 from esper.tolaria.worlds.toy.instance import toy_case
 from esper.tolaria.worlds.toy.world import ToyBaselines, ToyWorld
 from growth_envs import toy_space

@@ -1,0 +1,143 @@
+"""Workers on a cluster against worker processes: a round of 8 hosts, what its messages weigh, what the learner does.
+
+OMP_NUM_THREADS=1 python benchmarks/bench_cluster.py [--quick]
+
+The rounds of both are played in turn on the same two cores, step by step: 8 hosts of `digits` that act at random,
+with two workers each. The learner's own part, which is the same, is left out of the ratio and measured by itself.
+"""
+
+import pickle
+import statistics
+import time
+from functools import partial
+
+import numpy as np
+
+from esper.leyline import HostStep
+from esper.simic.building import build
+from esper.simic.config.training_config import TrainingConfig
+from esper.simic.env import GrowthVectorEnv, make_env
+from esper.simic.reward import RewardConfig
+from esper.simic.trainer import VectorizedPPOTrainer
+from esper.tolaria.worlds.remote import RemoteWorld
+from harness import Row, arguments, interleaved_seconds, median_milliseconds, ratio, report
+
+HOSTS, WORKERS, EPOCHS = 8, 2, 20
+
+
+def spread_over(cluster: str | None) -> GrowthVectorEnv:
+    """8 hosts in two workers, begun."""
+    envs = make_env(
+        "digits", HOSTS, workers=WORKERS, cluster=cluster, reward=RewardConfig(control_variate=False)
+    )
+    envs.reset(seed=0)
+    return envs
+
+
+def round_rows(steps: int) -> list[Row]:
+    """Milliseconds of a step of all hosts in processes and on a cluster, and their ratio over whole rounds."""
+    both = {"processes": spread_over(None), "cluster": spread_over("local")}
+    try:
+        rngs = {name: np.random.default_rng(0) for name in both}
+
+        def step(name: str) -> None:
+            both[name].step(both[name].sample_legal(rngs[name]))
+
+        seconds = interleaved_seconds({name: partial(step, name) for name in both}, rounds=steps)
+        middle, low, high = ratio(seconds["cluster"], seconds["processes"])
+        whole = sum(seconds["cluster"]) / sum(seconds["processes"])
+        rows: list[Row] = [
+            {
+                "hosts_in": name,
+                "ms_per_step": median_milliseconds(seconds[name]),
+                "env_epochs_per_s": HOSTS * len(seconds[name]) / sum(seconds[name]),
+                "ratio": 1.0 if name == "processes" else middle,
+                "from": 1.0 if name == "processes" else low,
+                "to": 1.0 if name == "processes" else high,
+                "of_all_steps": 1.0 if name == "processes" else whole,
+            }
+            for name in both
+        ]
+        report("bench_cluster", f"a step of {HOSTS} hosts of digits, {WORKERS} workers, in turn", rows)
+        weigh(both["processes"])
+    finally:
+        for envs in both.values():
+            envs.close()
+    return rows
+
+
+def weigh(envs: GrowthVectorEnv) -> None:
+    """Bytes of a worker's messages, with four hosts each, and of one host's state."""
+    world = envs.episodes.world
+    assert isinstance(world, RemoteWorld)
+    hosts = range(0, HOSTS, WORKERS)
+    steps = [HostStep(host_idx) for host_idx in hosts]
+    views = [world.host(host_idx).view for host_idx in hosts]
+    state = world.snapshot([0])[0]
+    rows: list[Row] = [
+        {"message": "a step, to a worker", "bytes": len(pickle.dumps(steps))},
+        {"message": "a step, its answer", "bytes": len(pickle.dumps(views))},
+        {"message": "the state of one host", "bytes": len(pickle.dumps(state))},
+    ]
+    report("bench_cluster_messages", f"messages of a worker with {len(hosts)} hosts", rows)
+
+
+def learner_rows(rounds: int) -> list[Row]:
+    """What the learner does for an epoch of a host besides waiting for it: rounds on the toy."""
+    config = TrainingConfig(suite="toy", num_envs=64, rounds=rounds, eval_every=0, run_telemetry="rounds")
+    trainer = VectorizedPPOTrainer(config, build(config))
+    trainer.begin()
+    began = time.perf_counter()
+    trainer.train()
+    seconds, parts = time.perf_counter() - began, trainer.stopwatch.seconds
+    hosts = sum(spent for path, spent in parts.items() if path.endswith("/hosts"))
+    learn = sum(spent for path, spent in parts.items() if path.endswith("/learn"))
+    per_epoch = 1e3 / (rounds * EPOCHS * config.num_envs)
+    return [
+        {"part": "observe, reward, act, store", "ms_per_env_epoch": (seconds - hosts - learn) * per_epoch},
+        {"part": "learn", "ms_per_env_epoch": learn * per_epoch},
+    ]
+
+
+def message_rows(steps: int) -> list[Row]:
+    """What a message to a worker and its answer costs: steps of toy hosts, which take microseconds."""
+    rows: list[Row] = []
+    for cluster in (None, "local"):
+        with make_toy(cluster) as world:
+            seconds = []
+            for _ in range(steps):
+                began = time.perf_counter()
+                world.step_many([HostStep(host_idx) for host_idx in range(HOSTS)])
+                seconds.append(time.perf_counter() - began)
+        rows.append(
+            {
+                "hosts_in": "processes" if cluster is None else "cluster",
+                "ms_per_message": median_milliseconds(seconds) / WORKERS,
+                "messages_per_s": WORKERS / statistics.median(seconds),
+            }
+        )
+    return rows
+
+
+def make_toy(cluster: str | None) -> RemoteWorld:  # type: ignore[type-arg]
+    """8 toy hosts in two workers, begun."""
+    envs = make_env("toy", HOSTS, workers=WORKERS, cluster=cluster)
+    envs.reset(seed=0)
+    world = envs.episodes.world
+    assert isinstance(world, RemoteWorld)
+    return world
+
+
+def main() -> None:
+    quick = arguments(__doc__ or "").quick
+    round_rows(10 if quick else 60)
+    report(
+        "bench_cluster_links",
+        "messages to two workers whose hosts cost nothing",
+        message_rows(50 if quick else 500),
+    )
+    report("bench_cluster_learner", "the learner, on the toy with 64 hosts", learner_rows(2 if quick else 10))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Hosts on many machines: workers are actors of a Ray cluster. Needs the extra `ray`."""

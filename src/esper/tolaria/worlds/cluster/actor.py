@@ -1,0 +1,218 @@
+"""A worker as an actor: it owns some hosts on one device and answers requests about them."""
+
+import pickle
+import signal
+import time
+from collections import deque
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+from uuid import uuid4
+
+import ray
+import torch
+from ray.actor import ActorHandle
+from ray.exceptions import (
+    ActorDiedError,
+    ObjectLostError,
+    ObjectStoreFullError,
+    OutOfDiskError,
+    RayActorError,
+    RayError,
+)
+
+from esper.leyline import HostLog
+from esper.tolaria.worlds.cluster.connecting import ClusterError
+from esper.tolaria.worlds.cluster.placement import Share
+from esper.tolaria.worlds.remote import WorkerDied, WorkerError, WorkerHung
+from esper.tolaria.worlds.worker import (
+    Answer,
+    HostRecord,
+    Request,
+    WorldFactory,
+    answer,
+    numeric_terms,
+    replay,
+)
+
+START_SECONDS = 300.0
+"""How long a worker may take to find a place and to start there."""
+_POLL_SECONDS = 0.2
+T = TypeVar("T")
+History = dict[int, HostRecord]
+"""Index of a host in its worker -> how to make it again."""
+
+
+class Introduction(NamedTuple):
+    """Who a worker is. One that died and was started anew is another."""
+
+    incarnation: str
+    node: str
+    terms: dict[str, str]
+    """What the last bits of its numbers depend on."""
+
+
+class HostActor:
+    """Some hosts of a world, in a process of its own on some node. They depend on what it was asked alone."""
+
+    def __init__(self, factory: bytes, num_hosts: int, with_events: bool, device: str) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the learner to handle
+        torch.set_num_threads(1)
+        make: WorldFactory = pickle.loads(factory)
+        self._log = HostLog()
+        self._world = make(num_hosts, events=self._log.sink) if with_events else make(num_hosts)
+        node = ray.get_runtime_context().get_node_id()[:6]
+        where = f"{ray.util.get_node_ip_address()} ({node})"  # type: ignore[no-untyped-call]
+        self._introduction = Introduction(uuid4().hex, where, numeric_terms(device))
+
+    def introduce(self) -> Introduction:
+        """Who this is."""
+        return self._introduction
+
+    def ask(self, incarnation: str, message: bytes, history: bytes | None) -> bytes | None:
+        """Do what is asked; None if it was meant for an earlier incarnation, whose hosts are not here.
+
+        history  how to make hosts again first, of which nobody is to hear
+        """
+        if incarnation != self._introduction.incarnation:
+            return None
+        if history is not None:
+            made = answer(self._world, pickle.loads(history), self._log)
+            if made.error is not None:
+                return pickle.dumps(made._replace(events=[]))
+        reply = answer(self._world, pickle.loads(message), self._log)
+        try:
+            return pickle.dumps(reply)
+        except Exception as error:  # the result of a call can be anything
+            return pickle.dumps(Answer([], reply.events, f"{type(error).__name__}: {error}"))
+
+
+class ActorLink:
+    """One actor and the way to it.
+
+    patience  seconds that an answer may take; None waits for ever
+    """
+
+    def __init__(
+        self,
+        factory: bytes,
+        worker: int,
+        num_hosts: int,
+        *,
+        with_events: bool,
+        device: str,
+        share: Share,
+        patience: float | None,
+    ) -> None:
+        self._number, self.name, self._patience = worker, f"worker {worker}", patience
+        # Ray starts a dead one anew, without its hosts, and never repeats a request: replaying is for us to do.
+        actor: Any = ray.remote(HostActor).options(
+            **share.options(), max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD"
+        )
+        self._actor: ActorHandle[Any] = actor.remote(factory, num_hosts, with_events, device)
+        self._share, self._incarnation = share, ""
+        self.terms: dict[str, str] = {}
+        self._pending: deque[tuple[str, ray.ObjectRef[bytes | None], float]] = deque()
+        """Of requests whose answers have not been read: name, answer to come, when it was asked."""
+        self.answered = False
+        """Whether it has ever answered."""
+        self.deaths = self.hangs = 0
+        """Since it last answered."""
+
+    def introduce(self) -> None:
+        """Wait until the actor lives (again), wherever Ray has put it."""
+        deadline, who = time.monotonic() + START_SECONDS, None
+        while who is None:
+            ref: ray.ObjectRef[Introduction] = self._actor.introduce.remote()
+            left = deadline - time.monotonic()
+            if left <= 0.0 or not ray.wait([ref], timeout=left)[0]:
+                raise ClusterError(
+                    f"{self.name} has had no place for {START_SECONDS:g} seconds. It needs {self._share}: add a node "
+                    "with `ray start --address=HOST:PORT`, or use fewer workers (`ray status` shows what is in use)"
+                )
+            try:
+                who = ray.get(ref)
+            except ActorDiedError as error:  # its constructor failed: another try would fail too
+                raise ClusterError(f"{self.name} cannot start: {_last_line(error)}") from error
+            except RayActorError:  # it is being started
+                time.sleep(_POLL_SECONDS)
+        assert isinstance(who, Introduction)
+        self._incarnation, self.terms = who.incarnation, who.terms
+        self.name = f"worker {self._number} on {who.node}"
+        self._pending.clear()
+
+    def send(self, request: Request[T], history: History | None = None) -> None:
+        """Send a request without waiting for its answer, and the hosts that must be made again first."""
+        made = None if history is None else pickle.dumps(partial(replay, history))
+        ref: ray.ObjectRef[bytes | None] = self._actor.ask.remote(
+            self._incarnation, pickle.dumps(request), made
+        )
+        self._pending.append((request.func.__name__, ref, time.monotonic()))
+
+    @property
+    def answer_to_come(self) -> "ray.ObjectRef[bytes | None]":
+        """Of the latest request."""
+        return self._pending[-1][1]
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until the worker counts as hung; None if it never does."""
+        if self._patience is None:
+            return None
+        return max(0.0, self._pending[-1][2] + self._patience - time.monotonic())
+
+    def receive(self) -> Answer:
+        """The answer to the latest request; answers to earlier ones are not needed any more and dropped."""
+        name, ref, _ = self._pending[-1]
+        if not ray.wait([ref], timeout=self.seconds_left)[0]:
+            raise WorkerHung(
+                f"{self.name} has not answered {name!r} for {self._patience:g} seconds: it hangs, or worker_timeout "
+                "is too short for what it was asked"
+            )
+        self._pending.clear()
+        message = self._fetch(ref)
+        if message is None:
+            raise WorkerDied(f"{self.name} died and was started anew")
+        self.answered, self.deaths, self.hangs = True, 0, 0
+        reply: Answer = pickle.loads(message)
+        if reply.error is not None:
+            raise WorkerError(f"{self.name} could not {name}: {reply.error}")
+        return reply
+
+    def _fetch(self, ref: "ray.ObjectRef[bytes | None]") -> bytes | None:
+        try:
+            message: bytes | None = ray.get(ref)
+        except (RayActorError, ObjectLostError) as error:  # an answer can be lost with its node
+            raise WorkerDied(f"{self.name} died: {_last_line(error)}") from error
+        except (ObjectStoreFullError, OutOfDiskError) as error:
+            raise full_store(self.name, error) from error
+        except RayError as error:
+            if any(kind.__name__ in str(error) for kind in (ObjectStoreFullError, OutOfDiskError)):
+                raise full_store(self.name, error) from error
+            raise ClusterError(f"{self.name}: {type(error).__name__}: {_last_line(error)}") from error
+        return message
+
+    def restart(self) -> None:
+        """Kill the process, whatever it does; Ray starts the actor anew."""
+        self._pending.clear()
+        ray.kill(self._actor, no_restart=False)
+
+    def ask_to_stop(self) -> None:
+        """End the actor, without waiting for it; without a connection it has ended."""
+        if ray.is_initialized():
+            ray.kill(self._actor, no_restart=True)
+
+    def stop(self) -> None:
+        """Nothing is left to do: Ray sees to the end of a killed actor."""
+
+
+def full_store(where: str, error: Exception) -> ClusterError:
+    """The error for an object store that takes no more."""
+    return ClusterError(
+        f"{where}: the object store of a node is full ({type(error).__name__}): start nodes with more "
+        "(`ray start --object-store-memory=BYTES`) or room on their disks, or give each worker fewer hosts"
+    )
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__
