@@ -3,7 +3,7 @@
 python examples/accelerate_loop.py [--epochs 12]
 
 Accelerate wraps the optimiser; the Grower cares for what is inside, so it is made before that. One process and one
-device: several replicas cannot grow together yet.
+device; for several see examples/ddp_loop.py.
 """
 
 import argparse

@@ -6,6 +6,8 @@ import re
 import pytest
 
 from esper.leyline import LifecycleOp, Stage
+from grower.shared_lives import of_the_loop_in_processes, require_equal
+from processes import in_processes
 
 COMPARISONS = ("digits_cnn", "breast_cancer", "char_gpt", "frozen_encoder", "shifting_data")
 
@@ -61,6 +63,18 @@ def test_regression_by_a_metric(capsys: pytest.CaptureFixture[str]) -> None:
     assert float(told.rpartition(" ")[2]) > 0.3  # predicting the mean has 0
     assert grower.history[-1].metrics.validation_loss is not None
     assert any(decision.action.op is LifecycleOp.GERMINATE for decision in grower.history)
+
+
+def test_the_loop_in_two_processes() -> None:
+    first, second = in_processes(of_the_loop_in_processes, 7)
+    require_equal(first, second)
+    assert {"GERMINATE", "ADVANCE"} <= set(first.operations)
+
+
+@pytest.mark.slow
+def test_the_loop_in_two_processes_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+    importlib.import_module("ddp_loop").main(["--epochs", "3"])
+    assert "epoch  3  accuracy" in capfd.readouterr().out
 
 
 @pytest.mark.filterwarnings("ignore")

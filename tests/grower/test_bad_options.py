@@ -119,17 +119,6 @@ def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         make()
 
 
-def test_replicas_are_refused() -> None:
-    model = net()
-    with pytest.raises(WrapError, match="the model is a DataParallel: growing several replicas"):
-        Grower(
-            nn.DataParallel(model),
-            ["module.0"],
-            optimizer=torch.optim.SGD(model.parameters(), 0.1),
-            example_input=Loop().inputs[:2],
-        )
-
-
 @pytest.mark.parametrize(
     "options",
     [

@@ -282,7 +282,7 @@ def test_modules_that_would_ignore_hooks_are_refused() -> None:
     in_place.compile(backend="eager")
     with pytest.raises(WrapError, match=advice):
         esper.wrap(in_place, [SLOT], x)
-    with pytest.raises(WrapError, match=r"the model is a DataParallel: wrap its .module first"):
+    with pytest.raises(WrapError, match=r"the model is a DataParallel, which copies the network anew"):
         esper.wrap(nn.DataParallel(tiny_host(Layout.FLAT)), ["module.middle"], x)
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -14,25 +13,6 @@ from esper.tamiyo.deciders import Decider
 
 EPOCHS_TO_BLEND = 2
 """Of a seed's life until the output shows it: one behind the host, and one of its ramp."""
-
-
-def refuse_parallel(model: nn.Module) -> None:
-    """Growth changes a model's parameters; replicas would have to change together."""
-    kind = type(model).__name__
-    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel) or kind.startswith(
-        "FullyShard"
-    ):
-        raise WrapError(
-            f"the model is a {kind}: growing several replicas together is not supported yet. Grow the plain model in "
-            "one process on one device, and distribute what finish() gives back"
-        )
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        processes = torch.distributed.get_world_size()
-        if processes > 1:
-            raise WrapError(
-                f"torch.distributed runs {processes} processes: growing several replicas together is not supported "
-                "yet. Grow in one process, and distribute what finish() gives back"
-            )
 
 
 def refuse_unknown(options: Mapping[str, object]) -> None:

@@ -15,6 +15,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from esper.grower import checks
 from esper.grower import history as reporting
+from esper.grower import replicas as together
 from esper.grower.averages import Averages
 from esper.grower.best import BestEpoch
 from esper.grower.finishing import settle_loop
@@ -27,6 +28,7 @@ from esper.grower.measuring import (
     as_call,
     check,
     coalition_metrics,
+    mean_metrics,
     measure,
     read_metrics,
 )
@@ -36,6 +38,7 @@ from esper.kasmina.coalitions import CoalitionPlan, SeedWorth
 from esper.kasmina.governor import GovernorRules, Guard, Verdict, Vitals
 from esper.kasmina.gradients import GradientWatch, SeedGradients
 from esper.kasmina.model import GrowingHost
+from esper.kasmina.parallel import recognise
 from esper.kasmina.persistence import ModelFileError, describe, reinstate
 from esper.kasmina.probing import ExampleInput
 from esper.kasmina.schedules import Scheduler
@@ -78,7 +81,8 @@ class Grower:
             decision = grower.step(train_loss=loss)   # once an epoch
         plain = grower.finish()                       # settled, exported, an ordinary module
 
-    model             any nn.Module, which is hooked and not copied; or a GrowingModel (then without slots)
+    model             any nn.Module, which is hooked and not copied; or a GrowingModel (then without slots). For
+                      several processes DistributedDataParallel(module), or a module after fully_shard
     slots             submodule names or patterns where it may grow; `*` stays within a part of a dotted name
     optimizer         any that updates each parameter by itself, over the model's parameters (docs/optimisers.md)
     example_input     a tensor, a tuple of arguments or a dict of keyword arguments, batch first
@@ -141,11 +145,12 @@ class Grower:
         checks.require_count("accumulate", accumulate)
         if not 0.0 <= rent < math.inf:
             raise ValueError(f"rent is {rent!r}; expected a finite number >= 0")
-        checks.refuse_parallel(model)
+        bare, replicas = (model, model.replicas) if isinstance(model, GrowingModel) else recognise(model)
+        together.require_as_many(replicas, validate)
         self._validate = as_call(validate, loss=loss, metric=metric, mode=mode)
         self._decider = decider(controller, seed=wrapping.get("seed", 0), generator=generator)
         if self._validate is not None:
-            check(model, self._validate, mode)
+            check(bare, self._validate, mode)
         if isinstance(model, GrowingModel):
             checks.refuse_wrapping({"slots": slots, "example_input": example_input, **wrapping})
             self.model = model
@@ -156,6 +161,7 @@ class Grower:
         else:
             wrapping["isolation_penalty"] = wrapping.get("isolation_penalty", 1.0) / accumulate
             self.model = wrap(model, slots, example_input, **wrapping)
+        together.refuse_strangers(self.model)
         card = self._decider.controller.card if isinstance(self._decider, LearnedDecider) else None
         if parameter_budget is not None:
             checks.require_room(self.model.slots, parameter_budget, self._decider.settings.menu)
@@ -174,12 +180,15 @@ class Grower:
         )
         self._last_operation = LifecycleOp.WAIT
         self._graphs_before = _compiled_graphs()  # what was compiled before does not concern this model
-        self._notes = Notes()
+        self._notes = Notes(silent=self.model.replicas.rank > 0)
         self._untrained = False  # whether no epoch has been trained since the last decision
         self._finished = False
         self._removed: dict[str, str] = {}  # slot -> blueprint of the seeds that finish() took out
         self._best = BestEpoch(self.model) if keep_best else None
         self._averages = Averages(self.model)
+        together.require_alike(
+            replicas, slots=", ".join(self.model.slots), controller=self.controller, epochs=epochs, mode=mode
+        )
         doubts = (
             checks.untrained_part(self.model.host, optimizer),
             checks.too_short(self._decider, epochs),
@@ -220,13 +229,15 @@ class Grower:
                 "step() after finish(): what finish() returned would not grow with this model. To go on, "
                 "load_state_dict() a state from before, or make a new Grower over what finish() returned"
             )
-        given, lost = read_metrics(
+        read = read_metrics(
             train_loss=train_loss,
             train_accuracy=train_accuracy,
             validation_loss=validation_loss,
             validation_accuracy=validation_accuracy,
             validation_metric=validation_metric,
         )
+        replicas = self.model.replicas
+        given, lost = mean_metrics(replicas.gather(read))
         self._scale.require(given)
         measure_here = self._scale.needs(given)
         if measure_here and self._validate is None and not lost:
@@ -234,15 +245,17 @@ class Grower:
                 f"step() was given nothing of validation: pass {self._scale.wanted}, or make the "
                 "Grower with validate=, a loader or a function of the model"
             )
-        if not self._watch.steps:
+        if not all(replicas.gather(self._watch.steps)):
             return self._refuse_idle(given)
+        replicas.align()
         # Validation is the user's code: whatever it raises, nothing has changed yet.
         metrics, unknown = self._validated(given) if measure_here else (given, ())
         # Numbers of the loop's own need not be comparable with ours.
         measured = self._measured_seeds(metrics, metrics if measure_here else None)
         for name in dict.fromkeys(lost + unknown):
             self._notes.warn(f"{name} is NaN and counts as unknown: look at how it is computed", once=name)
-        norm, gradients = self._watch.take()
+        replicas.share_flags()
+        norm, gradients = replicas.agree(self._watch.take())
         verdict = self._guard.judge(
             Vitals(metrics.train_loss, norm, metrics.validation_loss, metrics.validation_accuracy)
         )
@@ -289,7 +302,7 @@ class Grower:
 
     def _choose(self, reward: float) -> tuple[Choice, str]:
         """What the decider wants, made legal and affordable."""
-        choice = self._decider.decide(self._observer, self._host, reward=reward)
+        choice = together.ask(self.model.replicas, self._decider, self._observer, self._host, reward=reward)
         situation = self._observer.situation(0)
         action = choice.action
         if self.parameter_budget is not None:
@@ -451,6 +464,7 @@ class Grower:
         (`keep_best=True`); the model goes back to it.
         """
         settling.require_settle(settle)
+        self.model.replicas.align()
         if best:
             return self._finish_best(settle)
         if not self.epoch:

@@ -124,6 +124,8 @@ class GrowthWarning(UserWarning):
 class Notes:
     """What happened since the last decision, for the next one to carry."""
 
+    silent: bool = False
+    """Of several processes one warns; all note the same."""
     warned: set[str] = field(default_factory=set)
     _pending: list[str] = field(default_factory=list)
 
@@ -138,6 +140,8 @@ class Notes:
                 return
             self.warned.add(once)
         self.add(message)
+        if self.silent:
+            return
         warnings.warn(message, GrowthWarning, stacklevel=_levels_to_user() + 1)
 
     def take(self) -> tuple[str, ...]:

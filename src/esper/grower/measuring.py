@@ -2,9 +2,9 @@
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Literal, SupportsFloat
 
 import torch
@@ -58,6 +58,23 @@ def read_metrics(**given: SupportsFloat | None) -> tuple[EpochMetrics, tuple[str
         else:
             values[name] = min(max(value, 0.0), 1.0)
     return EpochMetrics(**values), tuple(lost)
+
+
+Read = tuple[EpochMetrics, tuple[str, ...]]
+"""Metrics, and the names of those that were NaN and count as unknown."""
+
+
+def mean_metrics(found: Sequence[Read]) -> Read:
+    """The means over several processes, of those that know a metric; what is NaN in one counts as NaN."""
+    metrics = {name: _mean([getattr(theirs, name) for theirs, _ in found]) for name in asdict(found[0][0])}
+    return EpochMetrics(**metrics), tuple(dict.fromkeys(name for _, lost in found for name in lost))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    if len(set(known)) <= 1:  # as it is: a sum may be rounded
+        return known[0] if known else None
+    return sum(known) / len(known)
 
 
 def _number(name: str, value: SupportsFloat | None) -> float | None:
@@ -263,7 +280,9 @@ def measure(
     """
     alphas = {} if members is None else coalition_alphas(model, [members], 1)
     with measuring(model), model.override_alpha(alphas):
-        return _read(validate(model), mode)
+        read = _read(validate(model), mode)
+    model.replicas.rest()
+    return mean_metrics(model.replicas.gather(read))
 
 
 def coalition_metrics(

@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
+from esper.kasmina import GrowingModel
 from esper.kasmina.blueprints.registry import main_tensor
+from esper.kasmina.replicas import Replicas
 
 IGNORED = -100
 """A target that does not count, as everywhere in torch."""
@@ -86,6 +88,8 @@ class LoaderValidation:
         tally = Tally(self.loss, self.metric)
         for raw in self.loader:
             tally.add(passed(model, raw, device))
+        if isinstance(model, GrowingModel):
+            tally.share(model.replicas)
         if not tally.batches:
             raise ValueError("validate has no batches: there is nothing to measure with")
         return tally
@@ -137,6 +141,16 @@ class Tally:
             self.gathered.append(tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), pair))
         self.batches += 1
 
+    def share(self, replicas: Replicas) -> None:
+        """Add what the other processes measured; a metric that is fed batch by batch shares by itself, if it can."""
+        if replicas.size == 1:
+            return
+        told = replicas.gather((_sum(self.losses), _sum(self.hits), self.gathered, self.batches))
+        self.losses = [rows for losses, _, _, _ in told for rows in losses]
+        self.hits = [rows for _, hits, _, _ in told for rows in hits]
+        self.gathered = [pair for _, _, gathered, _ in told for pair in gathered]
+        self.batches = sum(batches for _, _, _, batches in told)
+
     def result(self) -> dict[str, float | None]:
         """The metrics of all batches so far."""
         return {
@@ -154,6 +168,17 @@ class Tally:
             return float(found.detach() if isinstance(found, Tensor) else found)  # type: ignore[arg-type]
         except (TypeError, ValueError, RuntimeError):
             raise TypeError(f"metric returned {found!r}; expected one number") from None
+
+
+def _sum(rows: list[Rows]) -> list[Rows]:
+    """All rows as one, on the CPU; none stay none."""
+    if not rows:
+        return []
+    totals, counts = (
+        torch.stack([getattr(row, name).sum() for row in rows]).sum().double().cpu().view(1)
+        for name in ("totals", "counts")
+    )
+    return [Rows(totals, counts)]
 
 
 def mean(rows: list[Rows]) -> float | None:

@@ -12,6 +12,7 @@ from esper.kasmina.coalitions import standard_coalitions as standard_coalitions
 from esper.kasmina.export import export_with_keys as export_with_keys
 from esper.kasmina.model import GrowingModel as GrowingModel
 from esper.kasmina.probing import WrapError as WrapError
+from esper.kasmina.replicas import ReplicaError as ReplicaError
 from esper.kasmina.slot import Slot as Slot
 from esper.kasmina.stage_machine import GrowthRules as GrowthRules
 from esper.kasmina.stage_machine import IllegalOperation as IllegalOperation

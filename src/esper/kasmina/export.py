@@ -7,7 +7,6 @@ seed reads its input, are replaced by a GraphModule that holds them as `host`; s
 which become GraphModules and as such would lose hooks when pickled.
 """
 
-import copy
 import logging
 import os
 import warnings
@@ -23,6 +22,7 @@ from torch.fx.proxy import GraphAppendingTracer
 
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.seed import Seed, compose_delta, per_channel
+from esper.kasmina.sharding import whole_copy
 from esper.kasmina.slot import Slot
 from esper.leyline import Layout, Stage
 
@@ -35,7 +35,7 @@ def export_with_keys(model: GrowingModel) -> tuple[nn.Module, dict[str, str]]:
     Fossilised, holding and blending seeds are part of it at the alpha they have now, a constant from here on.
     Empty slots leave no trace, and neither do seeds in TRAINING, which the output does not show either.
     """
-    twin = copy.deepcopy(model)
+    twin = whole_copy(model)
     for parameter in twin.parameters():
         parameter.grad = None
     held = twin.state_dict(keep_vars=True)

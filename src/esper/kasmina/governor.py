@@ -12,6 +12,7 @@ from torch import Tensor
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.optimiser_trial import PARAMETERS
 from esper.kasmina.seed import Seed
+from esper.kasmina.sharding import local
 from esper.kasmina.slot import SlotRecord
 
 
@@ -174,7 +175,7 @@ class ModelSnapshot:
         if list(map(id, sources)) == list(map(id, self._sources)):
             _copy(self._copies, sources)
         else:
-            self._sources, self._copies = sources, [source.detach().clone() for source in sources]
+            self._sources, self._copies = sources, [local(source).detach().clone() for source in sources]
 
     @torch.no_grad()  # not inference_mode: what is restored is trained on
     def restore(self) -> None:
@@ -207,7 +208,8 @@ def _own(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
-    """Each source into its target, all of one dtype in one multi-tensor call."""
+    """Each source into its target, all of one dtype in one multi-tensor call; of shards the local part."""
+    targets, sources = list(map(local, targets)), list(map(local, sources))
     for dtype in {source.dtype for source in sources}:
         chosen = [index for index, source in enumerate(sources) if source.dtype == dtype]
         torch._foreach_copy_([targets[index] for index in chosen], [sources[index] for index in chosen])
@@ -258,11 +260,16 @@ class Guard:
         if governor is None:
             return None
         loss = vitals.train_loss
-        if loss is None and not all(bool(p.isfinite().all()) for p in self._model.bare_parameters()):
+        if loss is None and not self._weights_finite():
             vitals = replace(vitals, train_loss=math.nan)
         elif math.isinf(governor.untrained_loss) and loss is not None and math.isfinite(loss) and loss > 0:
             governor.untrained_loss = max(loss, LEAST_FIRST_LOSS)
         return governor.judge(vitals)
+
+    def _weights_finite(self) -> bool:
+        """Whether the host's parameters are finite, in all processes that hold some of them."""
+        here = all(bool(local(p).isfinite().all()) for p in self._model.bare_parameters())
+        return all(self._model.replicas.gather(here))
 
     @property
     def content(self) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from esper.kasmina.model import GrowingModel
+from esper.kasmina.sharding import whole
 
 VANISHING_NORM = 1e-7
 EXPLODING_NORM = 1e2
@@ -48,7 +49,7 @@ class SeedGradientCollector:
         gradients = [parameter.grad for parameter in params if parameter.grad is not None]
         if not gradients:
             return None
-        norms = torch.stack(torch._foreach_norm(gradients)).float()  # (tensor,)
+        norms = whole(torch.stack(torch._foreach_norm(gradients))).float()  # (tensor,)
         vanished = norms < self.vanishing
         exploded = ~(norms <= self.exploding)  # NaN is not below anything
         return torch.stack(
@@ -133,7 +134,7 @@ class GradientWatch:
         ]
         if not gradients:
             return
-        norm = torch.nn.utils.get_total_norm(gradients).float()
+        norm = whole(torch.nn.utils.get_total_norm(gradients)).float()
         norm = norm / _scale(optimizer, norm)
         usable = torch.isfinite(norm)
         host = torch.stack((torch.where(usable, norm, 0.0), usable.float()))

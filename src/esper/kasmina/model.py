@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from esper.kasmina.blueprints.registry import BlueprintError
 from esper.kasmina.optimisers import OptimiserCare
+from esper.kasmina.replicas import ALONE, Replicas
 from esper.kasmina.schedules import Scheduler
 from esper.kasmina.seed import bear_seed, birth_randomness
 from esper.kasmina.slot import IsolationPenalty, Slot
@@ -57,6 +58,7 @@ class GrowingModel(LivingHost, nn.Module):
         penalty: IsolationPenalty,
         growth_seed: int,
         events: EventSink | None,
+        replicas: Replicas = ALONE,
     ) -> None:
         super().__init__()
         self.host = host
@@ -70,14 +72,19 @@ class GrowingModel(LivingHost, nn.Module):
         self._claim_slots()
         self.care: OptimiserCare | None = None
         """The attached optimiser's keeper."""
+        self.replicas = replicas
+        """The processes that train the model together."""
+        replicas.follow(self, self.slots)
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Call the host."""
-        return self.host(*args, **kwargs)
+        """Call the host; where it learns, through the wrapper that reduces its gradients."""
+        wrapper = self.replicas.wrapper
+        through = self.host if wrapper is None or not torch.is_grad_enabled() else wrapper
+        return through(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, object]:
-        # A copy grows on its own: it has no optimiser yet and emits no events.
-        return {**self.__dict__, "care": None, "_events": None}
+        # A copy grows on its own: it has no optimiser yet, emits no events and is trained by nobody else.
+        return {**self.__dict__, "care": None, "_events": None, "replicas": ALONE}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
@@ -135,6 +142,7 @@ class GrowingModel(LivingHost, nn.Module):
             seed = bear_seed(
                 place.blueprints[blueprint], place.site, style.composition, device=device, dtype=dtype
             )
+        self.replicas.adopt(seed)
         place.plant(seed)
         place.life.germinate(style, tempo, alpha_target)
         if self.care is not None:

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from esper.kasmina.optimiser_trial import PARAMETERS, Group, options_of_newcomer, try_out
 from esper.kasmina.schedules import Scheduler, hide_seeds
+from esper.kasmina.sharding import local
 from esper.kasmina.slot import Slot
 from esper.kasmina.tree import bare_parameters
 
@@ -164,4 +165,4 @@ class OptimiserCare:
         else:
             for parameter in gradients:
                 assert parameter.grad is not None
-                parameter.grad.masked_fill_(flag, 0.0)
+                local(parameter.grad).masked_fill_(flag, 0.0)

@@ -22,6 +22,7 @@ from esper.kasmina.model import GrowingModel
 from esper.kasmina.optimiser_trial import state_of
 from esper.kasmina.optimisers import OptimiserCare
 from esper.kasmina.seed import Seed, bear_seed, birth_randomness
+from esper.kasmina.sharding import fill, whole
 from esper.kasmina.slot import SlotRecord
 from esper.kasmina.stage_machine import GrowthRules
 from esper.kasmina.tree import names_a_seed
@@ -93,6 +94,7 @@ def reinstate(
     model: GrowingModel, record: ModelRecord, tensors: Mapping[str, Tensor], origin: str = "the saved state"
 ) -> None:
     """The same from what `describe` gave; `origin` is named in errors."""
+    model.replicas.rest()
     seeds = _Check(model, record, tensors, origin).seeds
     for slot in model.slots.values():
         if slot.seed is not None and model.care is not None:
@@ -101,6 +103,7 @@ def reinstate(
     for name, saved in record.slots.items():
         slot, seed = model.slots[name], seeds.get(name)
         if seed is not None:
+            model.replicas.adopt(seed)
             slot.plant(seed)
             seed.requires_grad_(not saved.fading)
         slot.restore(saved, GrowthRules(**record.rules))
@@ -109,7 +112,7 @@ def reinstate(
     model.isolation_penalty = record.isolation_penalty
     with torch.no_grad():  # not inference_mode: writes parameters that are trained
         for name, tensor in _unique_tensors(model).items():
-            tensor.copy_(tensors[f"model/{name}"])
+            fill(tensor, tensors[f"model/{name}"])
     for slot in model.slots.values():
         slot.sync_alpha()
     if model.care is not None and record.optimizer is not None:
@@ -117,7 +120,11 @@ def reinstate(
 
 
 def describe(model: GrowingModel) -> tuple[ModelRecord, dict[str, Tensor]]:
-    """Everything `save` writes: what is no tensor, and the tensors by name (the live ones, not copies)."""
+    """Everything `save` writes: what is no tensor, and the tensors by name (the live ones, not copies).
+
+    Where parameters are sharded, the tensors are gathered: all processes must call this together.
+    """
+    model.replicas.rest()
     tensors = {f"model/{name}": tensor for name, tensor in _unique_tensors(model).items()}
     optimizer = None
     if model.care is not None:
@@ -135,7 +142,7 @@ def describe(model: GrowingModel) -> tuple[ModelRecord, dict[str, Tensor]]:
         },
         optimizer=optimizer,
     )
-    return record, {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    return record, {name: whole(tensor.detach()).contiguous() for name, tensor in tensors.items()}
 
 
 def _describe_optimizer(
@@ -416,7 +423,9 @@ def laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
     """An optimiser's tensor in its parameter's memory format: fused optimisers walk both as flat memory."""
     if value.shape != parameter.shape:
         return value
-    return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
+    laid_out = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False)
+    fill(laid_out, value)
+    return laid_out
 
 
 def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

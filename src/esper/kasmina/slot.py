@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map_only
 from esper.kasmina.blueprints import Blueprint, Site
 from esper.kasmina.blueprints.registry import output_form
 from esper.kasmina.seed import Seed, drop_non_finite_gradient, isolate
+from esper.kasmina.sharding import whole
 from esper.kasmina.stage_machine import Count, Facts, GrowthRules, Life, LivingSlot, Ramp, Share
 from esper.kasmina.tree import Seat, bare_parameters
 from esper.leyline import BlueprintCard, Stage, Style
@@ -219,7 +220,7 @@ class Slot(LivingSlot):
         gradients = [p.grad for p in self.seed.parameters() if p.grad is not None]
         if not gradients:
             return self.remembered_gradients_finite
-        return bool(torch.isfinite(torch.stack(torch._foreach_norm(gradients))).all())
+        return bool(torch.isfinite(whole(torch.stack(torch._foreach_norm(gradients)))).all())
 
     def broken(self) -> bool:
         """Whether an output or gradient of the seed was not finite in this epoch, unless a report denies it."""

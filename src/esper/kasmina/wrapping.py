@@ -13,7 +13,9 @@ from esper.kasmina.blueprints import Blueprint, Site, all_blueprints
 from esper.kasmina.blueprints.catalogue import bare_copy
 from esper.kasmina.blueprints.registry import BlueprintError, channel_axis
 from esper.kasmina.model import GrowingModel
+from esper.kasmina.parallel import recognise
 from esper.kasmina.probing import ExampleInput, Sighting, WrapError, batch_size, probe, read_layout
+from esper.kasmina.sharding import is_sharded
 from esper.kasmina.slot import IsolationPenalty, Slot
 from esper.kasmina.stage_machine import GrowthRules
 from esper.kasmina.tree import Seat, bare_parameters, enclosing, find_seats
@@ -108,6 +110,7 @@ def wrap(
     The model is not copied: it gets one permanent hook per slot, and a forward through the wrapper is a forward
     through it. Wrap first, then `torch.compile` the result. A copy of a wrapped model (`copy.deepcopy(net)`, the
     module of an average) is wrapped at the same slots, with the seeds it came with.
+    A module in `DistributedDataParallel`, or after `fully_shard`, grows in all its processes alike.
 
     slots              submodule names or patterns; `*` stays within one part of a dotted name, `**` crosses dots
     example_input      a tensor, a tuple of arguments or a dict of keyword arguments, batch first; it is run
@@ -122,6 +125,7 @@ def wrap(
     """
     if not isinstance(model, nn.Module):
         raise WrapError(f"model must be an nn.Module, not {type(model).__name__}")
+    model, replicas = recognise(model)
     if isinstance(model, GrowingModel):
         raise WrapError("the model is a GrowingModel already; its slots are model.slots")
     if not isolation_penalty >= 0:
@@ -136,6 +140,7 @@ def wrap(
         _refuse_way(model, name, module)
     samples = batch_size(example_input)
     sightings = probe(model, found, example_input)
+    replicas.rest()
     _refuse_silent(found, sightings)
     copied = _copied_slots(model)
     if copied:
@@ -144,7 +149,19 @@ def wrap(
         for slot in in_order:
             slot.life.rules = rules or slot.life.rules
             slot.penalty.weight = isolation_penalty  # one that they share
-        return GrowingModel(model, in_order, penalty=in_order[0].penalty, growth_seed=seed, events=events)
+        if replicas.size > 1 and any(slot.seed is not None for slot in in_order):
+            raise WrapError(
+                "the model holds seeds that its wrapper for several processes took for parameters of the host: "
+                "distribute the network as it was built, wrap it, and load what was saved"
+            )
+        return GrowingModel(
+            model,
+            in_order,
+            penalty=in_order[0].penalty,
+            growth_seed=seed,
+            events=events,
+            replicas=replicas,
+        )
     penalty = IsolationPenalty(isolation_penalty)
     offered = _select_blueprints(blueprints)
     layouts = _asked_layouts(layout, found)
@@ -173,7 +190,7 @@ def wrap(
         )
         for name, seen in sightings.items()
     ]
-    return GrowingModel(model, made, penalty=penalty, growth_seed=seed, events=events)
+    return GrowingModel(model, made, penalty=penalty, growth_seed=seed, events=events, replicas=replicas)
 
 
 def _seats(model: nn.Module, found: Mapping[str, nn.Module]) -> dict[str, Seat]:
@@ -316,7 +333,9 @@ def _read_site(
 def _can_copy(module: nn.Module) -> bool:
     if not any(parameter.numel() for parameter in module.parameters()):
         return False
-    # A hook may make the weights, as weight_norm does.
+    # A hook may make the weights, as weight_norm does, and FSDP2 from shards.
+    if any(is_sharded(parameter) for parameter in module.parameters()):
+        return False
     if any(part._forward_pre_hooks for part in module.modules()):
         return False
     try:

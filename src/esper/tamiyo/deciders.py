@@ -35,6 +35,8 @@ class Decider(ABC):
     """The controller's name, or the rule's."""
     settings: DecisionSettings
     """What it may decide."""
+    savable = True
+    """Whether its memory can be saved; that of a rule of your own may not."""
 
     def observer(self, host: HostProtocol, *, horizon: int, parameter_budget: int | None) -> Observer:
         """Return an observer of a host whose report is that of epoch 0, and begin a new episode."""
@@ -115,6 +117,7 @@ class RuleDecider(Decider):
 
     def __init__(self, rule: RulePolicy, name: str) -> None:
         self.rule, self.name = rule, name
+        self.savable = isinstance(rule, SavableRule)
 
     def _begin(self, space: GrowthSpace) -> None:
         del space

@@ -1,0 +1,281 @@
+"""Several processes that train one model: what keeps their networks equal while they grow.
+
+`DistributedDataParallel` reduces the gradients of the parameters it was made with, and FSDP2 (`fully_shard`) those it
+was applied to. Seeds come later. Under the first their gradients are averaged here, at the end of every backward that
+the wrapper synchronises, so that clipping and scaling see what all processes see; under the second each newborn seed
+is sharded over the same mesh.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from esper.kasmina.seed import Seed
+from esper.kasmina.sharding import is_sharded, local, sharded_modules
+from esper.kasmina.slot import Slot
+from esper.leyline.errors import EsperError
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+_Value = TypeVar("_Value")
+
+
+class ReplicaError(EsperError, RuntimeError):
+    """The processes that train one model do not have the same model any more."""
+
+
+class Replicas:
+    """The processes that train a model: just this one, unless a subclass says otherwise."""
+
+    rank = 0
+    size = 1
+    wrapper: nn.Module | None = None
+    """What a training forward goes through instead of the bare host."""
+    in_step = False
+    """Whether a forward needs all processes, so that each must do as many."""
+
+    # What the processes tell each other
+
+    def agree(self, value: _Value) -> _Value:
+        """What rank 0 has."""
+        return value
+
+    def gather(self, value: _Value) -> list[_Value]:
+        """What each has, by rank."""
+        return [value]
+
+    # What keeps them equal
+
+    def follow(self, model: nn.Module, slots: Mapping[str, Slot]) -> None:
+        """Begin to watch over a growing model and what grows at its slots."""
+
+    def adopt(self, seed: Seed) -> None:
+        """Make a newborn seed the same everywhere, before it is planted and its parameters are given to anyone."""
+
+    def rest(self) -> None:
+        """After forwards that no backward follows: the parameters that the optimiser holds are the model's again."""
+
+    def align(self) -> None:
+        """Once an epoch: buffers become those of rank 0, and parameters that differ are a `ReplicaError`."""
+
+    def share_flags(self) -> None:
+        """A seed that was not finite in one process was not finite."""
+
+
+ALONE = Replicas()
+
+
+class _SeveralProcesses(Replicas):
+    """What is common to all ways of training in several processes."""
+
+    def __init__(self, group: "dist.ProcessGroup", buffers: Iterable[tuple[str, Tensor]]) -> None:
+        self._group = group
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self._buffers = [f"host.{name}" for name, _ in buffers]
+        """Names of those that are rank 0's for all."""
+        self._model: nn.Module = nn.Module()
+        self._slots: Mapping[str, Slot] = {}
+        self._backward = -1
+        """The backward whose end is being waited for."""
+
+    def agree(self, value: _Value) -> _Value:
+        box = [value]
+        dist.broadcast_object_list(box, group=self._group, group_src=0)
+        return box[0]
+
+    def gather(self, value: _Value) -> list[_Value]:
+        found: list[_Value] = [value] * self.size
+        dist.all_gather_object(found, value, group=self._group)
+        return found
+
+    def follow(self, model: nn.Module, slots: Mapping[str, Slot]) -> None:
+        self._model, self._slots = model, slots
+        self._notice_backwards(model)
+
+    def adopt(self, seed: Seed) -> None:
+        self._spread((*seed.parameters(), *seed.buffers()))
+        self._notice_backwards(seed)
+
+    @torch.no_grad()  # not inference_mode: writes what autograd meets
+    def _spread(self, tensors: Iterable[Tensor]) -> None:
+        """The values of rank 0, to all."""
+        for tensor in tensors:
+            sent = tensor.contiguous()
+            dist.broadcast(sent, group=self._group, group_src=0)
+            if sent is not tensor:
+                tensor.copy_(sent)
+
+    def align(self) -> None:
+        self.rest()
+        self._spread(self._model.get_buffer(name) for name in self._buffers)
+        self._refuse_drift()
+
+    def _refuse_drift(self) -> None:
+        """Compare one number for the bits of each parameter."""
+        compared = {name: p for name, p in self._model.named_parameters() if not is_sharded(p)}
+        if not compared:
+            return
+        device = next(iter(compared.values())).device
+        sums = torch.stack([_sum_of_bits(parameter).to(device) for parameter in compared.values()])
+        # The most of them, and (as ~x falls when x rises) the least.
+        extremes = torch.stack((sums, ~sums))
+        dist.all_reduce(extremes, dist.ReduceOp.MAX, group=self._group)
+        differ = (extremes[0] != ~extremes[1]).tolist()
+        names = [
+            name.removeprefix("host.") for name, differs in zip(compared, differ, strict=True) if differs
+        ]
+        if names:
+            raise ReplicaError(
+                f"the processes have drifted apart: {names[0]} is not the same in all of them ({len(names)} of "
+                f"{len(compared)} parameters differ). Train through the wrapper and not the module inside, let the "
+                "last backward before a step be one without no_sync(), and change parameters in all processes alike"
+            )
+
+    @torch.no_grad()  # not inference_mode: the flags are read in forwards that are trained
+    def share_flags(self) -> None:
+        records = [slot.non_finite for slot in self._slots.values() if slot.seed is not None]
+        if records:
+            flags = torch.stack([record.to(records[0].device, torch.uint8) for record in records])
+            dist.all_reduce(flags, dist.ReduceOp.MAX, group=self._group)
+            for record, flag in zip(records, flags, strict=True):
+                record.copy_(flag)
+
+    # The end of a backward
+
+    def _notice_backwards(self, module: nn.Module) -> None:
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self._notice)
+
+    def _notice(self, _: Tensor) -> None:
+        """A gradient has arrived. At the first of a backward, ask to be called at its end."""
+        backward = torch._C._current_graph_task_id()
+        if backward != self._backward:
+            self._backward = backward
+            _at_the_end(lambda: _at_the_end(self._end_of_backward))  # behind what the wrapper has asked for
+
+    @abstractmethod
+    def _end_of_backward(self) -> None:
+        """Make the gradients of seeds the same everywhere."""
+
+    def _learning(self) -> list[tuple[Slot, list[nn.Parameter]]]:
+        """The slots whose seeds have parameters that learn, with those."""
+        found = (
+            (slot, [p for p in slot.seed.parameters() if p.requires_grad])
+            for slot in self._slots.values()
+            if slot.seed is not None
+        )
+        return [(slot, parameters) for slot, parameters in found if parameters]
+
+
+def _at_the_end(call: Callable[[], None]) -> None:
+    torch.autograd.Variable._execution_engine.queue_callback(call)
+
+
+def _clean(parameters: Iterable[nn.Parameter], broken: Tensor) -> None:
+    """No gradient for a seed that was not finite; the flag stays on the device."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            local(parameter.grad).masked_fill_(broken, 0.0)
+
+
+def _sum_of_bits(parameter: Tensor) -> Tensor:
+    bits = torch.view_as_real(parameter) if parameter.is_complex() else parameter
+    kind = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[bits.element_size()]
+    return bits.detach().contiguous().view(kind).sum(dtype=torch.int64)
+
+
+class CopiedReplicas(_SeveralProcesses):
+    """`DistributedDataParallel`: a copy of the network in each process."""
+
+    def __init__(self, wrapper: DistributedDataParallel) -> None:
+        buffers = wrapper.module.named_buffers() if wrapper.broadcast_buffers else ()
+        super().__init__(wrapper.process_group, buffers)
+        self.wrapper = self._ddp = wrapper
+
+    @torch.no_grad()  # not inference_mode: writes gradients that the optimiser reads
+    def _end_of_backward(self) -> None:
+        """Average the seeds' gradients, as DistributedDataParallel does the host's, and share what was not finite.
+
+        What a wrapper made anew has reduced already keeps its value: the mean of means is the same mean.
+        """
+        learning = self._learning()
+        if not learning or not self._ddp.require_backward_grad_sync:
+            return
+        slots = [slot for slot, _ in learning]
+        parameters = [parameter for _, owned in learning for parameter in owned]
+        by_kind: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
+        for parameter in parameters:
+            by_kind.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+        for number, alike in enumerate(by_kind.values()):
+            marks = [slot.non_finite[0] for slot in slots] if number == 0 else []
+            self._average(alike, marks)
+        for slot, owned in learning:
+            _clean(owned, slot.non_finite[0])
+
+    def _average(self, parameters: Sequence[nn.Parameter], marks: Sequence[Tensor]) -> None:
+        """One reduction: the gradients end to end, who has one of each, and the marks, which spread to all."""
+        first = parameters[0]
+        gradients = [
+            parameter.new_zeros(parameter.numel()) if parameter.grad is None else parameter.grad.flatten()
+            for parameter in parameters
+        ]
+        present = first.new_tensor([parameter.grad is not None for parameter in parameters])
+        flags = [mark.to(first).view(1) for mark in marks]
+        flat = torch.cat((*gradients, present, *flags)).div_(self.size)
+        dist.all_reduce(flat, group=self._group)
+        sizes = [parameter.numel() for parameter in parameters]
+        *means, present, flags_found = flat.split([*sizes, len(parameters), len(marks)])
+        for index, (parameter, mean) in enumerate(zip(parameters, means, strict=True)):
+            if parameter.grad is not None:
+                parameter.grad.copy_(mean.view_as(parameter))
+            elif present[index] > 0.0:
+                parameter.grad = mean.view_as(parameter).clone()
+        for mark, found in zip(marks, flags_found, strict=True):
+            mark.logical_or_(found > 0.0)
+
+
+class ShardedReplicas(_SeveralProcesses):
+    """FSDP2: every process holds a shard of each parameter."""
+
+    in_step = True
+
+    def __init__(self, host: nn.Module, mesh: "DeviceMesh") -> None:
+        group = mesh.get_group() if mesh.ndim == 1 else dist.group.WORLD
+        assert group is not None
+        super().__init__(group, host.named_buffers())
+        self._mesh = mesh
+
+    def adopt(self, seed: Seed) -> None:
+        from torch.distributed.fsdp import fully_shard
+
+        self._spread((*seed.parameters(), *seed.buffers()))
+        fully_shard(seed, mesh=self._mesh)
+        self._notice_backwards(seed)
+
+    def rest(self) -> None:
+        for part in sharded_modules(self._model):
+            part.reshard()
+
+    @torch.no_grad()  # not inference_mode: writes gradients that the optimiser reads
+    def _end_of_backward(self) -> None:
+        """FSDP2 has averaged the gradients; what is not finite anywhere is kept out of them everywhere."""
+        learning = self._learning()
+        if not learning:
+            return
+        flags = []
+        for slot, parameters in learning:
+            sums = [local(p.grad).sum() for p in parameters if p.grad is not None]
+            broken = ~torch.isfinite(torch.stack(sums)).all() if sums else slot.non_finite[0]
+            flags.append(slot.non_finite[0] | broken)
+        shared = torch.stack(flags).to(torch.uint8)
+        dist.all_reduce(shared, dist.ReduceOp.MAX, group=self._group)
+        for (slot, parameters), flag in zip(learning, shared.bool(), strict=True):
+            slot.non_finite[0].copy_(flag)
+            _clean(parameters, flag)
