@@ -34,6 +34,7 @@ _CRASH = (
 )
 _ACCOUNTS = "simic/env/test_accounts.py::"
 _SHOWN = "simic/env/test_halves.py::"
+_BY_LAYOUT = "tamiyo/rules/test_by_layout.py::"
 
 MUTANTS = (
     # The update
@@ -440,5 +441,41 @@ MUTANTS = (
         '        if refused:\n            raise ConfigError(\n                f"a run goes on',
         '        if refused and not same:\n            raise ConfigError(\n                f"a run goes on',
         "runs/test_resuming.py::test_a_resume_under_other_settings_is_refused_with_all_that_differs",
+    ),
+    # What a Grower chooses by itself
+    _mutant(
+        "margin_without_noise",
+        "tamiyo/rules/by_layout.py",
+        "margin = self.noise_margin * noise_of(self.memory.scores)",
+        "margin = 0.0",
+        f"{_BY_LAYOUT}test_what_exceeds_the_noise_of_validation_is_kept_or_pruned_at_its_age",
+    ),
+    _mutant(
+        "trials_at_any_learning_rate",
+        "tamiyo/rules/by_layout.py",
+        "return soon_enough and (share is None or share >= self.least_rate)",
+        "return soon_enough",
+        f"{_BY_LAYOUT}test_nothing_begins_when_the_learning_rate_has_fallen",
+    ),
+    _mutant(
+        "frozen_by_share_alone",
+        "grower/choosing.py",
+        "return all(modules.index(owner) > last for owner in owners)",
+        "return True",
+        "grower/test_choosing.py::test_what_counts_as_frozen",
+    ),
+    _mutant(
+        "highest_rate_forgotten",
+        "grower/host.py",
+        "highest = max(rate, self.report.highest_learning_rate or 0.0)",
+        "highest = rate",
+        "grower/test_choosing.py::test_the_learning_rate_is_shown_as_a_share_of_its_highest",
+    ),
+    _mutant(
+        "budget_not_shared",
+        "tamiyo/rules/frozen_spread.py",
+        "(budget - situation.signals.added_parameters) / max(len(slots), 1)",
+        "(budget - situation.signals.added_parameters)",
+        "tamiyo/rules/test_frozen_spread.py::test_a_budget_is_divided_evenly_and_spent_on_the_largest_kind_that_fits",
     ),
 )

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import esper
 from esper.grower import Grower
-from esper.grower.grower import LoopHost
 from esper.grower.history import described
+from esper.grower.host import LoopHost
 from esper.kasmina import Site, forget
 from esper.kasmina.hosts import GPT, MLP, ConvNet
 from esper.leyline import EpochReport, LifecycleOp, Stage
@@ -180,7 +180,7 @@ def untrained(curve: Curve, *widths: int, blueprints: list[str] | None = None) -
     pools = tuple(2 if place in (1, 2) else 1 for place in range(len(widths)))
     network = ConvNet(1, 10, dims=1, widths=widths, pools=pools)
     model = esper.wrap(network, ["blocks.*"], torch.zeros(2, 1, 40), blueprints=blueprints)
-    return LoopHost(model, curve.samples)
+    return LoopHost(model, torch.optim.SGD(model.parameters(), lr=0.1), curve.samples)
 
 
 def pass_epoch(host: LoopHost, curve: Curve) -> None:

@@ -18,8 +18,10 @@ from esper.grower import history as reporting
 from esper.grower import replicas as together
 from esper.grower.averages import Averages
 from esper.grower.best import BestEpoch
+from esper.grower.choosing import nothing_suits, usual_rule
 from esper.grower.finishing import settle_loop
 from esper.grower.history import DECISIONS, FORMAT, VERSION, Decision, Notes, read_state
+from esper.grower.host import LoopHost
 from esper.grower.measuring import (
     EpochMetrics,
     Mode,
@@ -37,7 +39,6 @@ from esper.kasmina import GrowingModel, WrapError, settling, wrap
 from esper.kasmina.coalitions import CoalitionPlan, SeedWorth
 from esper.kasmina.governor import GovernorRules, Guard, Verdict, Vitals
 from esper.kasmina.gradients import GradientWatch, SeedGradients
-from esper.kasmina.model import GrowingHost
 from esper.kasmina.parallel import recognise
 from esper.kasmina.persistence import ModelFileError, describe, reinstate
 from esper.kasmina.probing import ExampleInput
@@ -57,17 +58,7 @@ USUAL_EPOCHS = 20
 """The length of a run that did not say: what controllers are trained on."""
 EPOCHS_AHEAD = 8
 """A run of unknown length never has fewer left, nor one that outlives what it said."""
-TYPICAL_SAMPLES = 1000
-"""Stands for a training set of unknown size: the middle of the observation's scale."""
 _WAIT = ActionSpec()
-
-
-class LoopHost(GrowingHost):
-    """The model in a user's loop, as deciders read hosts."""
-
-    def __init__(self, model: GrowingModel, training_samples: int | None = None) -> None:
-        super().__init__(model)
-        self.training_samples = TYPICAL_SAMPLES if training_samples is None else training_samples
 
 
 class Grower:
@@ -87,7 +78,8 @@ class Grower:
     optimizer         any that updates each parameter by itself, over the model's parameters (docs/optimisers.md)
     example_input     a tensor, a tuple of arguments or a dict of keyword arguments, batch first
     controller        a shipped controller's name, a rule's name (`probe_and_keep`, `plateau`, ...), a controller's
-                      folder, a `Controller`, or a policy of your own with `reset()` and `act(situation)`
+                      folder, a `Controller`, or a policy of your own with `reset()` and `act(situation)`; by default
+                      the rule `by_layout`, and `frozen_spread` where nothing up to the last slot is trained
     validate          a loader of (inputs, targets) or dict batches; or a function of the model that returns
                       {"validation_loss": ..., "validation_accuracy": ...}, either or both, or with a mode
                       {"validation_metric": ...}. It is tried at once. With it, each seed is measured (it is one set:
@@ -120,7 +112,7 @@ class Grower:
         *,
         optimizer: Optimizer,
         example_input: ExampleInput | None = None,
-        controller: str | os.PathLike[str] | Controller | RulePolicy = "probe_and_keep",
+        controller: str | os.PathLike[str] | Controller | RulePolicy | None = None,
         validate: Validate | None = None,
         loss: Loss | None = None,
         metric: Metric | None = None,
@@ -148,7 +140,8 @@ class Grower:
         bare, replicas = (model, model.replicas) if isinstance(model, GrowingModel) else recognise(model)
         together.require_as_many(replicas, validate)
         self._validate = as_call(validate, loss=loss, metric=metric, mode=mode)
-        self._decider = decider(controller, seed=wrapping.get("seed", 0), generator=generator)
+        seed = wrapping.get("seed", 0)
+        who = None if controller is None else decider(controller, seed=seed, generator=generator)
         if self._validate is not None:
             check(bare, self._validate, mode)
         if isinstance(model, GrowingModel):
@@ -162,6 +155,7 @@ class Grower:
             wrapping["isolation_penalty"] = wrapping.get("isolation_penalty", 1.0) / accumulate
             self.model = wrap(model, slots, example_input, **wrapping)
         together.refuse_strangers(self.model)
+        self._decider = who or decider(usual_rule(self.model))
         card = self._decider.controller.card if isinstance(self._decider, LearnedDecider) else None
         if parameter_budget is not None:
             checks.require_room(self.model.slots, parameter_budget, self._decider.settings.menu)
@@ -169,7 +163,7 @@ class Grower:
         self.epochs, self.rent, self.parameter_budget = epochs, rent, parameter_budget
         self.history: tuple[Decision, ...] = ()
         """What was decided after each epoch, with why."""
-        self._host = LoopHost(self.model, training_samples)
+        self._host = LoopHost(self.model, optimizer, training_samples)
         self._guard = Guard(self.model, governor)
         self._watch = GradientWatch(self.model, optimizer, before_first=self._guard.remember)
         # What the loop says need not be what `validate` measures.
@@ -193,6 +187,7 @@ class Grower:
             checks.untrained_part(self.model.host, optimizer),
             checks.too_short(self._decider, epochs),
             checks.nothing_on_the_menu(self._decider, self._host.cards),
+            nothing_suits(self._decider.name, self._observer.situation(0)),
         )
         for doubt in doubts:
             if doubt is not None:
@@ -270,7 +265,7 @@ class Grower:
             self._best.offer(epoch, self._scale.goodness(metrics))
         if self._guard.content:
             self._guard.remember()
-        self._host.report = EpochReport(
+        report = EpochReport(
             epoch=epoch,
             train_loss=metrics.train_loss,
             train_accuracy=metrics.train_accuracy,
@@ -280,6 +275,7 @@ class Grower:
             rolled_back=None,
             score=_or(self._scale.score(metrics), math.nan),
         )
+        self._host.take(report)
         return self._decide(metrics)
 
     def _decide(self, metrics: EpochMetrics) -> Decision:
@@ -408,7 +404,7 @@ class Grower:
         )
         if self._guard.gives_up():
             self._notes.warn("going back has not helped; from here on the model is left as it is")
-        self._host.report = EpochReport(epoch, None, None, math.nan, None, None, verdict.value)
+        self._host.take(EpochReport(epoch, None, None, math.nan, None, None, verdict.value))
         self._observer.record(0, self._host, self._last_operation)
         reason = "the governor went back to the last good epoch"
         return self._conclude(self._decision(metrics, Choice(_WAIT), reason, rolled_back=verdict.value))

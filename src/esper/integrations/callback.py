@@ -21,7 +21,7 @@ from esper.tamiyo.rules import RulePolicy
 class GrowerOptions(WrapOptions, total=False):
     """The options of `esper.Grower` that no trainer knows better."""
 
-    controller: str | os.PathLike[str] | Controller | RulePolicy
+    controller: str | os.PathLike[str] | Controller | RulePolicy | None
     validate: Validate | None
     loss: Loss | None
     metric: Metric | None

@@ -39,6 +39,8 @@ class HostSignals:
     """The operation executed before the last epoch."""
     score: float | None = None
     """How well validation goes, more is better: accuracy, or what a `Grower` makes of a loss or a metric."""
+    learning_rate_share: float | None = None
+    """The learning rate over the highest so far: 1 until it falls, 0 when nothing is learned any more."""
 
 
 @dataclass(frozen=True, slots=True)

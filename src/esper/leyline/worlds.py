@@ -63,6 +63,10 @@ class EpochReport:
     """Seeds that settling took out after this epoch."""
     score: float | None = None
     """How well validation goes on a scale of the loop's own, NaN unknown; None: accuracy, or else minus the loss."""
+    learning_rate: float | None = None
+    """Of the host after the epoch."""
+    highest_learning_rate: float | None = None
+    """That the host has had so far."""
 
     @property
     def judged(self) -> tuple[float, float | None]:

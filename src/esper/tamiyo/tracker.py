@@ -103,6 +103,7 @@ class SignalTracker:
             parameter_budget=parameter_budget,
             last_operation=last_operation,
             score=_known(_score(report)),
+            learning_rate_share=_share(report.learning_rate, report.highest_learning_rate),
         )
 
     def state_dict(self) -> dict[str, object]:
@@ -135,6 +136,10 @@ def _score(report: EpochReport) -> float:
 
 def _known(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None
 
 
 # The score without growth as far as a single run can know it, and the reward that a controller is shown.

@@ -136,6 +136,8 @@ ARMS = {
     "fit_ratio": "grows a host that underfits, prunes one that overfits",
     "probe_and_keep": "tries candidates one after another, keeps what contributes, prunes the rest",
     "detect_then_probe": "the same, once validation has fallen as it does when the data change",
+    "by_layout": "tries what suits each slot's layout, keeps what contributes more than validation wavers",
+    "frozen_spread": "a small residual in every slot but the last, for hosts that do not learn themselves",
     "sbs": "the single best open-loop schedule, found by search on training draws",
     "vbs": "the best schedule of each instance, chosen on other hosts than it is scored on: an oracle of sorts",
     "static": "the bare host, wider from the start, with as many parameters as the matched arm ended with",

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from esper.tamiyo.rules.by_layout import ByLayoutPolicy
+from esper.tamiyo.rules.frozen_spread import FrozenSpreadPolicy
 from esper.tamiyo.rules.policy import RulePolicy as RulePolicy
 from esper.tamiyo.rules.policy import SavableRule as SavableRule
 from esper.tamiyo.rules.probing import DetectThenProbePolicy, ProbeAndKeepPolicy
@@ -27,6 +29,8 @@ RULE_POLICIES: Mapping[str, Callable[..., SavableRule]] = {
     "fit_ratio": FitRatioPolicy,
     "probe_and_keep": ProbeAndKeepPolicy,
     "detect_then_probe": DetectThenProbePolicy,
+    "by_layout": ByLayoutPolicy,
+    "frozen_spread": FrozenSpreadPolicy,
 }
 
 RULE_NAMES = tuple(name for name in RULE_POLICIES if name != "schedule")

@@ -1,0 +1,61 @@
+"""Where frozen_spread grows, what, and how a budget is divided."""
+
+import pytest
+
+from esper.kasmina import GrowthRules
+from esper.leyline import Stage
+from esper.tamiyo.rules.frozen_spread import FrozenSpreadPolicy
+from watched import KINDS, ModelHost, live, small_model
+
+USUAL = {"flat": "mlp_small", "tokens": "mlp_small", "series": "conv_small", "image": "conv_small"}
+
+
+def germinations(done: list[tuple[int, str]]) -> list[str]:
+    return [what.removeprefix("germinate ") for _, what in done if what.startswith("germinate")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_usual_kind_in_every_slot_but_the_last(kind: str) -> None:
+    done = live(FrozenSpreadPolicy(), ModelHost(small_model(kind)), horizon=20)
+    assert germinations(done) == [f"{USUAL[kind]}@blocks.0", f"{USUAL[kind]}@blocks.1"]
+    assert [what for _, what in done] == [
+        f"germinate {USUAL[kind]}@blocks.0",
+        "advance blocks.0",
+        f"germinate {USUAL[kind]}@blocks.1",
+        "advance blocks.1",
+    ]
+
+
+def test_a_single_slot_is_used() -> None:
+    done = live(FrozenSpreadPolicy(), ModelHost(small_model("series", slots=1)), horizon=20)
+    assert germinations(done) == ["conv_small@blocks.0"]
+
+
+def test_more_places_than_may_live_at_once() -> None:
+    host = ModelHost(small_model("series", GrowthRules(max_live_seeds=1), slots=5))
+    done = live(FrozenSpreadPolicy(), host, horizon=40)
+    assert [what.split("@")[1] for what in germinations(done)] == [f"blocks.{place}" for place in range(4)]
+    stages = [slot.stage for slot in host.snapshots()]
+    assert stages == [Stage.FOSSILIZED] * 3 + [Stage.HOLDING, Stage.DORMANT]
+
+
+def test_a_budget_is_divided_evenly_and_spent_on_the_largest_kind_that_fits() -> None:
+    host = ModelHost(small_model("series"))
+    costs = {slot: {card.name: card.parameters for card in cards} for slot, cards in host.cards.items()}
+    kinds = ("conv_light", "conv_small", "bottleneck", "lora", "norm")
+    for budget in (2 * costs["blocks.1"]["conv_light"], 2 * costs["blocks.1"]["bottleneck"], 8):
+        host = ModelHost(small_model("series"))
+        grown = germinations(live(FrozenSpreadPolicy(), host, horizon=20, budget=budget))
+        expected = []
+        for slot in ("blocks.0", "blocks.1"):
+            fitting = [kind for kind in kinds if costs[slot][kind] <= budget / 2]
+            expected.append(f"{max(fitting, key=costs[slot].__getitem__)}@{slot}")
+        assert grown == expected
+        assert 0 < host.added_parameters <= budget
+    host = ModelHost(small_model("series"))
+    assert live(FrozenSpreadPolicy(), host, horizon=20, budget=2) == []
+
+
+def test_nothing_is_begun_that_could_not_come_to_full_strength() -> None:
+    assert live(FrozenSpreadPolicy(), ModelHost(small_model("series")), horizon=4) == []
+    assert germinations(live(FrozenSpreadPolicy(), ModelHost(small_model("series")), horizon=5))
