@@ -295,7 +295,8 @@ def test_a_frozen_host_grows_adapters() -> None:
     assert seed is not None
     assert grower.model.slots["0"].stage is Stage.FOSSILIZED
     assert seed.scale.abs().sum() > 0
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model[0].state_dict().items())
+    after = model[0].state_dict()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
 
 
 def test_zero_grad_after_the_step_does_not_hide_gradients() -> None:
