@@ -350,6 +350,27 @@ MUTANTS = (
         "kasmina/test_rollback.py::test_names_of_parameters_come_back_with_them",
     ),
     _mutant(
+        "weights_loaded_under_another_alpha",
+        "kasmina/seed.py",
+        "theirs is not None and float(theirs) != float(self.alpha)",
+        "False",
+        "kasmina/test_tree.py::test_a_state_at_another_alpha_is_refused",
+    ),
+    _mutant(
+        "optimiser_keeps_the_seeds_that_left",
+        "kasmina/persistence.py",
+        "            model.care.forget(list(slot.seed.parameters()))\n",
+        "            pass\n",
+        "grower/test_best.py::test_the_best_epoch_may_be_one_before_growth",
+    ),
+    _mutant(
+        "averages_do_not_grow_along",
+        "grower/grower.py",
+        "        self._averages.update()\n        decision = replace",
+        "        decision = replace",
+        "grower/test_best.py::test_an_average_that_follows_grows_along",
+    ),
+    _mutant(
         "samples_announced_before_they_are_met",
         "tolaria/engine/host.py",
         "return len(self.data.ranges[self._met_phase])",

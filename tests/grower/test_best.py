@@ -64,6 +64,8 @@ def test_the_best_epoch_is_what_finish_returns() -> None:
     plain = grower.finish(best=True)
     assert loop.validate(plain.eval())["validation_accuracy"] == best
     assert held == {"0"}
+    epoch = [decision.score for decision in grower.history].index(best) + 1
+    assert f"finish: back at epoch {epoch}, which validated best" in grower.explain()
     assert loop.validate(grower.model.eval())["validation_accuracy"] == best
 
 

@@ -178,6 +178,7 @@ class Grower:
         self._untrained = False  # whether no epoch has been trained since the last decision
         self._finished = False
         self._removed: dict[str, str] = {}  # slot -> blueprint of the seeds that finish() took out
+        self._returned: int | None = None  # the epoch that finish() went back to
         self._best = BestEpoch(self.model) if keep_best else None
         self._averages = Averages(self.model)
         together.require_alike(
@@ -434,7 +435,14 @@ class Grower:
 
     def explain(self) -> str:
         """What was done and why, and where that has led."""
-        return reporting.explain(self.model, self.history, self.controller, self._removed, scale=self._scale)
+        return reporting.explain(
+            self.model,
+            self.history,
+            self.controller,
+            self._removed,
+            scale=self._scale,
+            returned=self._returned,
+        )
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
         """The score against its forecast, and the life of every seed; with a path, also as a file (.png, .svg)."""
@@ -488,7 +496,7 @@ class Grower:
                 "one of the two out"
             )
         self._best.restore()
-        self._finished = True
+        self._returned, self._finished = self._best.epoch, True
         self._averages.update()
         return self.model.export()
 
@@ -538,7 +546,7 @@ class Grower:
         self._last_operation, self._notes.warned = saved.last_operation, saved.warned
         self._scale, self._seed_scale = saved.scale, saved.seed_scale
         self._untrained = self._finished = False
-        self._removed = {}
+        self._removed, self._returned = {}, None
         if self._best is not None:
             self._best.load(saved.best)
             if saved.best is None and self.epoch:

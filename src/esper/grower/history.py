@@ -210,8 +210,12 @@ def explain(
     removed: Mapping[str, str],
     *,
     scale: Scale,
+    returned: int | None = None,
 ) -> str:
-    """What was done and why, and where that has led; `removed` are the blueprints that the end took out, by slot."""
+    """What was done and why, and where that has led; `removed` are the blueprints that the end took out, by slot.
+
+    returned  the epoch that the end went back to, where it did
+    """
     lines = [f"controller {controller}, {len(history)} epochs", f"score: {scale}", "", draw_text(model), ""]
     shown = [
         decision
@@ -227,6 +231,9 @@ def explain(
     if removed:
         gone = ", ".join(f"{blueprint} at {slot}" for slot, blueprint in removed.items())
         lines.append(f"finish: removed {gone} (unfinished, or not worth the rent)")
+    if returned is not None:
+        lines.append(f"finish: back at epoch {returned}, which validated best")
+        history = [decision for decision in history if decision.epoch <= returned]
     lines += ["", *_outcome(model, history)]
     return "\n".join(lines)
 
