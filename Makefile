@@ -51,5 +51,4 @@ docs: $(STAMP) ## the pages, in build/site; a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(STAMP) ## the benchmarks: tables here, JSON in benchmarks/results
-	$(PIP) '.[bench]'
 	$(BIN)/python benchmarks/run.py

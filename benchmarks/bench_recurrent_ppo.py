@@ -3,7 +3,7 @@
 Same process, same thread, same environment, same sizes: hidden 64, one layer of 64 in actor and critic,
 8 envs, 64 steps, 4 epochs. Needs the extra `bench`; without it only our side is measured.
 
-    pip install --constraint constraints.txt --editable '.[bench]'
+    pip install --constraint constraints.txt --editable '.[sb3]'
     python benchmarks/bench_recurrent_ppo.py [--quick] [--steps 50000] [--seed 1]
 """
 
@@ -97,7 +97,7 @@ def main() -> None:
     steps = 8_192 if arguments.quick else arguments.steps
     results = [ours(arguments.seed, steps)]
     if importlib.util.find_spec("sb3_contrib") is None:
-        print("sb3-contrib is not installed (extra `bench`): only our side is measured")
+        print("sb3-contrib is not installed (extra `sb3`): only our side is measured")
     else:
         # 64 is our minibatch (8 per epoch); 512 the whole rollout at once, the fastest it can go.
         results += [

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from esper.runs.bench import bench as bench
     from esper.runs.train import train as train
     from esper.simic import TrainingConfig as TrainingConfig
+    from esper.simic.env import FlatGrowthEnv as FlatGrowthEnv
     from esper.simic.env import make_env as make_env
     from esper.simic.reward import RewardConfig as RewardConfig
     from esper.tamiyo.controller import Controller as Controller
@@ -45,6 +46,7 @@ _HOMES = {
     "Decision": "esper.grower",
     "DecisionSettings": "esper.leyline",
     "EsperError": "esper.leyline.errors",
+    "FlatGrowthEnv": "esper.simic.env",
     "GovernorRules": "esper.kasmina.governor",
     "Grower": "esper.grower",
     "GrowingModel": "esper.kasmina",

@@ -193,8 +193,12 @@ class SpreadWorld(Protocol):
 class BaselineCurve:
     """Validation, on the judged half, when nothing is grown, at epochs 0, 1, ... Unknown accuracies are None."""
 
-    accuracies: tuple[float | None, ...]
-    losses: tuple[float, ...]
+    accuracies: Sequence[float | None]
+    losses: Sequence[float]
+
+    def whole(self) -> "BaselineCurve":
+        """The same as plain data: what is trained as it is looked at is trained to its end."""
+        return BaselineCurve(tuple(self.accuracies), tuple(self.losses))
 
 
 class Baselines(Protocol):
@@ -204,4 +208,4 @@ class Baselines(Protocol):
         """The curve of the host that `Beginning(_, case, seed)` makes, from epoch 0 to the horizon."""
 
     def curves(self, wanted: Sequence[tuple[str, int]]) -> list[BaselineCurve]:
-        """The curves of several (case, seed); missing ones are trained at once where that is possible."""
+        """The curves of several (case, seed); missing ones are trained at once, or as far as they are looked at."""

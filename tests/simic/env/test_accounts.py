@@ -32,7 +32,7 @@ class Broken(ToyBaselines):
 
     def curve(self, case: str, seed: int) -> BaselineCurve:
         real = super().curve(case, seed)
-        return replace(real, losses=real.losses[:2] + (math.nan,) * 19)
+        return replace(real, losses=(*real.losses[:2], *[math.nan] * 19))
 
 
 class Better:

@@ -22,6 +22,7 @@ from esper.simic.reward import RewardConfig
 from esper.tamiyo.rules import RULE_POLICIES, rule_policy
 from esper.tolaria.tasks import forget, register
 from esper.tolaria.worlds import baselines as controls
+from esper.tolaria.worlds.engine import EngineWorld
 from esper.tolaria.worlds.processes import ProcessWorld
 from tiny_tasks import tiny_task
 
@@ -70,6 +71,22 @@ def test_a_vector_saved_mid_episode_goes_on_bit_for_bit() -> None:
     twin.reset(seed=0)
     twin.load_state_dict(torch.load(file, weights_only=True))
     assert _play(twin, 7, np.random.default_rng(2)) == rest
+
+
+def test_a_reset_trains_no_baseline_and_the_rewards_are_those_of_a_known_one(tmp_path: Path) -> None:
+    epochs: list[int] = []
+    told = []
+    for _ in range(2):
+        env = make_env("tiny:change=3", 2)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(EngineWorld, "step_many", lambda *_: epochs.append(1))
+            env.reset(seed=3)
+        known = len(list(tmp_path.rglob("*.json")))
+        told.append(_play(env, 6, np.random.default_rng(0)))
+        assert len(list(tmp_path.rglob("*.json"))) == 2
+        assert known == 2 * len(told) - 2  # at first none, then both
+    assert not epochs
+    assert told[0] == told[1]
 
 
 def test_waiting_earns_exactly_nothing() -> None:

@@ -69,7 +69,8 @@ def test_what_is_no_choice_or_no_growth_env_is_named() -> None:
 
 @pytest.mark.slow
 def test_maskable_ppo_learns_on_it() -> None:
-    sb3_contrib = pytest.importorskip("sb3_contrib")
+    import sb3_contrib
+
     env = flat()
     model = sb3_contrib.MaskablePPO(
         "MlpPolicy", env, n_steps=256, batch_size=64, n_epochs=2, seed=0, device="cpu"
@@ -79,8 +80,23 @@ def test_maskable_ppo_learns_on_it() -> None:
     terminated = False
     while not terminated:
         action, _ = model.predict(observation, action_masks=env.action_masks(), deterministic=True)
-        observation, _, terminated, _, info = env.step(action)
+        observation, _, terminated, _, info = env.step(np.int64(action.item()))
     assert info["summary"].utility is not None
+
+
+def test_masks_of_the_factored_env_are_refused_to_sb3() -> None:
+    """Its masks have a row for each choice of another head; sb3 would take them for rows of a batch, or stumble."""
+    from sb3_contrib import MaskablePPO
+    from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    env = make_single_env("toy")
+    assert is_masking_supported(env)  # so that it asks, and is answered
+    for asked in (env, DummyVecEnv([lambda: env])):
+        with pytest.raises(TypeError, match=r"give MaskablePPO esper\.FlatGrowthEnv\(env\.unwrapped\)"):
+            get_action_masks(asked)
+    with pytest.raises(TypeError, match="FlatGrowthEnv"):
+        MaskablePPO("MultiInputPolicy", env, n_steps=8, batch_size=8, device="cpu").learn(8)
 
 
 def test_a_flat_vector_env_says_the_same_in_one_vector() -> None:

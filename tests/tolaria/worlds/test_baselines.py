@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from esper.leyline import HostStep
 from esper.tolaria.tasks import forget, register
 from esper.tolaria.worlds import baselines as controls
 from esper.tolaria.worlds.baselines import BaselineCurves, BaselineRun, compute
@@ -158,6 +159,35 @@ def test_several_at_once_are_trained_by_whoever_is_there_for_it(directory: Path)
     assert asked == [[("tiny", 1)], [("tiny", 0), ("tiny", 2)]]
     alone = BaselineCurves(2, directory / "alone")
     assert found == [alone.curve("tiny", seed) for seed in (0, 1, 2, 0)]
+
+
+def test_a_curve_is_trained_as_far_as_it_is_looked_at(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epochs: list[int] = []
+    step_many = EngineWorld.step_many
+
+    def count(world: EngineWorld, steps: Sequence[HostStep]) -> None:
+        epochs.append(len(steps))
+        step_many(world, steps)
+
+    monkeypatch.setattr(EngineWorld, "step_many", count)
+    (curve,) = BaselineCurves(4, directory).curves([("tiny:samples=61", 3)])
+    assert len(curve.losses) == len(curve.accuracies) == 5
+    assert not epochs
+    seen = [curve.losses[0], curve.accuracies[2]]
+    assert len(epochs) == 2
+    assert not directory.exists()
+    whole = curve.whole()
+    assert len(epochs) == 4
+    expected = compute("tiny", 3, 4)
+    assert (whole.losses, whole.accuracies) == (expected.judged_loss, expected.judged_accuracy)
+    assert seen == [whole.losses[0], whole.accuracies[2]]
+    assert (curve.losses[-1], curve.losses[1:3]) == (whole.losses[4], whole.losses[1:3])
+    with pytest.raises(IndexError):
+        curve.losses[5]
+    assert BaselineCurves(4, directory).curves([("tiny", 3)]) == [whole]  # from disk
+    assert len(epochs) == 8  # 4 of them of compute
 
 
 def test_a_curve_without_epochs_is_refused() -> None:

@@ -48,9 +48,10 @@ class Accounts:
         )
         self._now = Standings.unknown(num_envs)
         self._host_parameters, self._largest_growth = np.full((2, num_envs), np.nan)
-        self._untrained_loss, self._untrained_observed_loss, self._baseline_at_end = np.full(
-            (3, num_envs), np.nan
-        )
+        self._untrained_loss, self._untrained_observed_loss = np.full((2, num_envs), np.nan)
+        self._baseline_ends: list[float | None] = [
+            None
+        ] * num_envs  # its score at the horizon, once asked for
         self._baselines: list[BaselineCurve | None] = [None] * num_envs
         self._paymasters = [Paymaster(shown_reward.rent, self._record) for _ in range(num_envs)]
         self.shown = np.zeros(num_envs)
@@ -92,13 +93,14 @@ class Accounts:
 
     def gain_of_condemned(self, env_idx: int) -> float:
         """The worst score minus the baseline's at the horizon: ending early spares no part of the difference."""
-        return SCORES[self.reward.family][0] - float(self._baseline_at_end[env_idx])
+        return SCORES[self.reward.family][0] - self._baseline_at_end(env_idx)
 
     def privileged(self) -> NDArray[np.float32]:
-        """(env, PRIVILEGED); 0 where unknown."""
+        """(env, PRIVILEGED); 0 where unknown. It looks at the end of every baseline."""
         score, rent, baseline = self._parts()
+        ends = [self._baseline_at_end(env_idx) for env_idx in range(len(self._baselines))]
         gain = by_percent(score + rent + baseline)
-        features = np.column_stack((-baseline, self._baseline_at_end, gain)).astype(np.float32)
+        features = np.column_stack((-baseline, ends, gain)).astype(np.float32)
         bound_in_place(features)
         return features
 
@@ -127,13 +129,19 @@ class Accounts:
         self._baselines[env_idx] = baseline
         self._host_parameters[env_idx] = host.host_parameters
         self._largest_growth[env_idx] = largest_growth(host)
-        if baseline is not None:
-            accuracy, loss = _at(baseline, self._horizon)
-            by_accuracy = self.reward.family == "contribution"
-            self._baseline_at_end[env_idx] = (
-                accuracy if by_accuracy else score_by_loss(loss, self._untrained_loss[env_idx])
-            )
+        self._baseline_ends[env_idx] = None
         self._stand(env_idx, host, self._now)
+
+    def _baseline_at_end(self, env_idx: int) -> float:
+        """The score of the baseline at the horizon; NaN where there is none."""
+        baseline, known = self._baselines[env_idx], self._baseline_ends[env_idx]
+        if baseline is None or known is not None:
+            return math.nan if known is None else known
+        accuracy, loss = _at(baseline, self._horizon)
+        by_accuracy = self.reward.family == "contribution"
+        score = accuracy if by_accuracy else score_by_loss(loss, self._untrained_loss[env_idx])
+        self._baseline_ends[env_idx] = float(score)
+        return float(score)
 
     def _parts(self) -> tuple[Floats, Floats, Floats]:
         return utility_parts(self.reward, self._now, self._host_parameters, self._untrained_loss)

@@ -81,8 +81,8 @@ class StepResult:
     outcomes: tuple[ActionOutcome, ...]
     shown_rewards: NDArray[np.float64]
     """(env,) what the actor is shown of its reward: a deployed one has a forecast where the reward has a baseline."""
-    privileged: NDArray[np.float32]
-    """(env, PRIVILEGED) what only the critic may see of the state that the step led to."""
+    privileged: NDArray[np.float32] | None
+    """(env, PRIVILEGED) what only the critic may see of the state that the step led to; None if it does not look."""
     episodes: tuple[int, ...]
     """Number of the episode that the step was in, from 0."""
     epochs: tuple[int, ...]
@@ -167,6 +167,8 @@ class Episodes:
         self._envs = [ParallelEnvState() for _ in range(num_envs)]
         self.accounts = Accounts(reward, num_envs, horizon=horizon, shown_reward=shown_reward or reward)
         """What every host is worth: to the reward, the critic and the actor."""
+        self.critic_looks = False
+        """Whether steps report what only the critic may see, for which baselines are trained to their end at once."""
 
     # Beginning
 
@@ -289,7 +291,8 @@ class Episodes:
             rolled_back[env_idx] = host.report.rolled_back is not None
             terminated[env_idx] = rolled_back[env_idx] or episode.epoch == self.horizon
             self.observer.record(env_idx, host, op)
-        components = self.accounts.close_epoch(alive, terminated, rolled_back)
+        with self.stopwatch.part(BASELINES):  # as far as they are not there yet
+            components = self.accounts.close_epoch(alive, terminated, rolled_back)
         components.values[:, lost] = 0.0
         self.telemetry.add(components, ~lost)
         for episode, reward in zip(running, components.total.tolist(), strict=True):
@@ -302,7 +305,7 @@ class Episodes:
             lost,
             outcomes,
             shown_rewards=self.accounts.shown.copy(),
-            privileged=self.accounts.privileged(),
+            privileged=self.accounts.privileged() if self.critic_looks else None,
             episodes=tuple(episode.number for episode in running),
             epochs=epochs,
             accuracies=tuple(

@@ -78,7 +78,7 @@ class FlatGrowthEnv(gym.Env[Flat, np.int64]):
 
     def action_masks(self) -> NDArray[np.bool_]:
         """(choice,), True where legal."""
-        mask = np.broadcast_to(self.env.action_masks(), (len(self.actions), self.env.action_layout.width))
+        mask = np.broadcast_to(self.env.legal_mask(), (len(self.actions), self.env.action_layout.width))
         return self.env.episodes.choices.allowed(self._encoded, mask)
 
     def render(self) -> Any:
@@ -100,7 +100,7 @@ class FlatVectorEnv(VectorWrapper):
 
     def __init__(self, envs: GrowthVectorEnv, *, privileged: bool = False) -> None:
         super().__init__(envs)
-        self._privileged = privileged
+        self._privileged = envs.episodes.critic_looks = privileged
         self.single_observation_space = _flat_space(envs.space, len(PRIVILEGED) if privileged else 0)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
 
@@ -121,19 +121,19 @@ class FlatVectorEnv(VectorWrapper):
         """Begin anew where hosts were lost between two steps, as `GrowthVectorEnv.replace_lost`."""
         _, info = self.env.replace_lost(env_idxs)
         unseen = np.zeros((self.num_envs, len(PRIVILEGED)), dtype=np.float32)  # nobody knows any more
-        return self._observation(), self._with_flat_ends(info, unseen)
+        return self._observation(), self._with_flat_ends(info, unseen if self._privileged else None)
 
     def load_state_dict(self, state: Mapping[str, object]) -> tuple[Flat, dict[str, Any]]:
         """Go on from a `GrowthVectorEnv`'s saved state; returns what `reset` or `step` had returned there."""
         _, info = self.env.load_state_dict(state)
         return self._observation(), info
 
-    def _with_flat_ends(self, info: dict[str, Any], unseen: Flat) -> dict[str, Any]:
+    def _with_flat_ends(self, info: dict[str, Any], unseen: Flat | None) -> dict[str, Any]:
         """Flatten "final_obs", followed by what only a critic may see of each end."""
         for env_idx in np.flatnonzero(info.get("_final_obs", False)):
             final = _flatten(info["final_obs"][env_idx])
             info["final_obs"][env_idx] = (
-                np.concatenate((final, unseen[env_idx])) if self._privileged else final
+                np.concatenate((final, unseen[env_idx])) if unseen is not None else final
             )
         return info
 

@@ -1,7 +1,7 @@
 """One growth episode as a Gymnasium environment, and what it shares with many."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium as gym
 import numpy as np
@@ -102,10 +102,17 @@ class GrowthEnv(OverEpisodes, gym.Env[Observation, Actions]):
             return None
         return render_host(self.episodes.host(0), self.render_mode)
 
-    def action_masks(self) -> NDArray[np.bool_]:
-        """(layout.width,), True where legal."""
+    def legal_mask(self) -> NDArray[np.bool_]:
+        """(layout.width,), True where legal: a row for each choice of the head that a head depends on."""
         mask: NDArray[np.bool_] = self.episodes.masks()[0].copy()
         return mask
+
+    def action_masks(self) -> NoReturn:
+        """Refuse sb3-contrib, which asks by this name for masks of heads that do not depend on each other."""
+        raise TypeError(
+            "sb3-contrib would misread the masks of a GrowthEnv, where what a head may choose depends on the heads "
+            "before it: give MaskablePPO esper.FlatGrowthEnv(env.unwrapped). The mask itself is legal_mask()"
+        )
 
     def sample_legal(self, rng: np.random.Generator) -> Actions:
         """(head,): a random legal action, head after head, uniform over what is legal."""
@@ -130,4 +137,4 @@ class GrowthEnv(OverEpisodes, gym.Env[Observation, Actions]):
         return {name: part[0].copy() for name, part in self.episodes.observe().items()}
 
     def _info(self) -> Info:
-        return {"action_mask": self.action_masks()}
+        return {"action_mask": self.legal_mask()}

@@ -1,7 +1,7 @@
 """What must be remembered of an env between steps, besides its host and observer."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -58,9 +58,12 @@ class ParallelEnvState:
     def state_dict(self) -> dict[str, object]:
         """Plain data, in the middle of an episode."""
         rng = self.generator
+        episode = self.episode
+        if episode is not None and episode.baseline is not None:
+            episode = replace(episode, baseline=episode.baseline.whole())
         return {
             "generator": None if rng is None else dict(rng.bit_generator.state),
-            "episode": None if self.episode is None else asdict(self.episode),
+            "episode": None if episode is None else asdict(episode),
         }
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from esper.leyline import BaselineCurve, Beginning, HostStep
+from esper.leyline import BaselineCurve, Beginning, EpochReport, HostStep
 from esper.leyline.files import write_bytes
 from esper.tolaria.tasks import Instance
 from esper.tolaria.worlds.engine import EngineWorld
@@ -22,6 +22,7 @@ from esper.tolaria.worlds.processes import ProcessWorld
 from esper.tolaria.worlds.remote import RemoteWorld
 from esper.tolaria.worlds.worker import hardware_name
 
+Number = TypeVar("Number")
 _LOG = logging.getLogger("esper.baselines")
 NUMERICS = 3
 """Raised when the engine's numbers change, so that old curves and benchmarks are not compared with new runs."""
@@ -101,9 +102,20 @@ class BaselineCurves:
         return found
 
     def curves(self, wanted: Sequence[tuple[str, int]]) -> list[BaselineCurve]:
-        """The curves of several (case, seed); what is missing is trained side by side where that is possible."""
-        self.prepare(wanted)
-        return [self.curve(case, seed) for case, seed in wanted]
+        """The curves of several (case, seed).
+
+        A `trainer` trains what is missing side by side. Without one each is trained as far as it is looked at, and
+        kept when it is whole: an episode pays for its baseline epoch by epoch, not before it begins.
+        """
+        if self._trainer is not None:
+            self.prepare(wanted)
+        curves = []
+        for case, seed in wanted:
+            case = str(Instance.parse(case))
+            found = self._find(case, seed)
+            training = BaselineInTraining(case, seed, self.epochs, self.device, keep=self._keep)
+            curves.append(training.curve if found is None else found.curve)
+        return curves
 
     def prepare(
         self,
@@ -131,10 +143,13 @@ class BaselineCurves:
         trained = (self._trainer or here)(missing, self.epochs, self.device)
         with contextlib.closing(trained):
             for done, run in enumerate(trained, start=1):
-                write_bytes(self._path(run.case, run.seed), json.dumps(asdict(run)).encode())
+                self._keep(run)
                 progress(done, len(missing))
                 if stop():
                     return
+
+    def _keep(self, run: BaselineRun) -> None:
+        write_bytes(self._path(run.case, run.seed), json.dumps(asdict(run)).encode())
 
     def _find(self, case: str, seed: int) -> BaselineRun | None:
         """On disk and long enough; what cannot be read is computed again."""
@@ -186,22 +201,85 @@ def train_in_processes(
 
 def compute(case: str, seed: int, epochs: int, device: torch.device | str = "cpu") -> BaselineRun:
     """Train one host and do nothing else."""
-    world = EngineWorld(1, device)
-    world.begin_many([Beginning(0, case, seed)])
-    reports = [world.host(0).report]
-    for _ in range(epochs):
-        world.step_many([HostStep(0)])
-        reports.append(world.host(0).report)
-    return BaselineRun(
-        case=case,
-        seed=seed,
-        validation_loss=tuple(report.validation_loss for report in reports),
-        validation_accuracy=tuple(report.validation_accuracy for report in reports),
-        judged_loss=tuple(report.judged[0] for report in reports),
-        judged_accuracy=tuple(report.judged[1] for report in reports),
-        train_loss=tuple(report.train_loss for report in reports),
-        train_accuracy=tuple(report.train_accuracy for report in reports),
-    )
+    return BaselineInTraining(case, seed, epochs, device).run()
+
+
+class BaselineInTraining:
+    """A host that nothing is done to, trained as far as somebody has looked.
+
+    epochs  how far it goes
+    keep    called with the whole run when it is there
+    """
+
+    def __init__(
+        self,
+        case: str,
+        seed: int,
+        epochs: int,
+        device: torch.device | str = "cpu",
+        *,
+        keep: Callable[[BaselineRun], None] = lambda run: None,  # noqa: ARG005
+    ) -> None:
+        self.epochs, self._case, self._seed, self._device = epochs, case, seed, device
+        self._keep = keep
+        self._world: EngineWorld | None = None
+        self._reports: list[EpochReport] = []
+
+    def report(self, epoch: int) -> EpochReport:
+        """What the host showed after so many epochs."""
+        while len(self._reports) <= epoch:
+            if self._world is None:
+                self._world = EngineWorld(1, self._device)
+                self._world.begin_many([Beginning(0, self._case, self._seed)])
+            else:
+                self._world.step_many([HostStep(0)])
+            self._reports.append(self._world.host(0).report)
+            if len(self._reports) > self.epochs:
+                self._world = None
+                self._keep(self.run())
+        return self._reports[epoch]
+
+    @property
+    def curve(self) -> BaselineCurve:
+        """What is rewarded against, epoch by epoch."""
+        return BaselineCurve(
+            accuracies=_Column(self, lambda report: report.judged[1]),
+            losses=_Column(self, lambda report: report.judged[0]),
+        )
+
+    def run(self) -> BaselineRun:
+        """All of it."""
+        reports = [self.report(epoch) for epoch in range(self.epochs + 1)]
+        return BaselineRun(
+            case=self._case,
+            seed=self._seed,
+            validation_loss=tuple(report.validation_loss for report in reports),
+            validation_accuracy=tuple(report.validation_accuracy for report in reports),
+            judged_loss=tuple(report.judged[0] for report in reports),
+            judged_accuracy=tuple(report.judged[1] for report in reports),
+            train_loss=tuple(report.train_loss for report in reports),
+            train_accuracy=tuple(report.train_accuracy for report in reports),
+        )
+
+
+class _Column(Sequence[Number]):
+    """One number of each epoch, for which the baseline is trained when it is looked at."""
+
+    def __init__(self, training: BaselineInTraining, read: Callable[[EpochReport], Number]) -> None:
+        self._training, self._read = training, read
+
+    def __len__(self) -> int:
+        return self._training.epochs + 1
+
+    @overload
+    def __getitem__(self, index: int) -> Number: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Number]: ...
+    def __getitem__(self, index: int | slice) -> Number | Sequence[Number]:
+        epochs = range(len(self))[index]
+        if isinstance(epochs, int):
+            return self._read(self._training.report(epochs))
+        return tuple(self[epoch] for epoch in epochs)
 
 
 @cache
