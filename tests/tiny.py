@@ -11,21 +11,32 @@ from esper.kasmina import GrowingModel, all_blueprints
 from esper.leyline import Event, Layout, Stage
 
 BATCH = 5
-POSITIONS = {Layout.IMAGE: (7, 3), Layout.SERIES: (11,), Layout.TOKENS: (7,), Layout.FLAT: ()}
+POSITIONS = {
+    Layout.IMAGE: (7, 3),
+    Layout.SERIES: (11,),
+    Layout.TOKENS: (7,),
+    Layout.FLAT: (),
+    Layout.VOLUME: (5, 2, 3),
+    Layout.IMAGE_LAST: (7, 3),
+    Layout.VOLUME_LAST: (5, 2, 3),
+    Layout.TIME_MAJOR: (7,),
+    Layout.ROWS: (),
+}
 INPUT_CHANNELS = 3
 SLOT = "middle"
 
 
 def _layer(layout: Layout, size_in: int, size_out: int) -> nn.Module:
-    if layout is Layout.IMAGE:
-        return nn.Conv2d(size_in, size_out, 3, padding=1)
-    if layout is Layout.SERIES:
-        return nn.Conv1d(size_in, size_out, 3, padding=1)
-    return nn.Linear(size_in, size_out)
+    if layout.channel_axis == -1:
+        return nn.Linear(size_in, size_out)
+    return (nn.Conv1d, nn.Conv2d, nn.Conv3d)[layout.position_count - 1](size_in, size_out, 3, padding=1)
 
 
 class TinyHost(nn.Module):
-    """first -> middle (the slot) -> last, of one layout and width."""
+    """first -> middle (the slot) -> last, of one layout and width.
+
+    Time-major hosts transpose what they get; hosts of rows put it into an order of their own.
+    """
 
     def __init__(self, layout: Layout, channels: int) -> None:
         super().__init__()
@@ -35,15 +46,19 @@ class TinyHost(nn.Module):
         self.last = nn.Sequential(_layer(layout, channels, 4), nn.Tanh())
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.layout is Layout.TIME_MAJOR:
+            x = x.transpose(0, 1)
+        elif self.layout is Layout.ROWS:
+            x = torch.cat((x[1:2], x[:1], x[2:]))
         out: Tensor = self.last(self.middle(self.first(x)))
-        return out
+        return out.transpose(0, 1) if self.layout is Layout.TIME_MAJOR else out
 
 
 def tiny_input(layout: Layout, batch: int = BATCH, seed: int = 1) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     positions = POSITIONS[layout]
-    tokens = layout is Layout.TOKENS
-    shape = (*positions, INPUT_CHANNELS) if tokens else (INPUT_CHANNELS, *positions)
+    last = layout.channel_axis == -1
+    shape = (*positions, INPUT_CHANNELS) if last else (INPUT_CHANNELS, *positions)
     return torch.randn(batch, *shape, generator=generator)
 
 

@@ -12,8 +12,9 @@ WIDTHS = (1, 3, 8)
 EVERY_SEED = [(layout, blueprint, width) for layout, blueprint in offered() for width in WIDTHS]
 
 
-def _full_alpha() -> dict[str, torch.Tensor]:
-    return {SLOT: torch.ones(BATCH)}
+def _full_alpha(layout: Layout) -> dict[str, torch.Tensor | float]:
+    """One alpha per sample, but for rows, which are nobody's."""
+    return {SLOT: 1.0 if layout is Layout.ROWS else torch.ones(BATCH)}
 
 
 @pytest.mark.parametrize("style", Style)
@@ -27,7 +28,7 @@ def test_identity_at_birth(layout: Layout, blueprint: str, width: int, style: St
     assert torch.equal(torch.get_rng_state(), randomness)
     for autocast, expected in bare.items():
         assert torch.equal(_output(model, x, autocast), expected)
-        with model.override_alpha(_full_alpha()):
+        with model.override_alpha(_full_alpha(layout)):
             assert torch.equal(_output(model, x, autocast), expected)
     assert torch.equal(torch.get_rng_state(), randomness)
 
@@ -101,12 +102,13 @@ def test_two_slots_of_one_model_get_different_seeds() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_seeds_take_the_dtype_of_their_host(dtype: torch.dtype) -> None:
-    model, x = tiny_model(Layout.FLAT, 8), tiny_input(Layout.FLAT).to(dtype)
+@pytest.mark.parametrize("layout", Layout)
+def test_seeds_take_the_dtype_of_their_host(layout: Layout, dtype: torch.dtype) -> None:
+    model, x = tiny_model(layout, 8), tiny_input(layout).to(dtype)
     model.to(dtype)
     bare = model(x)
     assert isinstance(bare, torch.Tensor)
-    grow_until(model, SLOT, Stage.HOLDING, "mlp")
+    grow_until(model, SLOT, Stage.HOLDING, "lora")
     seed = model.slots[SLOT].seed
     assert seed is not None
     assert {p.dtype for p in seed.parameters()} == {dtype}
@@ -124,3 +126,20 @@ def test_a_grown_slot_keeps_the_dtype_of_autocast(stage: Stage) -> None:
     _output(model, x, autocast=True)
     handle.remove()
     assert seen == [torch.bfloat16]
+
+
+@pytest.mark.parametrize(("layout", "blueprint"), offered())
+def test_a_grown_slot_keeps_shape_and_memory_format(layout: Layout, blueprint: str) -> None:
+    """What the host does with strides behind the slot goes on working."""
+    seen: list[tuple[torch.Size, tuple[int, ...]]] = []
+    for grow in (False, True):
+        model, x = tiny_model(layout, 8), tiny_input(layout)
+        if layout in (Layout.IMAGE, Layout.VOLUME):
+            fast = torch.channels_last if layout is Layout.IMAGE else torch.channels_last_3d
+            model, x = model.to(memory_format=fast), x.to(memory_format=fast)  # type: ignore[call-overload]
+        if grow:
+            grow_until(model, SLOT, Stage.HOLDING, blueprint)
+        middle = model.host.get_submodule(SLOT)
+        middle.register_forward_hook(lambda _m, _a, out: seen.append((out.shape, out.stride())))
+        model(x)
+    assert seen[0] == seen[1]

@@ -19,7 +19,12 @@ def test_what_a_causal_wrap_leaves_out() -> None:
     assert set(_offered(Layout.SERIES, False)) - set(_offered(Layout.SERIES, True)) == {"attention", "mixer"}
     assert _offered(Layout.TOKENS, True) == _offered(Layout.TOKENS, False)
     assert _offered(Layout.FLAT, True) == _offered(Layout.FLAT, False)
-    assert set(_offered(Layout.IMAGE, True)) == {"norm", "lora", "lora_large", "widen"}
+    assert _offered(Layout.TIME_MAJOR, True) == _offered(Layout.TIME_MAJOR, False)
+    assert _offered(Layout.ROWS, True) == _offered(Layout.ROWS, False)
+    pointwise = {"norm", "lora", "lora_large", "widen"}
+    assert set(_offered(Layout.IMAGE, True)) == set(_offered(Layout.VOLUME, True)) == pointwise
+    for last in (Layout.IMAGE_LAST, Layout.VOLUME_LAST):
+        assert set(_offered(last, True)) == pointwise | {"mlp", "mlp_small"}
 
 
 class CausalSeries(nn.Module):
@@ -35,20 +40,24 @@ class CausalSeries(nn.Module):
         return out
 
 
-def _causal_models() -> list[tuple[str, GrowingModel, Tensor]]:
+def _causal_models() -> dict[str, tuple[str, GrowingModel, Tensor, int]]:
+    """Slot, model, input, and the axis of time in input and output."""
     tokens = torch.randint(13, (2, 11), generator=torch.Generator().manual_seed(0))
     series = tiny_input(Layout.SERIES)
-    return [
-        ("blocks.0", esper.wrap(GPT(13, 11, width=32), ["blocks.0"], tokens, causal=True), tokens),
-        ("middle", esper.wrap(CausalSeries(), ["middle"], series, causal=True), series),
-    ]
+    time_major = tiny_model(Layout.TIME_MAJOR, 8, causal=True)
+    return {
+        "gpt": ("blocks.0", esper.wrap(GPT(13, 11, width=32), ["blocks.0"], tokens, causal=True), tokens, 1),
+        "series": ("middle", esper.wrap(CausalSeries(), ["middle"], series, causal=True), series, 2),
+        "time_major": (SLOT, time_major, tiny_input(Layout.TIME_MAJOR), 1),
+    }
 
 
 @pytest.mark.parametrize("style", [Style.LINEAR_ADD, Style.MULTIPLY, Style.GATE])
-@pytest.mark.parametrize("which", [0, 1], ids=["gpt", "series"])
-def test_outputs_do_not_depend_on_later_inputs(which: int, style: Style) -> None:
-    for blueprint in _causal_models()[which][1].slots[_causal_models()[which][0]].blueprints:
-        slot, model, x = _causal_models()[which]
+@pytest.mark.parametrize("which", ["gpt", "series", "time_major"])
+def test_outputs_do_not_depend_on_later_inputs(which: str, style: Style) -> None:
+    name, offering, _, _ = _causal_models()[which]
+    for blueprint in offering.slots[name].blueprints:
+        slot, model, x, axis = _causal_models()[which]
         grow_until(model, slot, Stage.HOLDING, blueprint, style=style)
         seed = model.slots[slot].seed
         assert seed is not None
@@ -56,13 +65,14 @@ def test_outputs_do_not_depend_on_later_inputs(which: int, style: Style) -> None
             seed.scale.fill_(1.0)
             now = model(x)
             assert isinstance(now, Tensor)
-            for position in range(1, 11):
+            for position in range(1, x.shape[axis]):
                 changed = x.clone()
-                changed[..., position:] = changed[..., position:].flip(0) + (0 if which == 0 else 1)
+                later = changed.narrow(axis, position, x.shape[axis] - position)
+                later.copy_(later.flip(0) + (0 if which == "gpt" else 1))
                 other = model(changed)
                 assert isinstance(other, Tensor)
-                before = (slice(None), slice(0, position)) if which == 0 else (..., slice(0, position))
-                assert torch.equal(now[before], other[before]), (blueprint, position)
+                before, after = (out.narrow(axis, 0, position) for out in (now, other))
+                assert torch.equal(before, after), (blueprint, position)
             assert not torch.equal(now, other)
 
 

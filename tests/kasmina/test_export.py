@@ -453,3 +453,21 @@ def test_onnx(kind: str, tmp_path: Path) -> None:
     expected = model(x)
     assert isinstance(expected, Tensor)
     assert (torch.from_numpy(found) - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+class Forgetful(nn.Sequential):
+    """Its copies are in training mode, and compute otherwise, as those of an fx graph with two codes are."""
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Forgetful":
+        return Forgetful(*(copy.deepcopy(part, memo) for part in self))
+
+
+@torch.no_grad()
+def test_an_export_is_in_the_models_mode_where_a_copy_would_not_be() -> None:
+    x = torch.randn(5, 3, 7)
+    host = nn.Sequential(Forgetful(nn.Conv1d(3, 4, 1), nn.BatchNorm1d(4)), nn.Conv1d(4, 4, 1))
+    model = esper.wrap(host, ["1"], x)
+    grow_until(model, "1", Stage.HOLDING, "conv_light")
+    _speak_up(model)
+    assert torch.equal(model.export()(x), model(x))
+    assert not any(part.training for part in model.export()[0].modules())  # type: ignore[index]

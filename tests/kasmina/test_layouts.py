@@ -1,4 +1,4 @@
-"""Which axis is the batch, which the channels: read from the module, asked of the host, or refused."""
+"""Which axis is the batch, which the channels: read from modules and numbers, asked of the host, or refused."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import esper
-from esper.kasmina import GrowingModel, WrapError
+from esper.kasmina import GrowingModel, WrapError, forward_coalitions
 from esper.kasmina.hosts import GPT, MLP
 from esper.leyline import Layout
 from tiny import SLOT, tiny_input, tiny_model
@@ -19,8 +19,15 @@ def test_layouts_are_read_from_the_module(layout: Layout) -> None:
     assert (slot.layout, slot.site.channels) == (layout, 8)
 
 
+class Doubled(nn.Module):
+    """Nothing in it shows which axis holds the channels."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat((x, x), 1)
+
+
 def test_an_untelling_module_needs_a_layout() -> None:
-    host, x = nn.Sequential(nn.Conv1d(3, 4, 1), nn.ReLU()), torch.randn(2, 3, 7)
+    host, x = nn.Sequential(nn.Identity(), Doubled()), torch.randn(2, 2, 7)
     with pytest.raises(
         WrapError, match=r"slot '1' puts out shape \(2, 4, 7\).*pass layout=\{'1': 'series'\}"
     ):
@@ -35,8 +42,8 @@ def test_an_untelling_module_needs_a_layout() -> None:
 @pytest.mark.parametrize(
     ("layout", "complaint"),
     [
-        ("image", r"layout 'image' does not fit slot '0' .*fitting: series, tokens"),
-        ("rows", r"layout: 'rows' is not a valid Layout; choose from image"),
+        ("image", r"layout 'image' does not fit slot '0' .*fitting: series, tokens, time_major, rows"),
+        ("grid", r"layout: 'grid' is not a valid Layout; choose from image"),
         ({"2": "series"}, r"layout names 2, not among the slots 0"),
     ],
 )
@@ -45,65 +52,200 @@ def test_layouts_that_do_not_fit(layout: object, complaint: str) -> None:
         esper.wrap(nn.Sequential(nn.Conv1d(3, 4, 1)), ["0"], torch.randn(2, 3, 7), layout=layout)  # type: ignore[arg-type]
 
 
+def _layouts(host: nn.Module, slots: list[str], x: object) -> list[str]:
+    return [slot.layout for slot in esper.wrap(host, slots, x).slots.values()]  # type: ignore[arg-type]
+
+
 def test_shapes_that_are_refused() -> None:
-    with pytest.raises(WrapError, match=r"puts out shape \(2, 3, 1, 1, 1\); a slot needs 2 axes"):
-        esper.wrap(nn.Sequential(nn.Conv3d(1, 3, 1)), ["0"], torch.randn(2, 1, 1, 1, 1))
-    with pytest.raises(WrapError, match=r"channels last \(a Linear\)"):
-        esper.wrap(nn.Sequential(nn.Linear(3, 4)), ["0"], torch.randn(2, 5, 5, 3))
-    with pytest.raises(WrapError, match=r"first axis of example_input is time.*batch_first=True"):
-        esper.wrap(nn.Sequential(nn.LSTM(3, 4)), ["0"], torch.randn(7, 2, 3))
-    with pytest.raises(
-        WrapError, match=r"puts out \(15, 4\) for a batch of 2: its first axis is not the batch"
-    ):
-        _not_batch_first()
+    with pytest.raises(WrapError, match=r"puts out shape \(2,\); a slot needs 2 axes or more"):
+        esper.wrap(nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)), ["1"], torch.randn(2, 3))
+    with pytest.raises(WrapError, match=r"the axis of its channels \(rows\) grows with the batch"):
+        esper.wrap(nn.Sequential(nn.Linear(3, 4), Transposed()), ["1"], torch.randn(2, 3))
+    with pytest.raises(WrapError, match=r"puts out \(1, 4, 14\) and its axis 0 is not the batch.*'series'"):
+        esper.wrap(nn.Sequential(Joined(), nn.Conv1d(3, 4, 1)), ["1"], torch.randn(2, 3, 7))
 
 
-def test_time_first_is_noticed_whatever_the_lengths() -> None:
+class Transposed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(0, 1)
+
+
+class Joined(nn.Module):
+    """(batch, channel, position) -> (1, channel, batch x position)"""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(0, 1).flatten(1)[None]
+
+
+# Where the channels are
+
+
+def test_four_and_five_axes_are_read_by_what_stands_inside() -> None:
+    image, volume = torch.randn(2, 3, 5, 7), torch.randn(2, 3, 5, 4, 7)
+    assert _layouts(nn.Sequential(nn.Conv2d(3, 4, 1)), ["0"], image) == ["image"]
+    assert _layouts(nn.Sequential(nn.Linear(7, 4)), ["0"], image) == ["image_last"]
+    assert _layouts(nn.Sequential(nn.Conv3d(3, 4, 1)), ["0"], volume) == ["volume"]
+    assert _layouts(nn.Sequential(nn.LayerNorm(7)), ["0"], volume) == ["volume_last"]
+    assert _layouts(nn.Sequential(nn.Linear(7, 4)), ["0"], torch.randn(2, 3, 2, 3, 2, 7)) == ["rows"]
+
+
+class NamedLayerNorm(nn.LayerNorm):
+    """Over the second axis, whatever the class is called."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 5, 7), (2, 6, 5, 6), (2, 6, 4, 5, 6), (2, 6, 6)])
+@pytest.mark.parametrize("norm", [nn.LayerNorm, NamedLayerNorm])
+def test_norms_are_read_by_their_numbers(norm: type[nn.LayerNorm], shape: tuple[int, ...]) -> None:
+    """Also in a square, where the width fits both ways, and with a scale and a shift that have learned."""
+    first = norm is NamedLayerNorm
+    if not first and shape == (2, 6, 5, 7):
+        shape = (2, 7, 5, 6)
+    layer = norm(6)
+    nn.init.uniform_(layer.weight, 0.5, 2.0)
+    nn.init.normal_(layer.bias)
+    slot = esper.wrap(nn.Sequential(layer), ["0"], torch.randn(shape)).slots["0"]
+    assert slot.layout.channel_axis == (1 if first else -1)
+    assert slot.channels == 6
+
+
+def test_the_follower_and_the_forerunner_are_asked() -> None:
+    x = torch.randn(2, 3, 7)
+    assert _layouts(nn.Sequential(nn.Conv1d(3, 4, 1), nn.ReLU()), ["1"], x) == ["series"]
+    assert _layouts(nn.Sequential(nn.Linear(7, 4), nn.Dropout(), nn.ReLU()), ["2"], x) == ["tokens"]
+    assert _layouts(nn.Sequential(Doubled(), nn.ReLU(), nn.Conv1d(6, 4, 1)), ["0", "1"], x) == ["series"] * 2
+    assert _layouts(nn.Sequential(Doubled(), nn.Linear(7, 4)), ["0"], x) == ["tokens"]
+    square = torch.randn(2, 4, 8)
+    assert _layouts(nn.Sequential(Doubled(), nn.Tanh(), nn.Linear(8, 4)), ["0"], square) == ["tokens"]
+
+
+class Scaled(nn.Module):
+    """Learns a vector of its own, and nothing of torch.nn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
+def test_a_module_of_its_own_kind_is_read_by_its_widths() -> None:
+    assert _layouts(nn.Sequential(Scaled()), ["0"], torch.randn(2, 7, 8)) == ["tokens"]
+    assert _layouts(nn.Sequential(Scaled()), ["0"], torch.randn(2, 7, 5, 8)) == ["image_last"]
+    with pytest.raises(WrapError, match="nothing shows which axis holds the channels"):
+        _layouts(nn.Sequential(Scaled()), ["0"], torch.randn(2, 8, 8))
+
+
+# Where the batch is
+
+
+class TimeFirst(nn.Module):
+    """Takes the batch first and works time first."""
+
+    def __init__(self, recurrent: bool) -> None:
+        super().__init__()
+        self.inner: nn.Module = nn.LSTM(16, 16) if recurrent else nn.Linear(16, 16)
+        self.head = nn.Linear(16, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.inner(x.transpose(0, 1))
+        return self.head((out[0] if isinstance(out, tuple) else out).transpose(0, 1))
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_a_host_that_transposes_inside_has_time_major_slots(recurrent: bool) -> None:
     """8 positions are a multiple of a batch of 4; one sample more shows which axis is the batch."""
+    model = esper.wrap(TimeFirst(recurrent), ["inner", "head"], torch.randn(4, 8, 16))
+    assert [slot.layout for slot in model.slots.values()] == ["time_major", "tokens"]
+    site = model.slots["inner"].site
+    assert (site.positions, site.samples_in_order) == ((8,), True)
 
-    class TimeFirst(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(16, 16)
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.linear(x.transpose(0, 1)).transpose(0, 1)
-
-    with pytest.raises(WrapError, match=r"\(8, 4, 16\) for a batch of 4: its first axis is not the batch"):
-        esper.wrap(TimeFirst(), ["linear"], torch.randn(4, 8, 16))
+def test_an_example_that_is_time_first_has_time_major_slots() -> None:
     layer = nn.TransformerEncoderLayer(16, 2, 32)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    with pytest.raises(WrapError, match="first axis of example_input is time"):
-        esper.wrap(encoder, ["layers.0.linear2"], torch.randn(8, 4, 16))
+    for host, slot in ((encoder, "layers.0.linear2"), (nn.Sequential(nn.LSTM(16, 4)), "0")):
+        model = esper.wrap(host, [slot], torch.randn(8, 4, 16))
+        site = model.slots[slot].site
+        assert (site.layout, site.positions, site.samples_in_order) == ("time_major", (8,), False)
 
 
-def test_a_host_that_transposes_inside_is_fine_where_the_batch_is_first() -> None:
-    class Inside(nn.Module):
+class Rows(nn.Module):
+    """A linear layer over rows that are made of a batch as asked."""
+
+    def __init__(self, make: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.make, self.linear = make, nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(self.make(x))
+        return out
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: x.transpose(0, 1).flatten(0, 1),
+        lambda x: x.flatten(0, 1)[:15],
+        lambda x: x.mean(0),
+        lambda x: torch.cat((x, x + 1)).mean(1),
+        lambda x: x.mean(1) + torch.randn(4, 3)[: len(x)],
+        lambda x: x.transpose(0, 1)[None],
+    ],
+    ids=["time first", "cut", "no batch", "doubled", "random", "batch third"],
+)
+def test_rows_that_are_not_the_samples(make: Callable[[Tensor], Tensor]) -> None:
+    model = esper.wrap(Rows(make), ["linear"], torch.randn(4, 5, 3))
+    slot = model.slots["linear"]
+    assert slot.layout is Layout.ROWS
+    assert "attention" not in slot.blueprints
+    model.germinate("linear", "mlp")
+    with (
+        pytest.raises(ValueError, match="does not keep the samples in order: give one alpha for all"),
+        model.override_alpha({"linear": torch.ones(4)}),
+    ):
+        model(torch.randn(4, 5, 3))
+
+
+class Graph(nn.Module):
+    """The mean over neighbours, then a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.head = nn.Linear(3, 8), nn.Linear(8, 2)
+
+    def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
+        h = self.linear(nodes)
+        summed = torch.zeros_like(h).index_add(0, edges[1], h[edges[0]])
+        return self.head(summed)
+
+
+def test_nodes_of_a_graph_are_rows() -> None:
+    edges = torch.randint(7, (2, 20), generator=torch.Generator().manual_seed(0))
+    model = esper.wrap(Graph(), ["linear", "head"], (torch.randn(7, 3), edges))
+    assert [slot.layout for slot in model.slots.values()] == ["flat", "rows"]
+
+
+@pytest.mark.parametrize("noise", [False, True])
+def test_images_of_a_doubled_or_random_batch_grow(noise: bool) -> None:
+    class Views(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.lstm, self.head = nn.LSTM(3, 8), nn.Linear(8, 2)
+            self.conv = nn.Conv2d(3, 4, 3, padding=1)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.lstm(x.transpose(0, 1))[0].transpose(0, 1))
+            out: Tensor = self.conv(torch.randn_like(x) if noise else torch.cat((x, x.flip(-1))))
+            return out
 
-    assert list(esper.wrap(Inside(), ["head"], torch.randn(4, 8, 3)).slots) == ["head"]
-    with pytest.raises(WrapError, match="its first axis is not the batch"):
-        esper.wrap(Inside(), ["lstm"], torch.randn(4, 8, 3))
-
-
-def test_rows_that_lie_time_first_are_noticed() -> None:
-    """As many rows as samples allow, but not in the samples' order."""
-
-    class Flattened(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(3, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.linear(x.transpose(0, 1).flatten(0, 1))
-
-    with pytest.raises(WrapError, match="its first axis is not the batch"):
-        esper.wrap(Flattened(), ["linear"], torch.randn(4, 5, 3))
+    model = esper.wrap(Views(), ["conv"], torch.randn(2, 3, 5, 7))
+    site = model.slots["conv"].site
+    assert (site.layout, site.samples_in_order) == ("image", False)
+    model.eval().germinate("conv", "conv_light")
+    on: frozenset[str] = frozenset({"conv"})
+    assert forward_coalitions(model, torch.randn(2, 3, 5, 7), [on, frozenset()]).shape[0] == 2
 
 
 def test_a_square_activation_does_not_tell() -> None:
@@ -115,9 +257,11 @@ def test_a_square_activation_does_not_tell() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.conv(x.transpose(1, 2)).transpose(1, 2)
 
-    for length in (7, 8):
-        with pytest.raises(WrapError, match="pass layout="):
-            esper.wrap(nn.Sequential(Transposing()), ["0"], torch.randn(2, length, 8))
+    assert _layouts(nn.Sequential(Transposing()), ["0"], torch.randn(2, 7, 8)) == ["tokens"]
+    with pytest.raises(WrapError, match="pass layout="):
+        esper.wrap(nn.Sequential(Transposing()), ["0"], torch.randn(2, 8, 8))
+    followed = nn.Sequential(Transposing(), nn.Linear(8, 2))
+    assert _layouts(followed, ["0"], torch.randn(2, 8, 8)) == ["tokens"]
     assert (
         esper.wrap(nn.Sequential(nn.Conv1d(8, 8, 1)), ["0"], torch.randn(2, 8, 8)).slots["0"].layout
         == "series"
@@ -212,18 +356,6 @@ def test_slots_print_what_matters() -> None:
     assert repr(model.slots[SLOT]) == "Slot('middle', series x 8, DORMANT)"
     model.germinate(SLOT, "mixer")
     assert repr(model.slots[SLOT]) == "Slot('middle', series x 8, TRAINING mixer alpha=0)"
-
-
-def _not_batch_first() -> None:
-    class Odd(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(3, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.linear(x.flatten(0, 1)[:15])
-
-    esper.wrap(Odd(), ["linear"], torch.randn(2, 10, 3))
 
 
 def test_several_rows_a_sample_are_fine() -> None:

@@ -11,18 +11,24 @@ from torch import Tensor, nn
 import esper
 from esper.kasmina import GrowingModel, GrowthRules, IllegalOperation
 from esper.kasmina.hosts import GPT, MLP, ConvNet
-from esper.leyline import ALPHA_CURVES, ALPHA_SPEEDS, TEMPOS, LegalOperations, LifecycleOp, Stage
+from esper.leyline import ALPHA_CURVES, ALPHA_SPEEDS, TEMPOS, Layout, LegalOperations, LifecycleOp, Stage
+from tiny import tiny_host, tiny_input
 
-HOSTS = ("mlp", "series", "image", "gpt")
-EXAMPLES = {
+TINY_LAYOUTS = (Layout.VOLUME, Layout.IMAGE_LAST, Layout.VOLUME_LAST, Layout.TIME_MAJOR, Layout.ROWS)
+HOSTS = ("mlp", "series", "image", "gpt", *TINY_LAYOUTS)
+EXAMPLES: dict[str, Tensor] = {
     "mlp": torch.linspace(-1, 1, 21).view(3, 7),
     "series": torch.linspace(-1, 1, 48).view(3, 1, 16),
     "image": torch.linspace(-1, 1, 192).view(3, 1, 8, 8),
     "gpt": torch.arange(21).view(3, 7) % 11,
+    **{layout: tiny_input(layout, batch=3) for layout in TINY_LAYOUTS},
 }
 
 
 def _model(kind: str, rules: GrowthRules) -> GrowingModel:
+    if kind in TINY_LAYOUTS:
+        parts = ["first", "middle", "last"]
+        return esper.wrap(tiny_host(Layout(kind), 4), parts, EXAMPLES[kind], rules=rules)
     hosts: dict[str, Callable[[], nn.Module]] = {
         "mlp": lambda: MLP(7, 3, (5, 4, 3)),
         "series": lambda: ConvNet(1, 3, dims=1, widths=(3, 4, 5)),

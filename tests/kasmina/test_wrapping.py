@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 import esper
 from esper.kasmina import GrowingModel, WrapError
@@ -26,6 +27,10 @@ def _grown_differs(model: GrowingModel, x: Tensor, slot: str, blueprint: str = "
     with torch.no_grad():
         seed.scale.fill_(0.5)
     assert not torch.equal(_tensor(model(x)), bare)
+
+
+def _leaves(output: object) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
 
 
 def _tensor(output: object) -> Tensor:
@@ -154,6 +159,9 @@ class Returns(nn.Module):
             "string": "nothing",
             "integer": y.long(),
             "later": (None, y),
+            "nested": [("a", (x.long(), y)), x.long()],
+            "after an integer": (x.long(), y),
+            "empty": (None, ()),
         }[self.kind]
 
 
@@ -166,7 +174,10 @@ class Holder(nn.Module):
         return self.inner(x)
 
 
-@pytest.mark.parametrize("kind", ["tensor", "tuple", "list", "named", "mapping"])
+FORMS = ("tensor", "tuple", "list", "named", "mapping", "later", "nested", "after an integer")
+
+
+@pytest.mark.parametrize("kind", FORMS)
 def test_outputs_of_many_kinds_grow(kind: str) -> None:
     x = torch.randn(3, 4)
     model = esper.wrap(Holder(kind), ["inner"], x)
@@ -178,6 +189,12 @@ def test_outputs_of_many_kinds_grow(kind: str) -> None:
         seed.scale.fill_(0.5)
     grown = model(x)
     assert type(grown) is type(bare)
+    changed = [
+        not torch.equal(ours, theirs) for ours, theirs in zip(_leaves(grown), _leaves(bare), strict=True)
+    ]
+    assert changed == [leaf.is_floating_point() for leaf in _leaves(bare)]
+    plain = model.eval().export()
+    assert all(map(torch.equal, _leaves(plain(x)), _leaves(model(x))))
     if isinstance(grown, Pair):
         assert grown.note == "kept"
         assert not torch.equal(grown.value, bare.value)
@@ -187,11 +204,55 @@ def test_outputs_of_many_kinds_grow(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "what"), [("string", "str"), ("integer", r"a torch.int64 tensor"), ("later", "tuple")]
+    ("kind", "what"), [("string", "str"), ("integer", r"a torch.int64 tensor"), ("empty", "tuple")]
 )
 def test_outputs_that_cannot_grow(kind: str, what: str) -> None:
     with pytest.raises(WrapError, match=f"slot 'inner' cannot grow: it returns {what}"):
         esper.wrap(Holder(kind), ["inner"], torch.randn(2, 4))
+
+
+class TwoStreams(nn.Module):
+    """Returns two streams, of which the model reads one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.side, self.main = nn.Linear(4, 3), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.side(x), self.main(x)
+
+
+class ReadsOne(nn.Module):
+    def __init__(self, read: int) -> None:
+        super().__init__()
+        self.inner, self.read, self.norms = (
+            TwoStreams(),
+            read,
+            nn.ModuleList([nn.LayerNorm(3), nn.LayerNorm(4)]),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.norms[self.read](self.inner(x)[self.read])
+        return out
+
+
+@pytest.mark.parametrize(("read", "width"), [(0, 3), (1, 4)])
+def test_of_several_tensors_the_first_that_is_read_grows(read: int, width: int) -> None:
+    x = torch.randn(3, 4)
+    model = esper.wrap(ReadsOne(read), ["inner"], x)
+    assert model.slots["inner"].channels == width
+    _grown_differs(model, x, "inner", "widen")
+    assert torch.equal(model.eval().export()(x), _tensor(model(x)))
+
+
+def test_an_output_that_changes_its_form_is_refused() -> None:
+    x = torch.randn(3, 4)
+    host = Holder("tuple")
+    model = esper.wrap(host, ["inner"], x)
+    model.germinate("inner", "lora")
+    host.inner.kind = "mapping"
+    with pytest.raises(RuntimeError, match=r"slot 'inner' returned a OrderedDict, in the example .*tuple"):
+        model(x)
 
 
 def test_keyword_and_tuple_examples() -> None:

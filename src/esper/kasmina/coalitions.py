@@ -123,8 +123,8 @@ def forward_coalitions(
     """The host's output under each coalition, (coalition, sample, ...), `chunk` of them stacked in one forward.
 
     Nothing of the model is changed. It must be in eval mode, where a sample's output is its own. By default each
-    coalition has its own pass on the CPU, where that is fastest (a seed that is off costs nothing), and all are
-    stacked on other devices.
+    coalition has its own pass on the CPU, where that is fastest (a seed that is off costs nothing), and where a slot
+    does not keep the samples in order; all are stacked on other devices.
     """
     if model.training:
         raise ValueError(
@@ -137,8 +137,11 @@ def forward_coalitions(
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk must be at least 1, not {chunk}")
     if chunk is None:
-        device = next(iter(model.slots.values())).placement()[0]
-        chunk = 1 if device.type == "cpu" else len(coalitions)
+        slots = model.slots.values()
+        apart = next(iter(slots)).placement()[0].type == "cpu" or not all(
+            slot.site.samples_in_order for slot in slots
+        )
+        chunk = 1 if apart else len(coalitions)
     samples, outputs = batch_size(example), []
     for start in range(0, len(coalitions), chunk):
         part = coalitions[start : start + chunk]
@@ -147,5 +150,5 @@ def forward_coalitions(
             output = main_tensor(call_with(model, stacked))
         if output is None:
             raise ValueError("forward_coalitions: the model returned no tensor")
-        outputs.append(output.view(len(part), samples, *output.shape[1:]))
+        outputs.append(output.view(len(part), output.shape[0] // len(part), *output.shape[1:]))
     return torch.cat(outputs)

@@ -36,6 +36,7 @@ def export_with_keys(model: GrowingModel) -> tuple[nn.Module, dict[str, str]]:
     Empty slots leave no trace, and neither do seeds in TRAINING, which the output does not show either.
     """
     twin = whole_copy(model)
+    _copy_modes(model, twin)
     for parameter in twin.parameters():
         parameter.grad = None
     held = twin.state_dict(keep_vars=True)
@@ -54,6 +55,15 @@ def export_with_keys(model: GrowingModel) -> tuple[nn.Module, dict[str, str]]:
     for name, tensor in host.state_dict(keep_vars=True).items():
         places.setdefault(id(tensor), name)
     return host, {name: places[id(tensor)] for name, tensor in held.items() if id(tensor) in places}
+
+
+def _copy_modes(model: nn.Module, twin: nn.Module) -> None:
+    """Training and evaluation as in the model: copies of some modules, fx graphs with two codes, forget it."""
+    flags = {name: module.training for name, module in model.named_modules()}
+    if any(module.training != flags[name] for name, module in twin.named_modules() if name in flags):
+        twin.train(model.training)  # a module may do more than set its flag
+        for name, module in twin.named_modules():
+            module.training = flags.get(name, module.training)
 
 
 def _refuse(slot: Slot, seed: Seed) -> None:

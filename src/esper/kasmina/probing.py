@@ -1,4 +1,4 @@
-"""One forward of the example through the bare host, to see what passes through each slot."""
+"""Forwards of the example through the bare host, to see what passes through each slot."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -7,31 +7,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from esper.kasmina.blueprints.registry import PLAIN, OutputForm, main_tensor, output_form
+from esper.kasmina import axes
+from esper.kasmina.axes import Part, WrapError
+from esper.kasmina.blueprints.registry import PLAIN, OutputForm, main_tensor, output_forms
 from esper.kasmina.model import untouched
-from esper.leyline import Layout
-from esper.leyline.errors import EsperError
 
 ExampleInput = Tensor | tuple[object, ...] | list[object] | Mapping[str, object]
-
-_SERIES_MODULES = (
-    nn.Conv1d,
-    nn.ConvTranspose1d,
-    nn.BatchNorm1d,
-    nn.InstanceNorm1d,
-    nn.GroupNorm,
-    nn.MaxPool1d,
-    nn.AvgPool1d,
-    nn.AdaptiveAvgPool1d,
-    nn.AdaptiveMaxPool1d,
-)
-_TOKEN_MODULES = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Embedding, nn.MultiheadAttention, nn.RNNBase)
-_CHANNELS_LAST_MODULES = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Embedding)
-
-
-class WrapError(EsperError, ValueError):
-    """The model, a slot name or the example cannot be wrapped as asked."""
 
 
 @dataclass(slots=True)
@@ -45,12 +28,16 @@ class Sighting:
     plain_arguments: bool = True
     """Called with tensors, numbers and the like alone, and leaves them as they are: a copy can be called too."""
     form: OutputForm = PLAIN
+    forms: list[OutputForm] = field(default_factory=list)
+    """Of all the floating-point tensors that it returned."""
     positional: int = 0
     keywords: tuple[str, ...] = ()
-    telling: nn.Module | None = None
-    """The last submodule inside whose type shows what the axes of this very output mean."""
-    batch_first: bool = True
-    """The rows are the samples', in order."""
+    channels: int | None = None
+    """The axis of the channels; None if nothing shows it."""
+    batch: frozenset[int] = frozenset((0,))
+    """The axes that grow with the samples."""
+    samples_in_order: bool = True
+    """The entries of the batch axis are the samples of the example's first axis, in order."""
     last: Tensor | None = None
     """The activation of the last call."""
     unusable: str | None = None
@@ -65,16 +52,17 @@ def call_with(model: nn.Module, example: ExampleInput) -> object:
     return model(example)
 
 
-def batch_size(example: ExampleInput) -> int:
-    """Samples in the example: the first axis of its first tensor."""
-    tensor = next((leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor) and leaf.ndim > 0), None)
+def batch_size(example: ExampleInput, axis: int = 0) -> int:
+    """Samples in the example: the length of an axis, the first by default, of its first tensor that has it."""
+    tensors = (leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor))
+    tensor = next((leaf for leaf in tensors if leaf.ndim > axis), None)
     if tensor is None:
         raise WrapError(f"example_input holds no tensor with a batch axis: {type(example).__name__}")
-    if tensor.shape[0] == 0:
+    if tensor.shape[axis] == 0:
         raise WrapError(
             f"example_input is an empty batch, shape {tuple(tensor.shape)}: give at least one sample"
         )
-    return tensor.shape[0]
+    return tensor.shape[axis]
 
 
 def probe(model: nn.Module, slots: Mapping[str, nn.Module], example: ExampleInput) -> dict[str, Sighting]:
@@ -82,57 +70,125 @@ def probe(model: nn.Module, slots: Mapping[str, nn.Module], example: ExampleInpu
 
     Two more forwards, one with a sample more and one with the samples in reverse, show which axis is the batch.
     """
-    samples = batch_size(example)
     try:
-        watch = _watched(model, slots, example)
+        watch = _watched(model, slots, example, {})
     except Exception as error:
         error.add_note("while running example_input through the host to find out about its slots")
         raise
-    try:
-        larger = _watched(model, slots, rebatched(example, samples, lambda t: torch.cat([t, t[:1]])))
-        reversed_ = _watched(model, slots, rebatched(example, samples, lambda t: t.flip(0)))
-    except Exception:  # a host may insist on its batch size; then the first forward must do
-        larger = reversed_ = watch
-    if any(rows != watch.time_first.get(part, rows) for part, rows in larger.time_first.items()):
-        raise WrapError(
-            "the first axis of example_input is time, as a module with batch_first=False reads it: seeds need the "
-            "batch first. Make it batch_first=True"
-        )
+    several = {name: seen.forms for name, seen in watch.sightings.items() if len(seen.forms) > 1}
+    forms = {name: _used_form(model, slots[name], example, found) for name, found in several.items()}
+    if any(form != watch.sightings[name].form for name, form in forms.items()):
+        watch = _watched(model, slots, example, forms)
+    answers = _ask(model, slots, example, forms, axis=0)
+    time_first = answers.larger is not None and any(
+        rows != watch.time_first.get(part, rows) for part, rows in answers.larger.time_first.items()
+    )
+    if time_first:  # as a module with batch_first=False reads the example
+        answers = _ask(model, slots, example, forms, axis=1)
     for name, seen in watch.sightings.items():
-        more, back = larger.sightings.get(name), reversed_.sightings.get(name)
-        if larger is not watch and more is not None and back is not None:
-            grows = _grows_with_the_batch(seen, more, samples)
-            seen.batch_first = grows and _follows_the_samples(seen, back, samples)
+        if seen.unusable is None:
+            _read_batch(seen, answers, name)
+            seen.samples_in_order &= not time_first
+            seen.channels = watch.channels(name, slots[name])
     return dict(sorted(watch.sightings.items(), key=lambda item: item[1].order))
 
 
-def _grows_with_the_batch(seen: Sighting, more: Sighting, samples: int) -> bool:
-    pairs = zip(seen.shapes, more.shapes, strict=False)
-    return all(one[0] * (samples + 1) == other[0] * samples for one, other in pairs)
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """What was seen with a sample more, and with the samples in reverse; None where the host refused it."""
+
+    samples: int
+    larger: "_Watch | None"
+    reversed: "_Watch | None"
 
 
-def _follows_the_samples(seen: Sighting, back: Sighting, samples: int) -> bool:
-    """Reversing the samples reverses the rows, several rows a sample together."""
-    if seen.last is None or back.last is None or seen.last.shape[0] % samples:
-        return True  # there is nothing to compare, or the shape says it already
-    ours, theirs = (t.reshape(samples, -1).float() for t in (seen.last, back.last))
-    tolerance = 1e-3 * float(ours.abs().nan_to_num(0.0, 0.0, 0.0).amax()) if ours.numel() else 0.0
-    return torch.allclose(ours.flip(0), theirs, rtol=0.0, atol=tolerance, equal_nan=True)
+def _used_form(
+    model: nn.Module, module: nn.Module, example: ExampleInput, forms: list[OutputForm]
+) -> OutputForm:
+    """Of several tensors that a submodule returns, the first one on which the model's output depends."""
+
+    def outputs(form: OutputForm | None) -> list[Tensor]:
+        def shift(_module: nn.Module, _args: object, output: object) -> object:
+            if form is None:
+                return output
+            tensor: Tensor = form.pick(output)
+            ramp = torch.linspace(1.0, 2.0, tensor.numel(), device=tensor.device)  # which no norm takes out
+            return form.put_back(output, tensor + ramp.view_as(tensor).to(tensor.dtype))
+
+        hook = module.register_forward_hook(shift)
+        try:
+            with untouched(model), torch.no_grad():
+                found = call_with(model, example)
+        finally:
+            hook.remove()
+        return [leaf for leaf in tree_leaves(found) if isinstance(leaf, Tensor)]
+
+    bare = outputs(None)
+    for form in forms:
+        shifted = outputs(form)
+        if len(bare) != len(shifted) or not all(map(torch.equal, bare, shifted)):
+            return form
+    return forms[0]
 
 
-def _watched(model: nn.Module, slots: Mapping[str, nn.Module], example: ExampleInput) -> "_Watch":
-    watch = _Watch(slots)
+def _ask(
+    model: nn.Module,
+    slots: Mapping[str, nn.Module],
+    example: ExampleInput,
+    forms: Mapping[str, OutputForm],
+    *,
+    axis: int,
+) -> _Answers:
+    samples = batch_size(example, axis)
+
+    def watched(change: Callable[[Tensor], Tensor]) -> "_Watch | None":
+        try:
+            return _watched(model, slots, rebatched(example, samples, change, axis), forms)
+        except Exception:  # a host may insist on its batch size
+            return None
+
+    return _Answers(
+        samples,
+        watched(lambda t: torch.cat([t, t.narrow(axis, 0, 1)], axis)),
+        watched(lambda t: t.flip(axis)),
+    )
+
+
+def _read_batch(seen: Sighting, answers: _Answers, name: str) -> None:
+    """Which axes of a slot's output grow with the samples, and whether the samples lie there in order."""
+    more = None if answers.larger is None else answers.larger.sightings.get(name)
+    back = None if answers.reversed is None else answers.reversed.sightings.get(name)
+    growing = None if more is None else axes.growing_axes(seen.shapes, more.shapes)
+    if growing is None:  # no answer: rows that the samples divide are taken for theirs
+        growing = frozenset() if any(shape[0] % answers.samples for shape in seen.shapes) else frozenset((0,))
+    seen.batch = growing
+    if len(growing) != 1:
+        seen.samples_in_order = False
+    elif back is not None and seen.last is not None and back.last is not None:
+        (axis,) = growing
+        seen.samples_in_order = axes.in_order(seen.last, back.last, axis, answers.samples)
+
+
+def _watched(
+    model: nn.Module,
+    slots: Mapping[str, nn.Module],
+    example: ExampleInput,
+    forms: Mapping[str, OutputForm],
+) -> "_Watch":
+    watch = _Watch(slots, forms)
     # not inference_mode: caches may meet autograd
     with untouched(model), watch.hooks(model), torch.no_grad():
         call_with(model, example)
     return watch
 
 
-def rebatched(example: ExampleInput, samples: int, change: Callable[[Tensor], Tensor]) -> ExampleInput:
-    """The example with `change` done to every tensor that has the batch axis."""
+def rebatched(
+    example: ExampleInput, samples: int, change: Callable[[Tensor], Tensor], axis: int = 0
+) -> ExampleInput:
+    """The example with `change` done to every tensor that has the samples along `axis`."""
 
     def apply(tensor: Tensor) -> Tensor:
-        return change(tensor) if tensor.ndim > 0 and tensor.shape[0] == samples else tensor
+        return change(tensor) if tensor.ndim > axis and tensor.shape[axis] == samples else tensor
 
     changed: ExampleInput = tree_map_only(Tensor, apply, example)
     return changed
@@ -141,20 +197,38 @@ def rebatched(example: ExampleInput, samples: int, change: Callable[[Tensor], Te
 class _Watch:
     """Temporary hooks that fill the sightings."""
 
-    def __init__(self, slots: Mapping[str, nn.Module]) -> None:
+    def __init__(self, slots: Mapping[str, nn.Module], forms: Mapping[str, OutputForm]) -> None:
+        self.forms = forms
+        """Where the main tensor is, in outputs of slots that hold several."""
         self.names = {id(module): name for name, module in slots.items()}
         self.sightings: dict[str, Sighting] = {}
         self.calls = 0
-        self.leaves: list[tuple[nn.Module, torch.Size]] = []
+        self.parts: list[Part] = []
         self.began: list[tuple[int, list[int]]] = []
         self.time_first: dict[nn.Module, int] = {}
         """module that reads time on its first axis -> the length of that axis"""
+        self.shown: dict[str, dict[str, int | None]] = {}
+        """slot -> where its channels are, as shown inside, by what takes its output and by what gave its input"""
+        self._known = WeakTensorKeyDictionary()  # activation -> the axis of its channels
+        self._from = WeakTensorKeyDictionary()  # activation -> the slots that put it out
+
+    def channels(self, name: str, module: nn.Module) -> int | None:
+        """The axis of a slot's channels: as its parts show it, its follower, its forerunner, or its own widths."""
+        shown = self.shown.get(name, {})
+        for source in ("inside", "after", "before"):
+            axis = shown.get(source)
+            if axis is not None:
+                return axis
+        widths = {width for part in module.modules() for width in axes.own_widths(part)}
+        shape = self.sightings[name].shapes[0]
+        return axes.axis_of_widths(widths, shape) if len(shape) > 2 else None
 
     @contextmanager
     def hooks(self, model: nn.Module) -> Iterator[None]:
         handles = []
         for module in model.modules():
-            handles.append(module.register_forward_hook(self._saw_part))
+            handles.append(module.register_forward_pre_hook(self._takes, with_kwargs=True))
+            handles.append(module.register_forward_hook(self._saw_part, with_kwargs=True))
             if id(module) in self.names:
                 handles.append(module.register_forward_pre_hook(self._entered, with_kwargs=True))
                 handles.append(module.register_forward_hook(self._saw_slot, with_kwargs=True))
@@ -164,93 +238,85 @@ class _Watch:
             for handle in handles:
                 handle.remove()
 
+    def _takes(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        """What takes a slot's output shows what its axes mean."""
+        for tensor in _tensors(args, kwargs):
+            for slot in self._from.get(tensor, ()):
+                if self.shown[slot].get("after") is None:
+                    self.shown[slot]["after"] = axes.taken_channels(module, tensor)
+
     def _entered(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         del module
-        self.began.append((len(self.leaves), _versions(args, kwargs)))
+        self.began.append((len(self.parts), _versions(args, kwargs)))
 
-    def _saw_part(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
+    def _saw_part(
+        self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object
+    ) -> None:
         if getattr(module, "batch_first", True) is False and args and isinstance(args[0], Tensor):
             self.time_first[module] = args[0].shape[0]
         tensor = main_tensor(output)
-        if tensor is not None:
-            self.leaves.append((module, tensor.shape))
+        if tensor is None:
+            return
+        channels = axes.put_out_channels(module, tensor)
+        self.parts.append(Part(module, tensor.shape, channels))
+        if channels is not None:
+            self._known[tensor] = channels
+        elif not any(True for _ in module.parameters()):
+            self._pass_on(module, tensor, _tensors(args, kwargs))
+
+    def _pass_on(self, module: nn.Module, output: Tensor, taken: list[Tensor]) -> None:
+        """An activation function or the like: what is known of its input is known of its output."""
+        for tensor in taken:
+            if tensor.shape == output.shape and axes.keeps_axes(module, output.shape):
+                for known in (self._known, self._from):
+                    if tensor in known and output not in known:
+                        known[output] = known[tensor]
 
     def _saw_slot(
         self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object
     ) -> None:
+        name = self.names[id(module)]
         began, versions = self.began.pop()
-        inside = self.leaves[began:]
-        seen = self.sightings.setdefault(self.names[id(module)], Sighting(order=self.calls))
+        seen = self.sightings.setdefault(name, Sighting(order=self.calls))
         self.calls += 1
-        tensor = main_tensor(output)
-        if tensor is None or not tensor.is_floating_point():
-            what = type(output).__name__ if tensor is None else f"a {tensor.dtype} tensor"
-            seen.unusable = f"it returns {what}; a slot needs a floating-point tensor, first in any tuple"
+        seen.forms = output_forms(output)
+        form = self.forms.get(name) or (seen.forms[0] if seen.forms else PLAIN)
+        if form not in seen.forms:
+            what = f"a {output.dtype} tensor" if isinstance(output, Tensor) else type(output).__name__
+            seen.unusable = f"it returns {what}; a slot needs a floating-point tensor"
             return
+        tensor: Tensor = form.pick(output)
         seen.shapes.append(tensor.shape)
         seen.last = tensor
         seen.dtype, seen.device = tensor.dtype, tensor.device
-        form, signature = output_form(output), (len(args), tuple(kwargs))
+        signature = (len(args), tuple(kwargs))
         if len(seen.shapes) > 1:
             seen.plain_arguments &= signature == (seen.positional, seen.keywords)
             if form != seen.form:
                 seen.unusable = f"it returns {form} in one call and {seen.form} in another"
-        seen.form = form or seen.form
+        seen.form = form
         seen.positional, seen.keywords = signature
         seen.plain_arguments &= versions == _versions(args, kwargs) and all(
             leaf is None or isinstance(leaf, Tensor | bool | int | float | str)
             for leaf in tree_leaves((args, kwargs))
         )
-        seen.telling = _telling(module, tensor.shape, inside) or seen.telling
+        self._note_channels(name, module, tensor, _tensors(args, kwargs), self.parts[began:])
+
+    def _note_channels(
+        self, name: str, module: nn.Module, output: Tensor, taken: list[Tensor], parts: list[Part]
+    ) -> None:
+        shown = self.shown.setdefault(name, {})
+        shown["inside"] = axes.channels_inside(module, output.shape, parts) or shown.get("inside")
+        if axes.keeps_axes(module, output.shape):
+            before = (self._known.get(tensor) for tensor in taken if tensor.shape == output.shape)
+            shown["before"] = next((axis for axis in before if axis is not None), shown.get("before"))
+        self._from[output] = (*self._from.get(output, ()), name)
 
 
-def _telling(
-    slot: nn.Module, shape: torch.Size, inside: list[tuple[nn.Module, torch.Size]]
-) -> nn.Module | None:
-    """The last part whose type shows what the axes of an output of this shape mean."""
-    kinds = _SERIES_MODULES + _TOKEN_MODULES
-    square = len(shape) == 3 and shape[1] == shape[2]
-    opaque = not isinstance(slot, (*kinds, nn.Sequential))
-    # A square looks the same transposed, and a series layer may stand between two transpositions.
-    if square and opaque and any(isinstance(part, _SERIES_MODULES) for part, _ in inside):
-        return None
-    return next((part for part, size in reversed(inside) if size == shape and isinstance(part, kinds)), None)
+def _tensors(args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Tensor]:
+    return [given for given in (*args, *kwargs.values()) if isinstance(given, Tensor)]
 
 
 def _versions(args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[int]:
     """How often each tensor among the arguments has been changed in place."""
     return [leaf._version for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-
-
-def read_layout(name: str, seen: Sighting, asked: Layout | None) -> Layout:
-    """What the axes of a slot's output mean: as asked, else by the number of axes and the module's type."""
-    axes = len(seen.shapes[0])
-    fitting = {2: (Layout.FLAT,), 3: (Layout.SERIES, Layout.TOKENS), 4: (Layout.IMAGE,)}.get(axes, ())
-    if not fitting:
-        raise WrapError(
-            f"slot {name!r} puts out shape {tuple(seen.shapes[0])}; a slot needs 2 axes (flat), 3 (series or "
-            "tokens) or 4 (image)"
-        )
-    if asked is not None:
-        if asked not in fitting:
-            raise WrapError(
-                f"layout {str(asked)!r} does not fit slot {name!r} with output shape {tuple(seen.shapes[0])}; "
-                f"fitting: {', '.join(fitting)}"
-            )
-        layout = asked
-    elif axes == 3:
-        if seen.telling is None:
-            raise WrapError(
-                f"slot {name!r} puts out shape {tuple(seen.shapes[0])} and its type does not tell which axis holds "
-                f"the channels: pass layout={{{name!r}: 'series'}} (batch, channel, position) or 'tokens' (batch, "
-                "position, channel)"
-            )
-        layout = Layout.SERIES if isinstance(seen.telling, _SERIES_MODULES) else Layout.TOKENS
-    else:
-        layout = fitting[0]
-    if asked is None and layout is Layout.IMAGE and isinstance(seen.telling, _CHANNELS_LAST_MODULES):
-        raise WrapError(
-            f"slot {name!r} puts out shape {tuple(seen.shapes[0])} with the channels last (a "
-            f"{type(seen.telling).__name__}): name an enclosing block that puts out (batch, channel, height, width)"
-        )
-    return layout

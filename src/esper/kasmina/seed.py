@@ -35,7 +35,8 @@ def compose_delta(composition: Composition, h: Tensor, d: Tensor, gate: Tensor |
 
 def per_channel(scale: Tensor, layout: Layout) -> Tensor:
     """(channel,) -> ready to broadcast over an activation."""
-    return scale.view({Layout.IMAGE: (-1, 1, 1), Layout.SERIES: (-1, 1)}.get(layout, (-1,)))
+    behind = 0 if layout.channel_axis == -1 else layout.position_count
+    return scale.view(-1, *([1] * behind))
 
 
 def finite_mask(delta: Tensor, axes: tuple[int, ...]) -> Tensor:
@@ -127,7 +128,7 @@ class Seed(nn.Module):
         self.register_buffer("alpha", torch.zeros(()))
         self.non_finite = torch.zeros(2, dtype=torch.bool)
         self._guards_gradients = False
-        self._layout, self._guard_axes = site.layout, site.guard_axes
+        self._layout, self._guard_axes, self._form = site.layout, site.guard_axes, site.form
         self.parameter_count = sum(parameter.numel() for parameter in self.parameters())
 
     def forward(
@@ -141,7 +142,7 @@ class Seed(nn.Module):
         if not torch.is_autocast_enabled(h.device.type):
             h = h.to(self.scale.dtype)
         produced: object = self.body(*args, **kwargs) if self.reads_input else self.body(h)
-        d = main_tensor(produced)
+        d = self._form.pick(produced) if self.reads_input else main_tensor(produced)
         if d is None or d.shape != h.shape:
             found = "no tensor" if d is None else f"shape {tuple(d.shape)}"
             raise BlueprintError(
@@ -251,11 +252,9 @@ def bear_seed(
                 f"blueprint {blueprint.name!r} contains {type(part).__name__}: a seed must not move the host's "
                 "randomness or mix samples; use a norm over channels and no dropout"
             )
-    if not blueprint.reads_input and site.positions is not None:
-        shape = (
-            (site.channels, *site.positions) if site.channel_axis == 1 else (*site.positions, site.channels)
-        )
-        _try_out(seed, torch.zeros(2, *shape))
+    example = None if blueprint.reads_input else site.example(batch=2)
+    if example is not None:
+        _try_out(seed, example)
     return seed.train(False).to(device=device, dtype=dtype)
 
 

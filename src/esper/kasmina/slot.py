@@ -14,7 +14,6 @@ from torch.amp.grad_scaler import GradScaler
 from torch.utils._pytree import tree_map_only
 
 from esper.kasmina.blueprints import Blueprint, Site
-from esper.kasmina.blueprints.registry import output_form
 from esper.kasmina.seed import Seed, drop_non_finite_gradient, isolate
 from esper.kasmina.sharding import whole
 from esper.kasmina.stage_machine import Count, Facts, GrowthRules, Life, LivingSlot, Ramp, Share
@@ -308,10 +307,10 @@ class Slot(LivingSlot):
         seed, life = self.seed, self.life
         if seed is None:
             return None
-        form = output_form(output)
-        if form is None or form != self.site.form:
+        form = self.site.form
+        if not form.fits(output):
             raise RuntimeError(
-                f"slot {self.name!r} returned {form}, in the example {self.site.form}: it must not vary"
+                f"slot {self.name!r} returned a {type(output).__name__}, in the example {form}: it must not vary"
             )
         h = form.pick(output)
         override = self.alpha_override
@@ -354,15 +353,20 @@ class Slot(LivingSlot):
         return torch.where(finite, delta, 0.0)
 
     def _by_row(self, alphas: Tensor, h: Tensor) -> Tensor:
-        """(sample,) -> one alpha per row of h, ready to broadcast."""
-        rows, samples = h.shape[0], alphas.shape[0]
+        """(sample,) -> one alpha per entry of h's batch axis, ready to broadcast."""
+        if not self.site.samples_in_order:
+            raise ValueError(
+                f"slot {self.name!r} does not keep the samples in order: give one alpha for all of them, a float"
+            )
+        axis = self.layout.batch_axis
+        rows, samples = h.shape[axis], alphas.shape[0]
         if rows % samples:
             raise ValueError(
                 f"slot {self.name!r} has {rows} rows, which {samples} per-sample alphas do not divide"
             )
         if rows != samples:  # several rows a sample, as with windows of an image
             alphas = alphas.repeat_interleave(rows // samples)
-        return alphas.to(h.dtype).view(-1, *([1] * (h.ndim - 1)))
+        return alphas.to(h.dtype).view(*([1] * axis), -1, *([1] * (h.ndim - 1 - axis)))
 
 
 def _map_tensors(change: Callable[[Tensor], Tensor], tree: _Tree) -> _Tree:

@@ -9,12 +9,13 @@ from typing import TypedDict
 import torch
 from torch import nn
 
+from esper.kasmina.axes import WrapError, read_layout
 from esper.kasmina.blueprints import Blueprint, Site, all_blueprints
 from esper.kasmina.blueprints.catalogue import bare_copy
-from esper.kasmina.blueprints.registry import BlueprintError, channel_axis
+from esper.kasmina.blueprints.registry import BlueprintError
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.parallel import recognise
-from esper.kasmina.probing import ExampleInput, Sighting, WrapError, batch_size, probe, read_layout
+from esper.kasmina.probing import ExampleInput, Sighting, batch_size, probe
 from esper.kasmina.sharding import is_sharded
 from esper.kasmina.slot import IsolationPenalty, Slot
 from esper.kasmina.stage_machine import GrowthRules
@@ -138,7 +139,7 @@ def wrap(
     found = resolve_slots(model, slots)
     for name, module in found.items():
         _refuse_way(model, name, module)
-    samples = batch_size(example_input)
+    batch_size(example_input)  # refuses an example without samples
     sightings = probe(model, found, example_input)
     replicas.rest()
     _refuse_silent(found, sightings)
@@ -166,7 +167,7 @@ def wrap(
     offered = _select_blueprints(blueprints)
     layouts = _asked_layouts(layout, found)
     sites = {
-        name: _read_site(name, found[name], seen, layouts.get(name), causal, samples)
+        name: _read_site(name, found[name], seen, layouts.get(name), causal)
         for name, seen in sightings.items()
     }
     serving = {name: tuple(b for b in offered if b.serves(site)) for name, site in sites.items()}
@@ -301,32 +302,41 @@ def _asked_layouts(
         raise WrapError(f"layout: {error}; choose from {', '.join(Layout)}") from None
 
 
-def _read_site(
-    name: str, module: nn.Module, seen: Sighting, asked: Layout | None, causal: bool, samples: int
-) -> Site:
-    layout = read_layout(name, seen, asked)
-    widths = {(len(shape), shape[channel_axis(layout)]) for shape in seen.shapes}
+def _read_site(name: str, module: nn.Module, seen: Sighting, asked: Layout | None, causal: bool) -> Site:
+    layout = read_layout(
+        name,
+        seen.shapes[0],
+        asked,
+        channels=seen.channels,
+        batch=seen.batch,
+        samples_in_order=seen.samples_in_order,
+    )
+    widths = {(len(shape), shape[layout.channel_axis]) for shape in seen.shapes}
     if len(widths) > 1:
         raise WrapError(
             f"slot {name!r} is called {len(seen.shapes)} times in one forward with different shapes "
             f"({', '.join(str(tuple(shape)) for shape in seen.shapes)}): one seed cannot serve them all"
         )
-    if not seen.batch_first or any(shape[0] % samples for shape in seen.shapes):
-        raise WrapError(
-            f"slot {name!r} puts out {tuple(seen.shapes[0])} for a batch of {samples}: its first axis is not the "
-            "batch. Seeds need the batch first"
+    positions = {
+        tuple(
+            size
+            for axis, size in enumerate(shape)
+            if axis not in (layout.batch_axis, layout.channel_axis % len(shape))
         )
-    positions = {tuple(shape[1:-1] if layout is Layout.TOKENS else shape[2:]) for shape in seen.shapes}
+        for shape in seen.shapes
+    }
+    known = len(positions) == 1 and (layout is not Layout.ROWS or positions == {()})
     return Site(
         layout=layout,
         channels=widths.pop()[1],
-        positions=positions.pop() if len(positions) == 1 else None,
+        positions=positions.pop() if known else None,
         causal=causal,
         module=module,
         copyable=seen.plain_arguments and _can_copy(module),
         form=seen.form,
         positional=seen.positional,
         keywords=seen.keywords,
+        samples_in_order=seen.samples_in_order and layout.batch_axis in seen.batch,
     )
 
 

@@ -35,14 +35,49 @@ for _stage in Stage:
 class Layout(StrEnum):
     """What the axes of an activation mean."""
 
-    IMAGE = "image"
+    IMAGE = "image", "batch", "channel", "height", "width"
     """(batch, channel, height, width)"""
-    SERIES = "series"
+    SERIES = "series", "batch", "channel", "position"
     """(batch, channel, position)"""
-    TOKENS = "tokens"
+    TOKENS = "tokens", "batch", "position", "channel"
     """(batch, position, channel)"""
-    FLAT = "flat"
+    FLAT = "flat", "batch", "channel"
     """(batch, channel)"""
+    VOLUME = "volume", "batch", "channel", "depth", "height", "width"
+    """(batch, channel, depth, height, width); in videos the depth is time"""
+    IMAGE_LAST = "image_last", "batch", "height", "width", "channel"
+    """(batch, height, width, channel)"""
+    VOLUME_LAST = "volume_last", "batch", "depth", "height", "width", "channel"
+    """(batch, depth, height, width, channel)"""
+    TIME_MAJOR = "time_major", "position", "batch", "channel"
+    """(position, batch, channel)"""
+    ROWS = "rows", "row", "channel"
+    """(row, channel), and more axes of rows before the channels: nodes of a graph, packed positions, proposals"""
+
+    axes: tuple[str, ...]
+    """What each axis is, in order."""
+
+    def __new__(cls, name: str, *axes: str) -> "Layout":
+        """A member that is a string and knows its axes."""
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.axes = axes
+        return member
+
+    @property
+    def channel_axis(self) -> int:
+        """The axis of the channels."""
+        return -1 if self.axes[-1] == "channel" else self.axes.index("channel")
+
+    @property
+    def batch_axis(self) -> int:
+        """The axis whose entries have nothing to do with each other: samples, or rows."""
+        return self.axes.index("batch") if "batch" in self.axes else 0
+
+    @property
+    def position_count(self) -> int:
+        """Axes along which positions lie."""
+        return sum(axis not in ("batch", "channel", "row") for axis in self.axes)
 
 
 class BlueprintKind(StrEnum):

@@ -38,37 +38,60 @@ class CausalConv1d(nn.Conv1d):
         return super().forward(F.pad(h, (self.kernel_size[0] - 1, 0)))
 
 
-class OverTokens(nn.Module):
-    """A series layer applied to tokens."""
+class ChannelsFirst(nn.Module):
+    """A layer over (batch, channel, positions...) applied to (batch, positions..., channel)."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.layer = layer
 
     def forward(self, h: Tensor) -> Tensor:
-        mixed: Tensor = self.layer(h.transpose(1, 2))
-        return mixed.transpose(1, 2)
+        mixed: Tensor = self.layer(h.movedim(-1, 1))
+        return mixed.movedim(1, -1)
+
+
+class BatchFirst(nn.Module):
+    """A layer over (batch, position, channel) applied to (position, batch, channel)."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, h: Tensor) -> Tensor:
+        mixed: Tensor = self.layer(h.transpose(0, 1))
+        return mixed.transpose(0, 1)
+
+
+_CONVOLUTIONS: dict[int, type[nn.Conv1d] | type[nn.Conv2d] | type[nn.Conv3d]] = {
+    1: nn.Conv1d,
+    2: nn.Conv2d,
+    3: nn.Conv3d,
+}
+
+
+def in_layout(site: Site, layer: nn.Module) -> nn.Module:
+    """A layer over (batch, channel, positions...) as one for activations of the site's layout."""
+    if site.channel_axis != -1:
+        return layer
+    return BatchFirst(ChannelsFirst(layer)) if site.layout is Layout.TIME_MAJOR else ChannelsFirst(layer)
 
 
 def convolution(site: Site, channels_in: int, channels_out: int, *, groups: int = 1) -> nn.Module:
     """A 3-wide convolution over the positions that keeps their number."""
-    if site.layout is Layout.IMAGE:
-        return nn.Conv2d(channels_in, channels_out, KERNEL, padding=KERNEL // 2, groups=groups)
     layer: nn.Module
     if site.causal:
         layer = CausalConv1d(channels_in, channels_out, KERNEL, groups=groups)
     else:
-        layer = nn.Conv1d(channels_in, channels_out, KERNEL, padding=KERNEL // 2, groups=groups)
-    return OverTokens(layer) if site.layout is Layout.TOKENS else layer
+        kind = _CONVOLUTIONS[site.layout.position_count]
+        layer = kind(channels_in, channels_out, KERNEL, padding=KERNEL // 2, groups=groups)
+    return in_layout(site, layer)
 
 
 def pointwise(site: Site, channels_in: int, channels_out: int, *, bias: bool = True) -> nn.Module:
     """A linear map of the channels, the same at every position."""
-    if site.layout is Layout.IMAGE:
-        return nn.Conv2d(channels_in, channels_out, 1, bias=bias)
-    if site.layout is Layout.SERIES:
-        return nn.Conv1d(channels_in, channels_out, 1, bias=bias)
-    return nn.Linear(channels_in, channels_out, bias=bias)
+    if site.channel_axis == -1:
+        return nn.Linear(channels_in, channels_out, bias=bias)
+    return _CONVOLUTIONS[site.layout.position_count](channels_in, channels_out, 1, bias=bias)
 
 
 def fraction(channels: int, divisor: int) -> int:
@@ -124,36 +147,39 @@ def _heads(channels: int, head_width: int = 16) -> int:
     return next(heads for heads in range(most, 0, -1) if channels % heads == 0)
 
 
+_SEQUENCES = (Layout.TOKENS, Layout.TIME_MAJOR)
+_PLANES = (Layout.IMAGE, Layout.VOLUME, Layout.IMAGE_LAST, Layout.VOLUME_LAST)
+_GRIDS = (*_PLANES, Layout.SERIES)
+
+
 def _more_than_one_position(site: Site) -> bool:
     """Self-attention over a single token is constant in its queries and keys."""
-    return site.layout is not Layout.TOKENS or site.positions is None or site.positions[0] > 1
+    return site.layout not in _SEQUENCES or site.positions is None or site.positions[0] > 1
 
 
 @blueprint(
     "attention",
-    layouts=(Layout.IMAGE, Layout.SERIES, Layout.TOKENS),
+    layouts=(*_GRIDS, *_SEQUENCES),
     kind=BlueprintKind.ATTENTION,
-    causal=(Layout.TOKENS,),
+    causal=_SEQUENCES,
     fits=_more_than_one_position,
 )
 def attention(site: Site) -> nn.Module:
     """Self-attention over tokens; elsewhere squeeze and excitation of the channels."""
-    if site.layout is Layout.TOKENS:
-        return SelfAttention(site.channels, causal=site.causal)
-    return SqueezeExcite(site.channels, axes=(2, 3) if site.layout is Layout.IMAGE else (2,))
+    if site.layout in _SEQUENCES:
+        over_tokens = SelfAttention(site.channels, causal=site.causal)
+        return BatchFirst(over_tokens) if site.layout is Layout.TIME_MAJOR else over_tokens
+    return in_layout(site, SqueezeExcite(site.channels, axes=tuple(range(2, len(site.layout.axes)))))
 
 
 # Blueprints that look at neighbouring positions.
 
 
-_GRIDS = (Layout.IMAGE, Layout.SERIES)
-
-
 @blueprint(
     "depthwise",
-    layouts=(*_GRIDS, Layout.TOKENS),
+    layouts=(*_GRIDS, *_SEQUENCES),
     kind=BlueprintKind.CONV,
-    causal=(Layout.SERIES, Layout.TOKENS),
+    causal=(Layout.SERIES, *_SEQUENCES),
 )
 def depthwise(site: Site) -> nn.Module:
     """A convolution of each channel by itself, then a pointwise map."""
@@ -200,7 +226,7 @@ def conv_heavy(site: Site) -> nn.Module:
 
 
 class Mixer(nn.Module):
-    """A learned map over the positions, shared by all channels; over an image first rows, then columns."""
+    """A learned map over the positions, shared by all channels; over images and volumes one axis after another."""
 
     def __init__(self, positions: tuple[int, ...]) -> None:
         super().__init__()
@@ -222,21 +248,21 @@ class Mixer(nn.Module):
 
 @blueprint(
     "mixer",
-    layouts=(Layout.IMAGE, Layout.SERIES),
+    layouts=_GRIDS,
     kind=BlueprintKind.MIXER,
     fits=lambda site: site.positions is not None,
 )
 def mixer(site: Site) -> nn.Module:
     """A learned map over the positions."""
     assert site.positions is not None
-    return Mixer(site.positions)
+    return in_layout(site, Mixer(site.positions))
 
 
 # Blueprints that work on each position alone.
 
 
 _ALL = tuple(Layout)
-_VECTORS = (Layout.TOKENS, Layout.FLAT)
+_VECTORS = (*_SEQUENCES, Layout.IMAGE_LAST, Layout.VOLUME_LAST, Layout.FLAT, Layout.ROWS)
 _RANK, _LARGE_RANK = 4, 16
 
 
@@ -279,8 +305,8 @@ def _low_rank(site: Site, rank: int) -> nn.Module:
 
 def _mlp(site: Site, hidden: int) -> nn.Module:
     layers = [pointwise(site, site.channels, hidden), nn.GELU(), pointwise(site, hidden, site.channels)]
-    # A residual stream of tokens grows with depth; a flat activation's size is information.
-    if site.layout is Layout.TOKENS:
+    # A residual stream of tokens grows with depth; the size of a flat activation is information.
+    if site.layout.position_count:
         layers.insert(0, ChannelNorm(site.channel_axis))
     return nn.Sequential(*layers)
 

@@ -16,53 +16,85 @@ Kind = Literal["tensor", "tuple", "list", "named tuple", "mapping"]
 
 @dataclass(frozen=True, slots=True)
 class OutputForm:
-    """Where the main tensor sits: the output itself, the first member, or under a field or key."""
+    """Where the main tensor sits: the output itself, or a member of it, which may be a container in turn."""
 
     kind: Kind
-    key: str | None = None
+    key: str | int | None = None
+    """The member's key in a mapping, its field in a named tuple, its index otherwise."""
+    member: "OutputForm | None" = None
+    """The member's own form, if it is not the tensor."""
 
     def pick(self, output: Any) -> Any:
         """The main tensor of an output of this form; of an `fx.Proxy` the proxy of it."""
         if self.kind == "tensor":
             return output
-        return output[self.key if self.kind == "mapping" else 0]
+        member = getattr(output, str(self.key)) if self.kind == "named tuple" else output[self.key]
+        return member if self.member is None else self.member.pick(member)
 
     def put_back(self, output: Any, tensor: Any) -> Any:
         """`output`, or the `fx.Proxy` of one, with its main tensor replaced; the original is left as it was."""
         if self.kind == "tensor":
             return tensor
+        if self.member is not None:
+            held = getattr(output, str(self.key)) if self.kind == "named tuple" else output[self.key]
+            tensor = self.member.put_back(held, tensor)
         if self.kind == "named tuple":
             return output._replace(**{str(self.key): tensor})
         if self.kind == "mapping":
             replaced = output.copy() if isinstance(output, fx.Proxy) else copy.copy(output)
             replaced.__setitem__(self.key, tensor)  # as a call, which a proxy records
             return replaced
-        first = (tensor,) if self.kind == "tuple" else [tensor]
-        return first + output[1:]
+        assert isinstance(self.key, int)
+        grown: Any = (tensor,) if self.kind == "tuple" else [tensor]
+        behind = grown + output[self.key + 1 :]
+        return output[: self.key] + behind if self.key else behind
+
+    def fits(self, output: object) -> bool:
+        """Whether an output has a tensor where this form has it."""
+        if self.kind == "tensor":
+            return isinstance(output, Tensor)
+        kind, members = _members(output)
+        held = members.get(self.key)
+        found = isinstance(held, Tensor) if self.member is None else self.member.fits(held)
+        return kind == self.kind and found
 
 
 PLAIN = OutputForm("tensor")
 
 
-def output_form(output: object) -> OutputForm | None:
-    """The form of an output that can grow; None if it holds no tensor where one is expected."""
+def output_forms(output: object) -> list[OutputForm]:
+    """A form for each floating-point tensor in an output; members come before what is inside members."""
     if isinstance(output, Tensor):
-        return PLAIN
-    if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
-        if isinstance(output, tuple) and hasattr(output, "_replace"):
-            return OutputForm("named tuple", getattr(output, "_fields")[0])  # noqa: B009
-        if type(output) in (tuple, list):
-            return OutputForm("tuple" if isinstance(output, tuple) else "list")
+        return [PLAIN] if output.is_floating_point() else []
+    kind, members = _members(output)
+    outer: list[OutputForm] = []
+    inner: list[OutputForm] = []
+    for key, member in members.items():
+        for form in output_forms(member):
+            if form is PLAIN:
+                outer.append(OutputForm(kind, key))
+            else:
+                inner.append(OutputForm(kind, key, form))
+    return outer + inner
+
+
+def _members(output: object) -> tuple[Kind, dict[Any, object]]:
+    """What a container holds, by key, and its kind; nothing for anything else."""
     if isinstance(output, MutableMapping):
-        key = next((key for key, value in output.items() if isinstance(value, Tensor)), None)
-        return None if key is None else OutputForm("mapping", key)
-    return None
+        return "mapping", dict(output.items())
+    if isinstance(output, tuple) and hasattr(output, "_replace"):
+        return "named tuple", dict(zip(getattr(output, "_fields"), output, strict=True))  # noqa: B009
+    if type(output) is tuple or type(output) is list:
+        return "tuple" if isinstance(output, tuple) else "list", dict(enumerate(output))
+    return "tuple", {}
 
 
 def main_tensor(output: object) -> Tensor | None:
-    """The output itself, or the first member of a tuple or list, or the first tensor of a mapping."""
-    form = output_form(output)
-    tensor: Tensor | None = None if form is None else form.pick(output)
+    """The output itself, or the first floating-point tensor in a tuple, a list or a mapping."""
+    if isinstance(output, Tensor):
+        return output
+    forms = output_forms(output)
+    tensor: Tensor | None = forms[0].pick(output) if forms else None
     return tensor
 
 
@@ -77,7 +109,7 @@ class Site:
     layout: Layout
     channels: int
     positions: tuple[int, ...] | None
-    """(height, width), (length,) or (); None when it varied between calls of the submodule."""
+    """(height, width), (length,) or (); None when it varied between calls of the submodule, or is not known."""
     causal: bool = False
     """Outputs at a position must not depend on later positions."""
     module: nn.Module | None = field(default=None, repr=False, compare=False)
@@ -90,23 +122,28 @@ class Site:
     """Positional arguments the submodule is called with."""
     keywords: tuple[str, ...] = ()
     """Keyword arguments the submodule is called with."""
+    samples_in_order: bool = True
+    """Entry i of the batch axis is sample i of the input, or one of several of it that lie together."""
 
     @property
     def channel_axis(self) -> int:
         """The axis of the channels."""
-        return channel_axis(self.layout)
+        return self.layout.channel_axis
 
     @property
     def guard_axes(self) -> tuple[int, ...]:
-        """What is judged finite or not together: a sample; in a causal model a position of it."""
-        if self.causal:
+        """What is judged finite or not together: a sample or a row; in a causal model a position of it."""
+        if self.causal or self.layout is Layout.ROWS:
             return (self.channel_axis,)
-        return {Layout.IMAGE: (1, 2, 3), Layout.FLAT: (1,)}.get(self.layout, (1, 2))
+        return tuple(axis for axis in range(len(self.layout.axes)) if axis != self.layout.batch_axis)
 
-
-def channel_axis(layout: Layout) -> int:
-    """The axis of the channels in an activation of this layout."""
-    return -1 if layout is Layout.TOKENS else 1
+    def example(self, batch: int) -> Tensor | None:
+        """An activation of zeros as the slot sees it; None where the positions are not known."""
+        if self.positions is None:
+            return None
+        positions = iter(self.positions)
+        sizes = {"batch": batch, "row": batch, "channel": self.channels}
+        return torch.zeros([sizes[axis] if axis in sizes else next(positions) for axis in self.layout.axes])
 
 
 Factory = Callable[[Site], nn.Module]
