@@ -2,6 +2,8 @@
 
 python benchmarks/bench_architectures.py            # the table, and JSON beside it
 python benchmarks/bench_architectures.py --write    # also docs/architectures.md
+
+`pip install 'esper-grow[architectures]'` brings the packages; rows of packages that are not there are left out.
 """
 
 import argparse
@@ -11,6 +13,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
@@ -21,22 +24,24 @@ from torch.utils._pytree import tree_leaves
 import esper
 from esper.kasmina import GrowingModel, WrapError
 from esper.kasmina.probing import ExampleInput, call_with
-from esper.leyline import Layout, Stage
-from foreign_models import CASES, Case
+from esper.leyline import Stage
+from foreign_cases import Case
+from foreign_images import CASES as IMAGES
+from foreign_models import CASES as MODELS
+from foreign_others import CASES as OTHERS
 from harness import report
 
-BLUEPRINTS = {
-    Layout.IMAGE: ("conv_light", "attention"),
-    Layout.SERIES: ("conv_light", "attention"),
-    Layout.TOKENS: ("attention", "mlp"),
-    Layout.FLAT: ("mlp", "lora"),
-}
+CASES = {**MODELS, **IMAGES, **OTHERS}
+
+WANTED = ("attention", "mlp", "conv_light", "lora")
+"""Blueprints that are grown in turn, where the slot offers them."""
 PAGE = Path(__file__).parents[1] / "docs" / "architectures.md"
 
 
 @dataclass(frozen=True)
 class Result:
     architecture: str
+    package: str
     slots: str
     layouts: str
     identity: str
@@ -52,6 +57,49 @@ def tensors(output: object) -> list[Tensor]:
     return [leaf for leaf in found if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
 
+def installed(case: Case) -> bool:
+    return find_spec(case.package) is not None
+
+
+def call(model: nn.Module, example: ExampleInput) -> object:
+    """A forward whose randomness, where a model has any, is that of every other such forward."""
+    torch.default_generator.manual_seed(1)
+    return call_with(model, copy.deepcopy(example))
+
+
+def has_parameters(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters())
+
+
+def choose_slots(host: nn.Module, example: ExampleInput) -> list[str]:
+    """Two blocks of a host: those at a third and at two thirds of its repeated parts, in the order they fire.
+
+    Repeated parts are members of a ModuleList or Sequential that have parts and parameters themselves; in a host
+    that has no two of them, any part of the host with parameters.
+    """
+    names = {id(module): name for name, module in host.named_modules() if name}
+    lists = (nn.ModuleList, nn.Sequential)
+    members = [child for parent in host.modules() if isinstance(parent, lists) for child in parent.children()]
+    blocks = {id(child) for child in members if any(True for _ in child.children()) and has_parameters(child)}
+    fired: dict[int, None] = {}
+    hooks = [
+        module.register_forward_hook(lambda module, _args, _out: fired.setdefault(id(module)))
+        for module in host.modules()
+    ]
+    host.eval()
+    with torch.no_grad():
+        call(host, example)
+    host.train()
+    for hook in hooks:
+        hook.remove()
+    order = [names[key] for key in fired if key in blocks and key in names]
+    if len(order) < 2:
+        order = [
+            names[key] for key in fired if key in names and has_parameters(host.get_submodule(names[key]))
+        ]
+    return list(dict.fromkeys((order[len(order) // 3], order[2 * len(order) // 3])))
+
+
 def same(ours: object, theirs: object) -> bool:
     return all(torch.equal(one, other) for one, other in zip(tensors(ours), tensors(theirs), strict=True))
 
@@ -64,22 +112,26 @@ def difference(ours: object, theirs: object) -> float:
     )
 
 
-def live_through(model: GrowingModel, call: nn.Module, example: ExampleInput) -> tuple[bool, bool]:
-    """Two seeds through a whole life; whether birth changed nothing, and whether every seed learned."""
+def live_through(model: GrowingModel, module: nn.Module, example: ExampleInput) -> tuple[bool, bool]:
+    """Two seeds through a whole life; whether birth changed nothing, and whether every seed learned.
+
+    module  what is called: the model, or a compiled form of it
+    """
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     model.attach(optimizer)
     model.eval()
-    bare = call_with(call, example)
+    bare = call(module, example)
     for index, (name, slot) in enumerate(model.slots.items()):
-        wanted = BLUEPRINTS[slot.layout][index % 2]
-        model.germinate(name, wanted if wanted in slot.blueprints else next(iter(slot.blueprints)))
-    identity = same(call_with(call, example), bare)
+        serving = [blueprint for blueprint in WANTED if blueprint in slot.blueprints]
+        model.germinate(name, serving[index % len(serving)])
+    identity = same(call(module, example), bare)
     model.tick()
     model.train()
     for _ in range(2):
         optimizer.zero_grad()
-        main = tensors(call_with(call, example))[0]
-        (main - main.detach().roll(1, 0)).square().mean().backward()
+        outputs = [output for output in tensors(call(module, example)) if output.requires_grad]
+        losses = [(out - torch.linspace(-1, 1, out.numel()).view_as(out)).square().mean() for out in outputs]
+        torch.stack(losses).sum().backward()
         optimizer.step()
     learned = all(bool(slot.seed.scale.any()) for slot in model.slots.values() if slot.seed)
     for name in model.slots:
@@ -100,7 +152,7 @@ def export_difference(model: GrowingModel, example: ExampleInput) -> float:
         torch.save(plain, file)
         file.seek(0)
         plain = torch.load(file, weights_only=False)
-    return difference(call_with(plain, copy.deepcopy(example)), call_with(model, copy.deepcopy(example)))
+    return difference(call(plain, example), call(model, example))
 
 
 def can_be_pickled(module: nn.Module) -> bool:
@@ -115,15 +167,18 @@ def run(name: str, case: Case) -> Result:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         host, example = case.build()
+        slots = case.slots or choose_slots(host, example)
         try:
-            model = esper.wrap(host, case.slots, example, layout=case.layout, causal=case.causal)
+            model = esper.wrap(host, slots, example, layout=case.layout, causal=case.causal)
         except WrapError as refusal:
-            return Result(name, ", ".join(case.slots), "", "", "", "", case.refused, f"refused: {refusal}")
+            message = f"refused: {refusal}"
+            return Result(name, case.package, ", ".join(slots), "", "", "", "", case.refused, message)
         compiled = torch.compile(model, backend="aot_eager") if case.compiled else model
         identity, learned = live_through(model, cast(nn.Module, compiled), example)
         exported = export_difference(model, example)
     return Result(
         architecture=name,
+        package=case.package,
         slots=", ".join(model.slots),
         layouts=", ".join(dict.fromkeys(str(slot.layout) for slot in model.slots.values())),
         identity="equal" if identity else "DIFFERENT",
@@ -142,21 +197,25 @@ def attempt(name: str, case: Case) -> Result:
             return run(name, case)
     except Exception as error:  # the table shows what broke, and goes on
         message = f"{type(error).__name__}: {error}".splitlines()[0][:160]
-        return Result(name, ", ".join(case.slots), "", "", "", "", False, message)
+        return Result(name, case.package, ", ".join(case.slots), "", "", "", "", False, message)
 
 
 def write_page(results: list[Result]) -> None:
-    refused = sum(result.note.startswith("refused") for result in results)
+    refused = sum(result.passed and result.note.startswith("refused") for result in results)
     passed = sum(result.passed for result in results) - refused
+    packages = sorted({result.package for result in results})
     lines = [
         "# Architectures",
         "",
-        "Architectures we did not write (tiny, random weights), each wrapped, grown at two slots through a whole "
-        "life, trained for two steps, exported, pickled and loaded again. Identity: outputs before and after "
-        "germination are equal bit for bit. Export: largest relative difference between the model and its export.",
+        "Architectures we did not write (tiny, random weights), each wrapped without a hint, grown at two slots "
+        "through a whole life, trained for two steps, exported, pickled and loaded again. Slots are named by hand or "
+        "chosen by a rule: two blocks, at a third and at two thirds of the model. Identity: outputs before and after "
+        "germination are equal bit for bit. Export: largest relative difference between the model and its export. "
+        "Seeds learn: their scales have moved after two steps.",
         "",
-        f"{passed} of {len(results)} pass, {refused} are refused at wrap time as they should be.",
-        "Made by `python benchmarks/bench_architectures.py --write`.",
+        f"{passed} of {len(results)} pass, {refused} are refused at wrap time as they should be, "
+        f"{len(results) - passed - refused} fail. Packages: {len(packages)} ({', '.join(packages)}).",
+        "Made by `pip install 'esper-grow[architectures]'` and `python benchmarks/bench_architectures.py --write`.",
         "",
         "| architecture | slots | layout | identity | seeds learn | export | note |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -185,7 +244,9 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     chosen = {
-        name: case for name, case in CASES.items() if not options.only or options.only.lower() in name.lower()
+        name: case
+        for name, case in CASES.items()
+        if installed(case) and (not options.only or options.only.lower() in name.lower())
     }
     results = []
     for name in list(chosen)[: 10 if options.quick else None]:

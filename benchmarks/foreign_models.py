@@ -1,28 +1,13 @@
 """Tiny, randomly initialised versions of architectures that others wrote (and a few shapes torch.nn suggests)."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import torch
 import transformers as hf
 from torch import Tensor, nn
 
 from esper.kasmina.probing import ExampleInput
-
-Build = Callable[[], tuple[nn.Module, ExampleInput]]
-
-
-@dataclass(frozen=True)
-class Case:
-    build: Build
-    slots: list[str]
-    causal: bool = False
-    layout: str | None = None
-    refused: bool = False
-    """Refusing it, with a clear message, is what is expected."""
-    compiled: bool = False
-    note: str = ""
-
+from foreign_cases import Build, Case
 
 WIDTH, LAYERS, HEADS, VOCABULARY = 32, 2, 4, 97
 TEXT = {
@@ -50,7 +35,7 @@ def text(
         config = getattr(hf, f"{model}Config")(**options)
         return getattr(hf, f"{name}")(config), {"input_ids": ids()}
 
-    return name, Case(build, list(slots), **more)  # type: ignore[arg-type]
+    return name, Case("transformers", build, list(slots), **more)  # type: ignore[arg-type]
 
 
 def vision(
@@ -61,7 +46,7 @@ def vision(
     def build() -> tuple[nn.Module, ExampleInput]:
         return getattr(hf, name)(getattr(hf, config)(**options)), pixels(size)
 
-    return name, Case(build, list(slots), **more)  # type: ignore[arg-type]
+    return name, Case("transformers", build, list(slots), **more)  # type: ignore[arg-type]
 
 
 def encoder(model: str, *slots: str, **extra: object) -> tuple[str, Case]:
@@ -92,7 +77,9 @@ def audio(model: str) -> tuple[str, Case]:
             "input_values": torch.randn(2, 800)
         }
 
-    return f"{model}Model", Case(build, ["encoder.layers.0", "feature_extractor.conv_layers.1"], layout=None)
+    return f"{model}Model", Case(
+        "transformers", build, ["encoder.layers.0", "feature_extractor.conv_layers.1"], layout=None
+    )
 
 
 def whisper() -> tuple[nn.Module, ExampleInput]:
@@ -302,8 +289,8 @@ CASES: dict[str, Case] = dict(
         decoder("Gemma", **KEY_VALUE, head_dim=8),
         decoder("Phi"),
         decoder("StableLm", **KEY_VALUE),
-        ("BartModel", Case(bart("Bart"), ["encoder.layers.0", "decoder.layers.1"])),
-        ("MBartModel", Case(bart("MBart"), ["encoder.layers.1", "decoder.layers.0.fc2"])),
+        ("BartModel", Case("transformers", bart("Bart"), ["encoder.layers.0", "decoder.layers.1"])),
+        ("MBartModel", Case("transformers", bart("MBart"), ["encoder.layers.1", "decoder.layers.0.fc2"])),
         vision("ViTModel", "ViTConfig", VIT, "layers.0", "layers.1"),
         vision("DeiTModel", "DeiTConfig", VIT, "layers.0", "layers.1"),
         vision("BeitModel", "BeitConfig", VIT, "layers.0", "layers.1"),
@@ -380,7 +367,7 @@ CASES: dict[str, Case] = dict(
             "layer.5",
             size=64,
         ),
-        ("EfficientNetModel", Case(efficient_net, ["encoder.blocks.0", "encoder.blocks.2"])),
+        ("EfficientNetModel", Case("transformers", efficient_net, ["encoder.blocks.0", "encoder.blocks.2"])),
         vision(
             "MobileViTModel",
             "MobileViTConfig",
@@ -417,23 +404,32 @@ CASES: dict[str, Case] = dict(
         ),
         audio("Wav2Vec2"),
         audio("Hubert"),
-        ("WhisperEncoder", Case(whisper, ["layers.0", "conv2"])),
-        ("PatchTSTModel", Case(patch_tst("PatchTST"), ["encoder.layers.0.ff", "encoder.layers.1.ff"])),
+        ("WhisperEncoder", Case("transformers", whisper, ["layers.0", "conv2"])),
+        (
+            "PatchTSTModel",
+            Case("transformers", patch_tst("PatchTST"), ["encoder.layers.0.ff", "encoder.layers.1.ff"]),
+        ),
         (
             "PatchTSMixerModel",
             Case(
+                "transformers",
                 patch_tst("PatchTSMixer"),
                 ["encoder.mlp_mixer_encoder.mixers.0", "encoder.mlp_mixer_encoder.mixers.1"],
-                refused=True,
             ),
         ),
-        ("BertModel, gradient checkpointing", Case(checkpointed, list(BERT_LAYERS))),
-        ("BertModel, torch.compile", Case(bert, list(BERT_LAYERS), compiled=True)),
-        ("torch.nn.Transformer", Case(transformer, ["encoder.layers.0", "decoder.layers.1"])),
-        ("torch.nn.TransformerEncoder", Case(torch_encoder(False), ["layers.0", "layers.1.linear2"])),
-        ("torch.nn.TransformerEncoder, nested", Case(torch_encoder(True), ["layers.0"], refused=True)),
-        ("LSTM tagger", Case(lambda: (Tagger(nn.LSTM), ids()), ["recurrent", "embed"])),
-        ("GRU tagger", Case(lambda: (Tagger(nn.GRU), ids()), ["recurrent", "head"])),
-        ("U-Net", Case(lambda: (UNet(), torch.randn(2, 3, 16, 16)), ["down.0", "up.deep"])),
+        ("BertModel, gradient checkpointing", Case("transformers", checkpointed, list(BERT_LAYERS))),
+        ("BertModel, torch.compile", Case("transformers", bert, list(BERT_LAYERS), compiled=True)),
+        ("torch.nn.Transformer", Case("torch", transformer, ["encoder.layers.0", "decoder.layers.1"])),
+        (
+            "torch.nn.TransformerEncoder",
+            Case("torch", torch_encoder(False), ["layers.0", "layers.1.linear2"]),
+        ),
+        (
+            "torch.nn.TransformerEncoder, nested",
+            Case("torch", torch_encoder(True), ["layers.0"], refused=True),
+        ),
+        ("LSTM tagger", Case("torch", lambda: (Tagger(nn.LSTM), ids()), ["recurrent", "embed"])),
+        ("GRU tagger", Case("torch", lambda: (Tagger(nn.GRU), ids()), ["recurrent", "head"])),
+        ("U-Net", Case("torch", lambda: (UNet(), torch.randn(2, 3, 16, 16)), ["down.0", "up.deep"])),
     ]
 )

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from esper.kasmina.probing import WrapError
+from esper.kasmina.axes import WrapError
 from esper.kasmina.replicas import ALONE, CopiedReplicas, Replicas, ShardedReplicas
 from esper.kasmina.sharding import is_sharded, sharded_modules
 
