@@ -19,6 +19,23 @@ def test_all_blueprints_are_there() -> None:
     assert {blueprint.name for blueprint in all_blueprints()} == set(NAMES)
 
 
+_CONVOLUTIONS = ("depthwise", "bottleneck", "conv_small", "conv_light", "conv_heavy")
+_POINTWISE = ("norm", "lora", "lora_large")
+
+
+@pytest.mark.parametrize(
+    ("layout", "menu"),
+    [
+        (Layout.IMAGE, ("attention", *_CONVOLUTIONS, "mixer", *_POINTWISE, "widen")),
+        (Layout.SERIES, ("attention", *_CONVOLUTIONS, "mixer", *_POINTWISE, "widen")),
+        (Layout.TOKENS, ("attention", "depthwise", *_POINTWISE, "mlp_small", "mlp", "widen")),
+        (Layout.FLAT, (*_POINTWISE, "mlp_small", "mlp", "widen")),
+    ],
+)
+def test_menus_are_those_that_shipped_controllers_chose_from(layout: Layout, menu: tuple[str, ...]) -> None:
+    assert tuple(tiny_model(layout).slots[SLOT].blueprints) == menu
+
+
 def test_every_layout_has_several_kinds() -> None:
     for layout in Layout:
         kinds = {b.kind for b in all_blueprints() if layout in b.layouts}
