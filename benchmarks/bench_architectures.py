@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from pickle import PicklingError
 from typing import cast
 
 import torch
@@ -158,7 +159,7 @@ def export_difference(model: GrowingModel, example: ExampleInput) -> float:
 def can_be_pickled(module: nn.Module) -> bool:
     try:
         torch.save(module, io.BytesIO())
-    except (AttributeError, RuntimeError, TypeError):
+    except (AttributeError, RuntimeError, TypeError, PicklingError):
         return False
     return True
 

@@ -41,22 +41,6 @@ def vit(
     return f"vit-pytorch {module}.{name}", Case("vit_pytorch", build)
 
 
-def masked(wrapper: str, module: str, **options: object) -> tuple[str, Case]:
-    """A wrapper of vit-pytorch around its ViT that trains it on masked patches, drawn anew in every forward."""
-
-    def build() -> tuple[nn.Module, ExampleInput]:
-        inner = import_module("vit_pytorch.vit").ViT(
-            image_size=32, patch_size=8, num_classes=5, dim=16, depth=2, heads=2, mlp_dim=32
-        )
-        made = getattr(import_module(f"vit_pytorch.{module}"), wrapper)(**options, **{_INNER[wrapper]: inner})
-        return made, images()
-
-    return f"vit-pytorch {module}.{wrapper}", Case("vit_pytorch", build, note="random masks")
-
-
-_INNER = {"MAE": "encoder", "SimMIM": "encoder"}
-
-
 def segmentation(name: str, encoder: str = "mobilenet_v2", **options: object) -> tuple[str, Case]:
     def build() -> tuple[nn.Module, ExampleInput]:
         made = getattr(import_module("segmentation_models_pytorch"), name)
@@ -198,11 +182,8 @@ _VIT = [
     vit("PiT", "pit", image_size=64, patch_size=8, num_classes=5, dim=16, depth=(1, 1), heads=2, mlp_dim=32,
         example=lambda: images(64)),
     vit("CvT", "cvt", num_classes=5, s1_emb_dim=8, s2_emb_dim=16, s3_emb_dim=16, s3_depth=1),
-    vit("CrossFormer", "crossformer", lambda: images(224), num_classes=5, dim=(8, 8, 16, 16), depth=(1, 1, 1, 1)),
     vit("ScalableViT", "scalable_vit", lambda: images(64), num_classes=5, dim=16, heads=(1,) * 4, depth=(1,) * 4,
         ssa_dim_key=(8, 8, 8, 8), reduction_factor=(2, 2, 1, 1), window_size=(2, 2, None, None)),
-    vit("SepViT", "sep_vit", lambda: images(64), num_classes=5, dim=8, dim_head=8, heads=(1, 1, 1), depth=(1, 1, 1),
-        window_size=2),
     vit("MaxViT", "max_vit", lambda: images(64), num_classes=5, dim=8, dim_conv_stem=8, dim_head=8, depth=(1, 1),
         window_size=4),
     vit("NesT", "nest", lambda: images(32), image_size=32, patch_size=4, dim=8, heads=2, num_hierarchies=2,
@@ -214,11 +195,8 @@ _VIT = [
         num_classes=5, kernel_size=3, stride=2, padding=1, positional_embedding="learnable"),
     vit("ViT", "vit_3d", volume, **VOLUME, depth=2, heads=2, mlp_dim=32),
     vit("SimpleViT", "simple_vit_3d", volume, **VOLUME, depth=2, heads=2, mlp_dim=32),
-    vit("ViT", "vivit", volume, **VOLUME, spatial_depth=2, temporal_depth=2, heads=2, mlp_dim=32),
     vit("ViT", "vit_1d", lambda: torch.randn(2, 3, 32), seq_len=32, patch_size=4, num_classes=5, dim=16, depth=2,
         heads=2, mlp_dim=32),
-    masked("MAE", "mae", decoder_dim=16, decoder_depth=2),
-    masked("SimMIM", "simmim"),
 ]  # fmt: skip
 
 _SEGMENTATION = [

@@ -268,6 +268,22 @@ def test_a_square_activation_does_not_tell() -> None:
     )
 
 
+class ImageInside(nn.Module):
+    """Tokens that are an image for a while, as in a pyramid transformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.conv = nn.Linear(16, 16), nn.Conv2d(16, 16, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        image = self.linear(x).transpose(1, 2).unflatten(-1, (4, 4))
+        return self.conv(image).flatten(2).transpose(1, 2)
+
+
+def test_a_convolution_over_other_axes_does_not_blur_a_square() -> None:
+    assert _layouts(nn.Sequential(ImageInside()), ["0"], torch.randn(2, 16, 16)) == ["tokens"]
+
+
 def test_a_square_transformer_block_is_read_as_tokens() -> None:
     tokens = torch.randint(13, (2, 16))
     slot = esper.wrap(GPT(13, 16, width=16), ["blocks.0"], tokens, causal=True).slots["blocks.0"]

@@ -104,7 +104,7 @@ def keeps_axes(module: nn.Module, shape: Sequence[int]) -> bool:
 
 def channels_inside(slot: nn.Module, shape: torch.Size, parts: Sequence[Part]) -> int | None:
     """What the parts of a submodule show of its output: the last one that put out the same shape and shows it."""
-    showing = [part for part in parts if part.channels is not None]
+    showing = [part for part in parts if part.channels is not None and len(part.shape) == len(shape)]
     # A square looks the same transposed, and a convolution may stand between two transpositions.
     opaque = looks_transposed(shape) and not isinstance(slot, _TRANSPARENT)
     if opaque and any(part.channels == FIRST for part in showing):
