@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from pathlib import Path
 
 import pytest
 
@@ -78,10 +79,14 @@ def test_the_loop_in_two_processes_of_its_own(capfd: pytest.CaptureFixture[str])
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_loop_under_accelerate(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_loop_under_accelerate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
-    grower = importlib.import_module("accelerate_loop").main(["--epochs", "7"])
+    example = importlib.import_module("accelerate_loop")
+    grower = example.main(["--epochs", "7"])
     assert grower.epoch == 7
     assert grower.model.slots["0"].stage in (Stage.FOSSILIZED, Stage.EMBARGOED, Stage.DORMANT)
     assert any(decision.action.blueprint == "conv_heavy" for decision in grower.history)
     assert "epoch  7  loss" in capsys.readouterr().out
+    for stop in ("4", "0"):  # with a seed that blends
+        again = example.main(["--epochs", "7", "--folder", str(tmp_path / "saved"), "--stop", stop])
+    assert again.history == grower.history

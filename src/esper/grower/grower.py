@@ -165,7 +165,7 @@ class Grower:
         """What was decided after each epoch, with why."""
         self._host = LoopHost(self.model, optimizer, training_samples)
         self._guard = Guard(self.model, governor)
-        self._watch = GradientWatch(self.model, optimizer, before_first=self._guard.remember)
+        self._watch = GradientWatch(self.model, optimizer, before_first=self._guard.begin)
         # What the loop says need not be what `validate` measures.
         self._scale, self._seed_scale = Scale(mode), Scale(mode)
         self._pay = Paymaster(rent, None if card is None else card.reward, Forecast(bounded=mode is None))
@@ -177,6 +177,7 @@ class Grower:
         self._notes = Notes(silent=self.model.replicas.rank > 0)
         self._untrained = False  # whether no epoch has been trained since the last decision
         self._finished = False
+        self._waiting: EpochMetrics | Decision | None = None  # the epoch that was taken in, or what it led to
         self._removed: dict[str, str] = {}  # slot -> blueprint of the seeds that finish() took out
         self._returned: int | None = None  # the epoch that finish() went back to
         self._best = BestEpoch(self.model) if keep_best else None
@@ -220,20 +221,27 @@ class Grower:
         With `validate` the validation metrics may be left out: they are then measured here. `validation_metric` is
         any number, better in the direction of the Grower's `mode`.
         """
-        if self._finished:
-            raise RuntimeError(
-                "step() after finish(): what finish() returned would not grow with this model. To go on, "
-                "load_state_dict() a state from before, or make a new Grower over what finish() returned"
-            )
-        read = read_metrics(
+        self.take_in(
             train_loss=train_loss,
             train_accuracy=train_accuracy,
             validation_loss=validation_loss,
             validation_accuracy=validation_accuracy,
             validation_metric=validation_metric,
         )
+        return self.decide()
+
+    def take_in(self, **numbers: SupportsFloat | None) -> None:
+        """The first half of `step`: measure and judge the epoch. The model stays as it was trained, unless it broke.
+
+        A checkpoint between the halves holds the network that was measured; whoever goes on calls `decide`.
+        """
+        if self._finished:
+            raise RuntimeError(
+                "step() after finish(): what finish() returned would not grow with this model. To go on, "
+                "load_state_dict() a state from before, or make a new Grower over what finish() returned"
+            )
         replicas = self.model.replicas
-        given, lost = mean_metrics(replicas.gather(read))
+        given, lost = mean_metrics(replicas.gather(read_metrics(**numbers)))
         self._scale.require(given)
         measure_here = self._scale.needs(given)
         if measure_here and self._validate is None and not lost:
@@ -242,7 +250,8 @@ class Grower:
                 "Grower with validate=, a loader or a function of the model"
             )
         if not all(replicas.gather(self._watch.steps)):
-            return self._refuse_idle(given)
+            self._waiting = self._refuse_idle(given)
+            return
         replicas.align()
         # Validation is the user's code: whatever it raises, nothing has changed yet.
         metrics, unknown = self._validated(given) if measure_here else (given, ())
@@ -257,7 +266,8 @@ class Grower:
         )
         epoch = self.epoch + 1
         if verdict is not None:
-            return self._go_back(epoch, metrics, verdict)
+            self._waiting = self._go_back(epoch, metrics, verdict)
+            return
         self._scale.observe(metrics)
         if measure_here or measured is not None:
             self._seed_scale.observe(metrics if measured is None else measured[1][0])
@@ -277,7 +287,19 @@ class Grower:
             score=_or(self._scale.score(metrics), math.nan),
         )
         self._host.take(report)
-        return self._decide(metrics)
+        self._waiting = metrics
+
+    @property
+    def undecided(self) -> bool:
+        """Whether an epoch was taken in that nothing has been decided on."""
+        return self._waiting is not None
+
+    def decide(self) -> Decision:
+        """The second half of `step`: decide on the epoch that was taken in, and prepare the next."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is None:
+            raise RuntimeError("decide() has no epoch to decide on: call take_in() first, or step() for both")
+        return waiting if isinstance(waiting, Decision) else self._decide(waiting)
 
     def _decide(self, metrics: EpochMetrics) -> Decision:
         self._observer.record(0, self._host, self._last_operation)
@@ -517,10 +539,13 @@ class Grower:
             "observer": self._observer.state_dict(0),
             "decider": self._decider.state_dict(),
             "guard": self._guard.state_dict(),
+            "watch": self._watch.state_dict(),
             "pay": self._pay.state_dict(),
             "scale": asdict(self._scale),
             "seed_scale": asdict(self._seed_scale),
             "warned": sorted(self._notes.warned),
+            "notes": list(self._notes.pending),
+            "waiting": asdict(self._waiting) if isinstance(self._waiting, EpochMetrics) else None,
             "history": DECISIONS.dump_json(self.history).decode(),
             "best": None if self._best is None else self._best.state_dict(),
         }
@@ -540,10 +565,12 @@ class Grower:
             self._observer.load_state_dict(0, self._host, saved.observer)
             self._decider.load_state_dict(saved.decider)
             self._guard.load_state_dict(saved.guard)
+            self._watch.load_state_dict(saved.watch)
             self._pay.load_state_dict(saved.pay)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ModelFileError(f"the saved state is damaged: {error}; make the Grower anew") from error
-        self._last_operation, self._notes.warned = saved.last_operation, saved.warned
+        self._last_operation, self._waiting = saved.last_operation, saved.waiting
+        self._notes.warned, self._notes.pending = saved.warned, saved.notes
         self._scale, self._seed_scale = saved.scale, saved.seed_scale
         self._untrained = self._finished = False
         self._removed, self._returned = {}, None

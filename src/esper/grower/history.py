@@ -69,7 +69,7 @@ DECISIONS = TypeAdapter(tuple[Decision, ...])
 """To and from JSON."""
 
 
-FORMAT, VERSION = "esper grower", 5
+FORMAT, VERSION = "esper grower", 6
 
 
 class SavedState(BaseModel):
@@ -84,11 +84,16 @@ class SavedState(BaseModel):
     observer: dict[str, object]
     decider: dict[str, object]
     guard: dict[str, object]
+    watch: dict[str, object]
     pay: dict[str, object]
     scale: Scale
     seed_scale: Scale
     warned: set[str]
     """Names of the warnings that are given once."""
+    notes: list[str]
+    """For the next decision."""
+    waiting: EpochMetrics | None
+    """Of an epoch that was taken in and not decided on."""
     history: Json[tuple[Decision, ...]]
     best: SavedBest | None
     """Where the best epoch is kept."""
@@ -127,11 +132,12 @@ class Notes:
     silent: bool = False
     """Of several processes one warns; all note the same."""
     warned: set[str] = field(default_factory=set)
-    _pending: list[str] = field(default_factory=list)
+    pending: list[str] = field(default_factory=list)
+    """Notes since the last decision."""
 
     def add(self, note: str) -> None:
         """Note something for the next decision."""
-        self._pending.append(note)
+        self.pending.append(note)
 
     def warn(self, message: str, *, once: str | None = None) -> None:
         """Warn and note it; what has a name in `once` only the first time."""
@@ -146,7 +152,7 @@ class Notes:
 
     def take(self) -> tuple[str, ...]:
         """The notes since the last call."""
-        taken, self._pending = tuple(self._pending), []
+        taken, self.pending = tuple(self.pending), []
         return taken
 
 

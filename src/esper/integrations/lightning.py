@@ -1,17 +1,22 @@
 """PyTorch Lightning: a callback that lets a LightningModule, or a part of it, grow while it is fitted."""
 
-from collections.abc import Sequence
-from typing import Unpack
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import nn
-from torch.utils.hooks import RemovableHandle
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor
 
 from esper.grower import Grower
-from esper.integrations.callback import GrowerOptions, HasGrower, on_device, scaler_of
+from esper.integrations.callback import GrowerOptions, HasGrower, on_device, require_growth, scaler_of
+from esper.integrations.host_part import HostLoads
 from esper.kasmina import WrapError
 from esper.kasmina.probing import ExampleInput
-from esper.kasmina.tree import names_a_seed
+
+_NO_GROWTH = (
+    "{} holds no growth: it was saved without this callback, or with save_weights_only. Use a checkpoint that was "
+    "saved with it, or load the weights into the module and fit from the start"
+)
 
 
 class GrowthCallback(HasGrower, Callback):
@@ -56,27 +61,22 @@ class GrowthCallback(HasGrower, Callback):
         if validation_metric is not None:
             self._names["validation_metric"] = validation_metric
         self._options = options
-        self._pending: dict[str, object] | None = None
-        self._waiting: RemovableHandle | None = None
-        self._left_out: str | None = None
-        """A key of the checkpoint that belongs to a seed."""
-        self._validated = False
-        """Whether validation ran since the last epoch's end; the trainer goes on showing older metrics."""
+        self._saved: dict[str, object] | None = None
+        """The state in the checkpoint that is being resumed, until there is a Grower to restore."""
+        self._validated: dict[str, Tensor | None] | None = None
+        """What validation gave since the last epoch's end; the trainer goes on showing older metrics."""
+        self._loads: HostLoads | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """A checkpoint's weights are loaded before there are seeds: theirs come with the Grower's own state."""
-        del trainer
-        if stage == "fit" and self._grower is None:
-            grown = pl_module.get_submodule(self._module)
-            self._waiting = grown.register_load_state_dict_pre_hook(self._leave_seeds_out)
+        """Before weights are restored: those of seeds come with the growth, once there are seeds to hold them."""
+        del trainer, stage
+        self._loads = HostLoads(pl_module)
 
-    def _leave_seeds_out(
-        self, module: nn.Module, state_dict: dict[str, object], prefix: str, *_: object
-    ) -> None:
-        del module
-        for key in [key for key in state_dict if key.startswith(prefix) and names_a_seed(key)]:
-            del state_dict[key]
-            self._left_out = key
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """From here on weights are loaded as they are."""
+        del trainer, pl_module, stage
+        if self._loads is not None:
+            self._loads.end()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the Grower."""
@@ -101,31 +101,59 @@ class GrowthCallback(HasGrower, Callback):
             accumulate=trainer.accumulate_grad_batches,
             **self._options,
         )
-        if self._waiting is not None:
-            self._waiting.remove()
-        if self._left_out is not None and self._pending is None:
-            raise WrapError(
-                f"the checkpoint holds seeds ({self._left_out}) and no state of GrowthCallback, which would restore "
-                "them: save it with the callback, or start from a checkpoint without seeds"
-            )
-        if self._pending is not None:  # before the trainer restores the optimiser, which must know the seeds
-            self._grower.load_state_dict(self._pending)
-            self._pending = None
+        saved, self._saved = self._saved, None
+        if saved is not None:  # before the trainer restores the optimiser, which must know the seeds
+            self._restore(saved)
+        elif trainer.ckpt_path is not None:
+            raise WrapError(_NO_GROWTH.format(trainer.ckpt_path))
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse a network that is put together of two epochs."""
+        del pl_module
+        self._require_growth(trainer)
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse a network that is put together of two epochs."""
+        del pl_module
+        self._require_growth(trainer)
+
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse a network that is put together of two epochs."""
+        del pl_module
+        self._require_growth(trainer)
+
+    def _require_growth(self, trainer: Trainer) -> None:
+        if self._loads is not None and self._loads.seeds_due:
+            raise WrapError(_NO_GROWTH.format(trainer.ckpt_path))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note that the metrics are this epoch's."""
+        """Take in what this epoch's validation gave."""
         del pl_module
-        self._validated = not trainer.sanity_checking
+        if not trainer.sanity_checking:
+            self._validated = self._logged(trainer, "validation_")
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Decide on the epoch before, where there is something to decide on."""
+        del trainer, pl_module
+        self._go_on()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Decide, where there is something to decide on."""
+        """Take in the epoch."""
         del pl_module
-        validated, self._validated = self._validated, False
-        if not validated and self._waits_for_validation(trainer):
+        validated, self._validated = self._validated, None
+        if validated is None and self._waits_for_validation(trainer):
             return
+        self.grower.take_in(**self._logged(trainer, "train_"), **(validated or {}))
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Record the last epoch."""
+        del trainer, pl_module
+        self._end()
+
+    def _logged(self, trainer: Trainer, prefix: str) -> dict[str, Tensor | None]:
+        """The metrics of this kind that the module logged."""
         logged = trainer.callback_metrics
-        fresh = [name for name in self._names if validated or not name.startswith("validation_")]
-        self.grower.step(**{name: logged.get(self._names[name]) for name in fresh})
+        return {name: logged.get(key) for name, key in self._names.items() if name.startswith(prefix)}
 
     def _waits_for_validation(self, trainer: Trainer) -> bool:
         """Whether just validated epochs can be decided on."""
@@ -138,9 +166,31 @@ class GrowthCallback(HasGrower, Callback):
         return max(trainer.max_epochs // every, 1)
 
     def state_dict(self) -> dict[str, object]:
-        """The Grower's, for the trainer's checkpoint."""
-        return {} if self._grower is None else self._grower.state_dict()
+        """The Grower's, for the trainer's checkpoint, with what was validated in an epoch that goes on."""
+        if self._grower is None:
+            return {}
+        return {"grower": self._grower.state_dict(), "validated": self._validated}
 
-    def load_state_dict(self, state_dict: dict[str, object]) -> None:
-        """Keep it until fitting begins, when the Grower is made."""
-        self._pending = state_dict or None
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Go to the checkpoint's growth; to fit on from it, once the Grower is made."""
+        del pl_module
+        self._saved = checkpoint["callbacks"].get(self.state_key)
+        if trainer.state.fn == TrainerFn.FITTING or self._saved is None:
+            return
+        if self._grower is None:
+            raise WrapError(
+                "the checkpoint holds a network with seeds, and this callback has not fitted one: use the Trainer "
+                "that fitted it, or test what finish() exported"
+            )
+        self._restore(self._saved)
+        self._saved = None
+        self._end()
+
+    def _restore(self, saved: Mapping[str, Any]) -> None:
+        require_growth(saved, {"grower", "validated"})
+        self.grower.load_state_dict(saved["grower"])
+        self._validated = saved["validated"]
+        if self._loads is not None:
+            self._loads.seeds_due = False

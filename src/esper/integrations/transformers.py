@@ -1,18 +1,23 @@
 """Hugging Face Transformers: a callback that lets the Trainer's model grow, a decision at every evaluation."""
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.hooks import RemovableHandle
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import OPTIMIZER_NAME
 
 from esper.grower import Grower
 from esper.grower.measuring import VALIDATED
 from esper.grower.validating import LoaderValidation
-from esper.integrations.callback import GrowerOptions, HasGrower, on_device, scaler_of
+from esper.integrations.callback import GrowerOptions, HasGrower, on_device, require_growth, scaler_of
+from esper.integrations.host_part import GROWTH, HostLoads, host_part, with_host, without_host
 from esper.kasmina import WrapError
 from esper.kasmina.probing import ExampleInput
 
@@ -26,9 +31,10 @@ class GrowthCallback(HasGrower, TrainerCallback):
         plain = growth.finish()
 
     Seeds are measured on the evaluation set, a pass for each live one, unless `validate` says otherwise
-    (`validate=None`: not at all). `Trainer.save_model` writes the weights of seeds too, which `from_pretrained` of a
-    plain model leaves out with a warning: use `finish()`, or `growth.grower.model.save(...)`. A run that was stopped
-    cannot be resumed by the Trainer yet.
+    (`validate=None`: not at all). The growth is saved in the Trainer's checkpoints (in `optimizer.pt`), so that
+    `train(resume_from_checkpoint=...)` goes on with it, and `load_best_model_at_end` brings back the network of the
+    best evaluation with the seeds it had. `Trainer.save_model` writes the weights of seeds too, which
+    `from_pretrained` of a plain model leaves out with a warning: save what `finish()` gives.
 
     slots          names or patterns of the model's submodules
     example_input  keyword arguments, arguments or a tensor
@@ -54,30 +60,16 @@ class GrowthCallback(HasGrower, TrainerCallback):
         self._batches: Iterable[object] | None = None
         self._evaluated_at = 0
         """The Trainer's step of the last evaluation."""
+        self._hooks: tuple[RemovableHandle, HostLoads] | None = None
+        """On the optimiser and on the model, while training."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Make the Grower."""
+        """Make the Grower, and bring it to where the checkpoint was that is being resumed."""
         del control
         model, optimizer, scheduler = (kwargs.get(name) for name in ("model", "optimizer", "lr_scheduler"))
-        if state.global_step:
-            raise WrapError(
-                "the Trainer resumes a checkpoint, which holds no seeds: growing cannot go on from it yet. Train "
-                "from the start, or save with growth.grower.state_dict() in a loop of your own"
-            )
-        if args.world_size > 1 or args.n_gpu > 1:
-            raise WrapError(
-                "the Trainer runs several replicas: growing them together is not supported yet. Use one device"
-            )
-        if args.eval_strategy == "no":
-            raise WrapError(
-                "the Trainer never evaluates, so nothing can be decided: set eval_strategy='epoch'"
-            )
-        if args.load_best_model_at_end:
-            raise WrapError(
-                "load_best_model_at_end puts an earlier epoch's host under the seeds of the last: set it to False"
-            )
+        _refuse(args)
         # Accelerate wraps both; growth needs what is inside.
         inner, schedule = (
             getattr(optimizer, "optimizer", optimizer),
@@ -85,6 +77,13 @@ class GrowthCallback(HasGrower, TrainerCallback):
         )
         assert isinstance(model, nn.Module)
         assert isinstance(inner, Optimizer)
+        growth = inner.state.pop(GROWTH, None)  # type: ignore[call-overload]
+        if state.global_step and growth is None:
+            raise WrapError(
+                f"the Trainer resumes at step {state.global_step} from a checkpoint that holds no growth: it was "
+                "saved without this callback, or with save_only_model. Resume one that was saved with it, or load "
+                "the weights into the model and train from the start"
+            )
         options: GrowerOptions = {
             "validate": self._measured,
             **self._options,
@@ -103,16 +102,38 @@ class GrowthCallback(HasGrower, TrainerCallback):
             **options,
         )
         self._training, self._evaluated_at = True, 0
+        if growth is not None:
+            self._restore(growth)
+        self._hooks = inner.register_state_dict_post_hook(self._add_growth), HostLoads(model)
+
+    def _add_growth(self, optimizer: Optimizer, packed: dict[str, Any]) -> dict[str, Any]:
+        """What is saved of the optimiser: the host's part, with the growth beside it."""
+        saved = host_part(self.grower.model, optimizer, packed)
+        saved["state"][GROWTH] = {"grower": without_host(self.grower), "evaluated_at": self._evaluated_at}
+        return saved
+
+    def _restore(self, growth: Mapping[str, Any]) -> None:
+        require_growth(growth, {"grower", "evaluated_at"})
+        self.grower.load_state_dict(with_host(self.grower, growth["grower"]))
+        self._evaluated_at = growth["evaluated_at"]
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        """Decide on the evaluation before, if there was one since the last decision."""
+        del args, state, control, kwargs
+        self._go_on()
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Decide, from what was just evaluated."""
+        """Take in what was just evaluated, if anything was trained since the last time."""
         del args, control
-        if not self._training:
-            return
         metrics, batches = kwargs.get("metrics"), kwargs.get("eval_dataloader")
         assert isinstance(metrics, Mapping)
+        names = {self._validation_loss, self._validation_accuracy, self._validation_metric}
+        if not self._training or state.global_step == self._evaluated_at or not names & set(metrics):
+            return
         if isinstance(batches, Iterable):
             self._batches = batches
         # An older one is of another epoch, and this one's is then unknown.
@@ -122,7 +143,7 @@ class GrowthCallback(HasGrower, TrainerCallback):
             if "loss" in entry and entry["step"] > self._evaluated_at
         ]
         self._evaluated_at = state.global_step
-        self.grower.step(
+        self.grower.take_in(
             train_loss=losses[-1] if losses else None,
             validation_loss=metrics.get(self._validation_loss),
             validation_accuracy=metrics.get(self._validation_accuracy),
@@ -138,9 +159,31 @@ class GrowthCallback(HasGrower, TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Later evaluations decide nothing."""
-        del args, state, control, kwargs
+        """Record the last evaluation, or go back to the best where the Trainer did; later ones decide nothing."""
+        del control, kwargs
+        if self._hooks is not None:
+            self._hooks[0].remove()
+            self._hooks[1].end()
+        if args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            file = os.path.join(state.best_model_checkpoint, OPTIMIZER_NAME)
+            self._restore(torch.load(file, map_location="cpu", weights_only=True, mmap=True)["state"][GROWTH])
+        self._end()
         self._training = False
+
+
+def _refuse(args: TrainingArguments) -> None:
+    """What growth cannot do, before anything is trained."""
+    if args.world_size > 1 or args.n_gpu > 1:
+        raise WrapError(
+            "the Trainer runs several replicas: growing them together is not supported yet. Use one device"
+        )
+    if args.eval_strategy == "no":
+        raise WrapError("the Trainer never evaluates, so nothing can be decided: set eval_strategy='epoch'")
+    if args.load_best_model_at_end and args.save_only_model:
+        raise WrapError(
+            "load_best_model_at_end with save_only_model: the best checkpoint would hold no growth, which is saved "
+            "with the optimizer. Set save_only_model=False"
+        )
 
 
 def _evaluations(args: TrainingArguments, state: TrainerState) -> int:

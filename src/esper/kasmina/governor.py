@@ -249,6 +249,11 @@ class Guard:
         else:
             self._memory.take()
 
+    def begin(self) -> None:
+        """Before the first step: something to go back to, where nothing was remembered yet."""
+        if self._memory is None:
+            self.remember()
+
     def restore(self) -> None:
         """Go back to it, if anything was remembered."""
         if self._memory is not None:

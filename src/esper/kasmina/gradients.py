@@ -1,8 +1,9 @@
 """Gradients in few numbers: norm, health, vanishing, exploding; measured on the device, read once."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -122,6 +123,21 @@ class GradientWatch:
             found[name] = SeedGradients(norm / steps, health, finite)
         norm, steps = (0.0, 0.0) if host is None else host.tolist()
         return norm / steps if steps else None, found
+
+    def state_dict(self) -> dict[str, object]:
+        """What was seen since `take`, for a checkpoint in the middle of an epoch."""
+        host = None if self._host is None else self._host.tolist()
+        return {"steps": self.steps, "host": host, "seeds": {n: s.tolist() for n, s in self._seeds.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        device = next(self._model.host.parameters()).device
+        self.steps = int(state["steps"])
+        self._host = None if state["host"] is None else torch.tensor(state["host"], device=device)
+        self._seeds = {
+            name: torch.tensor(sums, device=self._model.slots[name].placement()[0])
+            for name, sums in state["seeds"].items()
+        }
 
     @torch.no_grad()  # not inference_mode: what is remembered before the first step is trained on when restored
     def _look(self, optimizer: Optimizer, *_: object) -> None:

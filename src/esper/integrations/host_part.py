@@ -1,0 +1,91 @@
+"""The host's part of a checkpoint, for trainers that restore weights or optimiser into what has not grown yet.
+
+They load the host alone; the seeds come back with the growth. Weights of seeds are left out when weights are loaded.
+Of the optimiser just the host's part is saved, with the growth beside it as state that belongs to no parameter, which
+`Optimizer.load_state_dict` hands through unchanged. Schedulers know the host's groups alone in any case.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from esper.grower import Grower
+from esper.kasmina import GrowingModel
+from esper.kasmina.persistence import describe
+from esper.kasmina.tree import names_a_seed
+
+GROWTH = "esper_growth"
+"""The key of the growth in an optimiser's state."""
+
+
+def host_part(model: GrowingModel, optimizer: Optimizer, packed: Mapping[str, Any]) -> dict[str, Any]:
+    """`packed`, which is the optimiser's `state_dict()`, without the seeds' parameters, numbered anew."""
+    seeds = {id(p) for slot in model.slots.values() if slot.seed is not None for p in slot.seed.parameters()}
+    numbers: dict[int, int] = {}
+    groups = []
+    for group, theirs in zip(optimizer.param_groups, packed["param_groups"], strict=True):
+        stays = [id(parameter) not in seeds for parameter in group["params"]]
+        if group["params"] and not any(stays):
+            continue  # a seed's own group
+        kept = dict(theirs)
+        for key in {"params", "param_names"} & set(theirs):
+            kept[key] = [entry for entry, stay in zip(theirs[key], stays, strict=True) if stay]
+        numbers |= {number: len(numbers) + place for place, number in enumerate(kept["params"])}
+        groups.append(kept | {"params": [numbers[number] for number in kept["params"]]})
+    state = {numbers[number]: values for number, values in packed["state"].items() if number in numbers}
+    return {"state": state, "param_groups": groups}
+
+
+def without_host(grower: Grower) -> dict[str, object]:
+    """The Grower's state without the host's tensors, which the trainer saves itself."""
+    state = grower.state_dict()
+    tensors = state["tensors"]
+    assert isinstance(tensors, dict)
+    return state | {"tensors": {name: t for name, t in tensors.items() if not _is_host(grower.model, name)}}
+
+
+def with_host(grower: Grower, state: Mapping[str, object]) -> dict[str, object]:
+    """The same with the host's tensors as the trainer has restored them."""
+    tensors = state.get("tensors")
+    if not isinstance(tensors, Mapping):
+        return dict(state)  # which is refused by the Grower
+    present = describe(grower.model)[1]
+    host = {name: tensor for name, tensor in present.items() if _is_host(grower.model, name)}
+    return {**state, "tensors": {**host, **tensors}}
+
+
+def _is_host(model: GrowingModel, name: str) -> bool:
+    """Whether a tensor of a Grower's state belongs to the host's own parameters and buffers."""
+    kind, _, path = name.partition("/")
+    if kind == "optimizer" and path.startswith("group "):
+        return False  # the options of a group
+    return not any(path.startswith(f"{slot.prefix}.") for slot in model.slots.values())
+
+
+class HostLoads:
+    """Until `end`, `module.load_state_dict` loads the host and leaves its seeds as they are."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.seeds_due = False
+        """Whether seeds were left out of a load, so that their growth has to be restored."""
+        self._handles = [
+            module.register_load_state_dict_pre_hook(self._leave_out),
+            module.register_load_state_dict_post_hook(self._not_missing),
+        ]
+
+    def end(self) -> None:
+        """From here on everything is loaded."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _leave_out(self, module: nn.Module, state: dict[str, object], *_: object) -> None:
+        theirs = [key for key in state if names_a_seed(key)]
+        self.seeds_due = bool(theirs) or any(map(names_a_seed, module.state_dict()))
+        for key in theirs:
+            del state[key]
+
+    def _not_missing(self, module: nn.Module, keys: Any) -> None:
+        del module
+        keys.missing_keys[:] = [key for key in keys.missing_keys if not names_a_seed(key)]
