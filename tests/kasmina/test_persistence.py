@@ -328,11 +328,31 @@ def test_a_pickle_is_refused_without_running_it(saved: Path, tmp_path: Path) -> 
     assert not (tmp_path / "ran").exists()
 
 
-def test_loading_into_a_grown_model_is_refused(saved: Path) -> None:
-    model = _attached()
-    model.germinate("blocks.0", "norm")
-    with pytest.raises(ModelFileError, match="load into a fresh wrap"):
+@pytest.mark.parametrize("epochs", [2, 11])  # with two live seeds, and with a fossil and a fading one
+def test_a_grown_model_takes_the_seeds_of_the_file_for_its_own(saved: Path, epochs: int) -> None:
+    fresh, grown = _attached(), _attached()
+    assert fresh.care is not None
+    assert grown.care is not None
+    _train(grown, grown.care.optimizer, epochs)
+    for model in (fresh, grown):
         model.load(saved)
+    assert list(grown.state_dict()) == list(fresh.state_dict())
+    assert [len(group["params"]) for group in grown.care.optimizer.param_groups] == [
+        len(group["params"]) for group in fresh.care.optimizer.param_groups
+    ]
+    ours, theirs = (_train(model, model.care.optimizer, 4, 8) for model in (grown, fresh) if model.care)
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_a_file_that_does_not_fit_leaves_a_grown_model_as_it_was(saved: Path) -> None:
+    model = _attached()
+    assert model.care is not None
+    _train(model, model.care.optimizer, 2)
+    before, groups = list(model.state_dict()), len(model.care.optimizer.param_groups)
+    _rewrite(saved, lambda _, tensors: tensors.update({"model/more": torch.ones(1)}))
+    with pytest.raises(ModelFileError, match="more does not belong to this model"):
+        model.load(saved)
+    assert (list(model.state_dict()), len(model.care.optimizer.param_groups)) == (before, groups)
 
 
 def test_another_host_is_refused(saved: Path) -> None:
