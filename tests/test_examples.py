@@ -78,6 +78,14 @@ def test_the_loop_in_two_processes_of_its_own(capfd: pytest.CaptureFixture[str])
     assert "epoch  3  accuracy" in capfd.readouterr().out
 
 
+def test_a_twin_shows_the_gain(capsys: pytest.CaptureFixture[str]) -> None:
+    grower = importlib.import_module("twin").main(["--epochs", "5"])
+    told = capsys.readouterr().out
+    assert str(grower.gain()) in told
+    assert "paired over 300 samples" in told
+    assert re.search(r"finish: gave back the (grown model|twin)", told)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_the_loop_under_accelerate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("accelerate")

@@ -411,6 +411,10 @@ def test_the_rule_that_comes_with_it_grows_a_regression() -> None:
     )
     for _ in range(9):
         grower.step(train_loss=train())
-    done = {decision.action.op for decision in grower.history}
-    assert {LifecycleOp.GERMINATE, LifecycleOp.ADVANCE} <= done
-    assert done & {LifecycleOp.FOSSILIZE, LifecycleOp.PRUNE}
+    done = {decision.action.op: decision.reason for decision in grower.history}
+    assert {LifecycleOp.GERMINATE, LifecycleOp.ADVANCE} <= set(done)
+    verdict = done.get(LifecycleOp.FOSSILIZE) or done[LifecycleOp.PRUNE]
+    compared = re.search(r"contribution ([+-][\d.]+) is (over|under) margin 0\.02 \+ rent ([\d.]+);", verdict)
+    assert compared is not None
+    contribution, side, rent = compared.groups()
+    assert (float(contribution) > 0.02 + float(rent)) == (side == "over") == (LifecycleOp.FOSSILIZE in done)

@@ -2,5 +2,6 @@
 
 from esper.grower.grower import Grower
 from esper.grower.history import Decision, GrowthWarning
+from esper.grower.twin import Gain
 
-__all__ = ["Decision", "Grower", "GrowthWarning"]
+__all__ = ["Decision", "Gain", "Grower", "GrowthWarning"]

@@ -2,7 +2,6 @@
 
 import math
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, SupportsFloat, Unpack
@@ -22,21 +21,21 @@ from esper.grower.choosing import nothing_suits, usual_rule
 from esper.grower.finishing import settle_loop
 from esper.grower.history import DECISIONS, FORMAT, VERSION, Decision, Notes, read_state
 from esper.grower.host import LoopHost
+from esper.grower.loop import EPOCHS_AHEAD, USUAL_EPOCHS, compiled_graphs, topology
 from esper.grower.measuring import (
     EpochMetrics,
+    Gauge,
     Mode,
-    Scale,
     Validate,
     as_call,
     check,
-    coalition_metrics,
     mean_metrics,
-    measure,
     read_metrics,
 )
+from esper.grower.twin import Gain, TrainStep, measure_gain, twin_of
 from esper.grower.validating import Loss, Metric
 from esper.kasmina import GrowingModel, WrapError, settling, wrap
-from esper.kasmina.coalitions import CoalitionPlan, SeedWorth
+from esper.kasmina.coalitions import SeedWorth
 from esper.kasmina.governor import GovernorRules, Guard, Verdict, Vitals
 from esper.kasmina.gradients import GradientWatch, SeedGradients
 from esper.kasmina.parallel import recognise
@@ -45,6 +44,7 @@ from esper.kasmina.probing import ExampleInput
 from esper.kasmina.schedules import Scheduler
 from esper.kasmina.wrapping import WrapOptions
 from esper.leyline import ActionSpec, EpochReport, LifecycleOp, Settle
+from esper.leyline.utility import rent_due
 from esper.tamiyo.controller import Controller
 from esper.tamiyo.deciders import Choice, LearnedDecider, decider
 from esper.tamiyo.rules import RulePolicy
@@ -54,10 +54,6 @@ from esper.tamiyo.tracker import Forecast, Paymaster
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-USUAL_EPOCHS = 20
-"""The length of a run that did not say: what controllers are trained on."""
-EPOCHS_AHEAD = 8
-"""A run of unknown length never has fewer left, nor one that outlives what it said."""
 _WAIT = ActionSpec()
 
 
@@ -90,6 +86,8 @@ class Grower:
     metric            of all of a loader: (outputs, targets) -> a number; or an object with reset(), update(outputs,
                       targets) and compute(). It is then what growth is judged by
     mode              "min" or "max": whether less or more of the metric is better
+    twin              a step of your training, (model, optimizer, batch) -> loss. With it the model that does not grow
+                      is trained too: write `loss = grower.train(batch)` in your loop. See `gain` and `finish`
     epochs            how many there will be; controllers look at the time that is left
     scheduler         learning rate scheduler(s) of the optimiser, kept right across growth
     scaler            the GradScaler, if there is one
@@ -117,6 +115,7 @@ class Grower:
         loss: Loss | None = None,
         metric: Metric | None = None,
         mode: Mode | None = None,
+        twin: TrainStep | None = None,
         epochs: int | None = None,
         scheduler: Scheduler | Sequence[Scheduler] | None = None,
         scaler: GradScaler | None = None,
@@ -139,11 +138,20 @@ class Grower:
             raise ValueError(f"rent is {rent!r}; expected a finite number >= 0")
         bare, replicas = (model, model.replicas) if isinstance(model, GrowingModel) else recognise(model)
         together.require_as_many(replicas, validate)
-        self._validate = as_call(validate, loss=loss, metric=metric, mode=mode)
+        self._gauge = Gauge(as_call(validate, loss=loss, metric=metric, mode=mode), mode)
         seed = wrapping.get("seed", 0)
         who = None if controller is None else decider(controller, seed=seed, generator=generator)
-        if self._validate is not None:
-            check(bare, self._validate, mode)
+        if self._gauge.validate is not None:
+            check(bare, self._gauge.validate, mode)
+        self._twin = twin_of(
+            model,
+            optimizer,
+            twin,
+            validate=self._gauge.validate,
+            scaled=scaler is not None,
+            processes=replicas.size,
+        )
+        self._gain: Gain | None = None
         if isinstance(model, GrowingModel):
             checks.refuse_wrapping({"slots": slots, "example_input": example_input, **wrapping})
             self.model = model
@@ -165,15 +173,14 @@ class Grower:
         """What was decided after each epoch, with why."""
         self._host = LoopHost(self.model, optimizer, training_samples)
         self._guard = Guard(self.model, governor)
+        self._optimizer = optimizer
         self._watch = GradientWatch(self.model, optimizer, before_first=self._guard.begin)
-        # What the loop says need not be what `validate` measures.
-        self._scale, self._seed_scale = Scale(mode), Scale(mode)
         self._pay = Paymaster(rent, None if card is None else card.reward, Forecast(bounded=mode is None))
         self._observer = self._decider.observer(
             self._host, horizon=epochs or USUAL_EPOCHS, parameter_budget=parameter_budget
         )
         self._last_operation = LifecycleOp.WAIT
-        self._graphs_before = _compiled_graphs()  # what was compiled before does not concern this model
+        self._graphs_before = compiled_graphs()  # what was compiled before does not concern this model
         self._notes = Notes(silent=self.model.replicas.rank > 0)
         self._untrained = False  # whether no epoch has been trained since the last decision
         self._finished = False
@@ -204,6 +211,16 @@ class Grower:
     def epoch(self) -> int:
         """Epochs trained so far."""
         return self._host.report.epoch
+
+    # Once a batch, with a twin
+
+    def train(self, batch: object) -> object:
+        """Train the model and its twin on a batch; returns what `twin=` returned for the model, detached."""
+        if self._twin is None:
+            raise ValueError(
+                "train() trains the model beside its twin, and there is none: make the Grower with twin="
+            )
+        return self._twin.train(self.model, self._optimizer, batch)
 
     # Once an epoch
 
@@ -242,25 +259,30 @@ class Grower:
             )
         replicas = self.model.replicas
         given, lost = mean_metrics(replicas.gather(read_metrics(**numbers)))
-        self._scale.require(given)
-        measure_here = self._scale.needs(given)
-        if measure_here and self._validate is None and not lost:
+        scale = self._gauge.scale
+        scale.require(given)
+        if scale.needs(given) and self._gauge.validate is None and not lost:
             raise ValueError(
-                f"step() was given nothing of validation: pass {self._scale.wanted}, or make the "
+                f"step() was given nothing of validation: pass {scale.wanted}, or make the "
                 "Grower with validate=, a loader or a function of the model"
             )
         if not all(replicas.gather(self._watch.steps)):
             self._waiting = self._refuse_idle(given)
             return
+        if self._twin is not None:
+            self._twin.require_same(self._watch.steps)
         replicas.align()
         # Validation is the user's code: whatever it raises, nothing has changed yet.
-        metrics, unknown = self._validated(given) if measure_here else (given, ())
+        metrics, unknown, base = self._gauge.validated(self.model, given)
         # Numbers of the loop's own need not be comparable with ours.
-        measured = self._measured_seeds(metrics, metrics if measure_here else None)
+        measured = None if metrics.broken else self._gauge.with_and_without(self.model, base)
+        self._warn_unmeasured()
         for name in dict.fromkeys(lost + unknown):
             self._notes.warn(f"{name} is NaN and counts as unknown: look at how it is computed", once=name)
         replicas.share_flags()
         norm, gradients = replicas.agree(self._watch.take())
+        if self._twin is not None:
+            self._twin.begin_epoch()
         verdict = self._guard.judge(
             Vitals(metrics.train_loss, norm, metrics.validation_loss, metrics.validation_accuracy)
         )
@@ -268,23 +290,20 @@ class Grower:
         if verdict is not None:
             self._waiting = self._go_back(epoch, metrics, verdict)
             return
-        self._scale.observe(metrics)
-        if measure_here or measured is not None:
-            self._seed_scale.observe(metrics if measured is None else measured[1][0])
-        self._report_seeds(gradients, {} if measured is None else self._worths(*measured))
+        self._report_seeds(gradients, self._gauge.worths(metrics, base, measured))
         if not self._remove_broken() and self._best is not None:
-            self._best.offer(epoch, self._scale.goodness(metrics))
+            self._best.offer(epoch, scale.goodness(metrics))
         if self._guard.content:
             self._guard.remember()
         report = EpochReport(
             epoch=epoch,
             train_loss=metrics.train_loss,
             train_accuracy=metrics.train_accuracy,
-            validation_loss=_or(metrics.validation_loss, math.nan),
+            validation_loss=_or_nan(metrics.validation_loss),
             validation_accuracy=metrics.validation_accuracy,
             gradient_norm=norm,
             rolled_back=None,
-            score=_or(self._scale.score(metrics), math.nan),
+            score=_or_nan(scale.score(metrics)),
         )
         self._host.take(report)
         self._waiting = metrics
@@ -310,7 +329,7 @@ class Grower:
         late = self.epoch + EPOCHS_AHEAD > USUAL_EPOCHS if self.epochs is None else self.epoch > self.epochs
         if late:
             self._observer.extend(0, self.epoch + EPOCHS_AHEAD)
-        score = self._scale.score(metrics)
+        score = self._gauge.scale.score(metrics)
         grown = any(slot.alpha > 0.0 for slot in self.model.slots.values())
         reward = self._pay.pay(score, self.model.added_parameters, self.model.host_parameters, grown=grown)
         if self.epoch == self.epochs:
@@ -336,56 +355,35 @@ class Grower:
         first_growth = self._decider.settings.first_growth
         if self.epoch < first_growth and not self.model.live_slots:
             return choice, f"controller {self.controller} germinates nothing before epoch {first_growth}"
-        facts = reporting.reason_for(action, situation, self.rent, choice.probability)
+        facts = reporting.reason_for(action, situation, self.rent, choice)
         return replace(choice, action=action), facts
 
     def _conclude(self, decision: Decision) -> Decision:
         """Carry a decision out, begin the next epoch, and file the decision with what was noted meanwhile."""
         if self.epoch != self.epochs:  # after the last epoch none comes that could show it
-            before = self._topology()
+            before = topology(self.model)
             self.model.execute(decision.action)
             self.model.tick()
             stray = self._averages.stray() if decision.action.op is LifecycleOp.GERMINATE else None
             if stray is not None:
                 self._notes.warn(stray, once="average")
             self._last_operation, self._untrained = decision.action.op, True
-            if before != self._topology() and _compiled_graphs() > self._graphs_before:
+            if before != topology(self.model) and compiled_graphs() > self._graphs_before:
                 self._notes.add("the model changed: torch.compile compiles it anew at its next forward")
         self._averages.update()
         decision = replace(decision, notes=self._notes.take())
         self.history = (*self.history, decision)
         return decision
 
-    def _topology(self) -> list[object]:
-        """What a compiled graph depends on; alpha does not belong to it."""
-        return [(slot.life.births, slot.stage, slot.life.fading) for slot in self.model.slots.values()]
-
     # What is measured
 
-    def _validated(self, given: EpochMetrics) -> tuple[EpochMetrics, tuple[str, ...]]:
-        """The metrics with validation measured here, if it can be; and which of it was NaN."""
-        if self._validate is None:
-            return given, ()
-        found, lost = measure(self.model, self._validate, mode=self._scale.mode)
-        known = {name: value for name, value in asdict(found).items() if value is not None}
-        return replace(given, **known), lost
-
-    def _measured_seeds(
-        self, metrics: EpochMetrics, base: EpochMetrics | None
-    ) -> tuple[CoalitionPlan, list[EpochMetrics]] | None:
-        """Validation with and without each live seed; `base` is that of the model as it is, where it is known."""
-        if self._validate is None and self.model.live_slots:
+    def _warn_unmeasured(self) -> None:
+        if self._gauge.validate is None and self.model.live_slots:
             self._notes.warn(
                 "seeds grow, and without validate= it is unknown what each contributes: the controller does "
                 "not know, and finish() keeps what is HOLDING or FOSSILIZED",
                 once="validate",
             )
-        if self._validate is None or metrics.broken or not self.model.live_slots:
-            return None
-        return coalition_metrics(self.model, self._validate, mode=self._scale.mode, base=base)
-
-    def _worths(self, plan: CoalitionPlan, measured: Sequence[EpochMetrics]) -> dict[str, SeedWorth]:
-        return plan.worths([self._seed_scale.score(metrics) for metrics in measured])
 
     def _report_seeds(self, gradients: Mapping[str, SeedGradients], worths: Mapping[str, SeedWorth]) -> None:
         for name in self.model.live_slots:
@@ -438,7 +436,7 @@ class Grower:
         self, metrics: EpochMetrics, choice: Choice, reason: str, *, rolled_back: str | None = None
     ) -> Decision:
         """A decision with everything that is known at its time."""
-        score = None if rolled_back else self._scale.score(metrics)
+        score = None if rolled_back else self._gauge.scale.score(metrics)
         added, bare = self.model.added_parameters, self.model.host_parameters
         return Decision(
             epoch=self.epoch,
@@ -457,19 +455,35 @@ class Grower:
 
     def explain(self) -> str:
         """What was done and why, and where that has led."""
-        return reporting.explain(
+        lines = reporting.explain(
             self.model,
             self.history,
             self.controller,
             self._removed,
-            scale=self._scale,
+            scale=self._gauge.scale,
             returned=self._returned,
+        )
+        return lines if self._twin is None else f"{lines}\n{self._twin.story(self._gain)}"
+
+    def gain(self) -> Gain:
+        """Validation of the model as it is now, of the settled one after `finish`, over that of its twin.
+
+        The interval is that of other samples like these. What grew was chosen by these, which flatters it: judge it
+        by samples of your own that it has not seen.
+        """
+        if self._twin is None or self._gauge.validate is None:
+            raise ValueError(
+                "a gain is measured against a twin, and there is none: make the Grower with twin="
+            )
+        rent = rent_due(self.rent, self.model.added_parameters, self.model.host_parameters)
+        return self._gain or measure_gain(
+            self.model, self._twin.model, self._gauge.validate, self._gauge.seed_scale, rent=rent
         )
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
         """The score against its forecast, and the life of every seed; with a path, also as a file (.png, .svg)."""
         title = f"controller {self.controller}, {self.epoch} epochs"
-        figure = reporting.plot(self.history, title, scale=self._scale)
+        figure = reporting.plot(self.history, title, scale=self._gauge.scale)
         if path is not None:
             figure.savefig(path, dpi=150)
         return figure
@@ -487,7 +501,8 @@ class Grower:
         `validate`, what is HOLDING or FOSSILIZED stays. With `settle="committed"` just fossilised seeds do.
 
         With `best=True` it is the network of the epoch that validated best, as it was then and not settled
-        (`keep_best=True`); the model goes back to it.
+        (`keep_best=True`); the model goes back to it. A twin that does better on validation, rent counted, is given
+        back in its place.
         """
         settling.require_settle(settle)
         self.model.replicas.align()
@@ -501,11 +516,9 @@ class Grower:
             self._guard.restore()  # the last decision was never trained with
             self._untrained = False
         before = {name: slot.seed.blueprint_name for name, slot in self.model.slots.items() if slot.seed}
-        settle_loop(self.model, self._validate, self._seed_scale, self.rent, settle)
+        settle_loop(self.model, self._gauge.validate, self._gauge.seed_scale, self.rent, settle)
         self._removed |= {name: kind for name, kind in before.items() if not self.model.slots[name].seed}
-        self._finished = True
-        self._averages.update()
-        return self.model.export()
+        return self._handed_over()
 
     def _finish_best(self, settle: Settle) -> nn.Module:
         if self._best is None:
@@ -518,8 +531,18 @@ class Grower:
                 "one of the two out"
             )
         self._best.restore()
-        self._returned, self._finished = self._best.epoch, True
+        self._returned = self._best.epoch
+        return self._handed_over()
+
+    def _handed_over(self) -> nn.Module:
+        """The model as it is now, as an ordinary module; or its twin, where that is better."""
+        self._finished = True
         self._averages.update()
+        self._gain = None
+        if self._twin is not None:
+            self._gain = self.gain()
+            if not self._gain.pays:
+                return self._twin.model
         return self.model.export()
 
     def state_dict(self) -> dict[str, object]:
@@ -541,8 +564,9 @@ class Grower:
             "guard": self._guard.state_dict(),
             "watch": self._watch.state_dict(),
             "pay": self._pay.state_dict(),
-            "scale": asdict(self._scale),
-            "seed_scale": asdict(self._seed_scale),
+            "scale": asdict(self._gauge.scale),
+            "seed_scale": asdict(self._gauge.seed_scale),
+            "twin": None if self._twin is None else self._twin.state_dict(),
             "warned": sorted(self._notes.warned),
             "notes": list(self._notes.pending),
             "waiting": asdict(self._waiting) if isinstance(self._waiting, EpochMetrics) else None,
@@ -555,7 +579,7 @@ class Grower:
 
         It restores the optimiser too, whose own state_dict could not be loaded before the seeds are there.
         """
-        saved = read_state(state, self.controller)
+        saved = read_state(state, self.controller, twin=self._twin is not None)
         reinstate(self.model, saved.model, saved.tensors)
         for parameter in self.model.parameters():
             parameter.grad = None
@@ -567,13 +591,15 @@ class Grower:
             self._guard.load_state_dict(saved.guard)
             self._watch.load_state_dict(saved.watch)
             self._pay.load_state_dict(saved.pay)
+            if self._twin is not None and saved.twin is not None:
+                self._twin.load_state_dict(saved.twin)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ModelFileError(f"the saved state is damaged: {error}; make the Grower anew") from error
         self._last_operation, self._waiting = saved.last_operation, saved.waiting
         self._notes.warned, self._notes.pending = saved.warned, saved.notes
-        self._scale, self._seed_scale = saved.scale, saved.seed_scale
+        self._gauge.scale, self._gauge.seed_scale = saved.scale, saved.seed_scale
         self._untrained = self._finished = False
-        self._removed, self._returned = {}, None
+        self._removed, self._returned, self._gain = {}, None, None
         if self._best is not None:
             self._best.load(saved.best)
             if saved.best is None and self.epoch:
@@ -584,12 +610,5 @@ class Grower:
         self._averages.update()
 
 
-def _or(value: float | None, unknown: float) -> float:
-    return unknown if value is None else value
-
-
-def _compiled_graphs() -> int:
-    """How many graphs torch.compile has made in this process."""
-    if "torch._dynamo" not in sys.modules:  # a second's import, and without it nothing has been compiled
-        return 0
-    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value

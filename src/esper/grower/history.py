@@ -18,6 +18,7 @@ from esper.leyline import ActionSpec, EpochReport, LifecycleOp, Situation, SlotS
 from esper.leyline.colours import BLUE, GREY, STAGE_COLOURS, VERMILION
 from esper.leyline.errors import first_finding
 from esper.leyline.utility import rent_due
+from esper.tamiyo.deciders import Choice
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,7 +70,7 @@ DECISIONS = TypeAdapter(tuple[Decision, ...])
 """To and from JSON."""
 
 
-FORMAT, VERSION = "esper grower", 6
+FORMAT, VERSION = "esper grower", 7
 
 
 class SavedState(BaseModel):
@@ -88,6 +89,7 @@ class SavedState(BaseModel):
     pay: dict[str, object]
     scale: Scale
     seed_scale: Scale
+    twin: dict[str, object] | None
     warned: set[str]
     """Names of the warnings that are given once."""
     notes: list[str]
@@ -99,8 +101,8 @@ class SavedState(BaseModel):
     """Where the best epoch is kept."""
 
 
-def read_state(state: object, controller: str) -> SavedState:
-    """The state that a Grower under this controller saved; raises ValueError for anything else."""
+def read_state(state: object, controller: str, *, twin: bool) -> SavedState:
+    """The state that a Grower under this controller, with or without a twin, saved; else raises ValueError."""
     if not isinstance(state, Mapping):
         raise ValueError(f"the state is a {type(state).__name__}; expected what state_dict() returned")
     if state.get("format") != FORMAT or state.get("version") != VERSION:
@@ -112,6 +114,9 @@ def read_state(state: object, controller: str) -> SavedState:
         raise ValueError(
             f"the state was saved under controller {state.get('controller')!r}; this Grower has {controller!r}"
         )
+    if (state.get("twin") is not None) != twin:
+        saved, made = ("with", "without") if twin is False else ("without", "with")
+        raise ValueError(f"the state was saved {saved} a twin; this Grower was made {made} one")
     try:
         return SavedState.model_validate(state)
     except ValidationError as error:
@@ -176,8 +181,8 @@ def described(action: ActionSpec) -> str:
     return f"{verb} {action.slot}"
 
 
-def reason_for(action: ActionSpec, situation: Situation, rent: float, probability: float | None) -> str:
-    """The facts that speak to a decision. What went on inside a controller is unknown."""
+def reason_for(action: ActionSpec, situation: Situation, rent: float, choice: Choice) -> str:
+    """What decided an action, as its rule says; else the facts that speak to it: a controller does not say."""
     signals = situation.signals
     facts: list[str] = []
     seed = next((slot for slot in situation.slots if slot.name == action.slot), None)
@@ -191,7 +196,9 @@ def reason_for(action: ActionSpec, situation: Situation, rent: float, probabilit
     elif seed is not None:
         if seed.probe is not None:
             facts.append(f"switching it on would change the score by {seed.probe:+.3f}")
-        if seed.contribution is not None:
+        if choice.reason is not None:
+            facts.append(choice.reason)
+        elif seed.contribution is not None:
             owed = rent_due(rent, seed.parameters, signals.host_parameters)
             facts.append(f"contribution {seed.contribution:+.3f} by leaving it out, rent {owed:.4f}")
         elif seed.probe is None:
@@ -200,8 +207,8 @@ def reason_for(action: ActionSpec, situation: Situation, rent: float, probabilit
     else:
         live = [slot.name for slot in situation.slots if slot.stage.is_live]
         facts.append(f"seeds at {', '.join(live)}" if live else "no seed is live")
-    if probability is not None:
-        facts.append(f"chosen with probability {probability:.2f}")
+    if choice.probability is not None:
+        facts.append(f"chosen with probability {choice.probability:.2f}")
     return "; ".join(facts)
 
 

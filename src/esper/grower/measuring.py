@@ -4,7 +4,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, SupportsFloat
 
 import torch
@@ -12,7 +12,12 @@ from torch import Tensor, nn
 
 from esper.grower.validating import LoaderValidation, Loss, Metric, RunningMetric
 from esper.kasmina import GrowingModel
-from esper.kasmina.coalitions import CoalitionPlan, coalition_alphas, plan_coalitions
+from esper.kasmina.coalitions import (
+    CoalitionPlan,
+    SeedWorth,
+    coalition_alphas,
+    plan_coalitions,
+)
 from esper.kasmina.model import untouched
 
 ACCURACIES = ("train_accuracy", "validation_accuracy")
@@ -244,7 +249,7 @@ def check(model: nn.Module, validate: ValidateCall, mode: Mode | None) -> None:
         if isinstance(validate, LoaderValidation):
             validate.check(model)
         else:
-            _read(validate(model), mode)
+            read_validation(validate(model), mode)
 
 
 @contextmanager
@@ -257,7 +262,8 @@ def measuring(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def _read(found: object, mode: Mode | None) -> tuple[EpochMetrics, tuple[str, ...]]:
+def read_validation(found: object, mode: Mode | None) -> Read:
+    """What `validate` returned, and the names of what was NaN."""
     expected = (
         "validation_loss, validation_accuracy or both" if mode is None else f"{METRIC} (mode is {mode!r})"
     )
@@ -280,7 +286,7 @@ def measure(
     """
     alphas = {} if members is None else coalition_alphas(model, [members], 1)
     with measuring(model), model.override_alpha(alphas):
-        read = _read(validate(model), mode)
+        read = read_validation(validate(model), mode)
     model.replicas.rest()
     return mean_metrics(model.replicas.gather(read))
 
@@ -296,3 +302,48 @@ def coalition_metrics(
     first = measure(model, validate, plan.coalitions[0], mode=mode)[0] if base is None else base
     rest = (measure(model, validate, members, mode=mode)[0] for members in plan.coalitions[1:])
     return plan, [first, *rest]
+
+
+class Gauge:
+    """How validation goes in a loop: as the loop reports it, and as it is measured with and without each seed."""
+
+    def __init__(self, validate: ValidateCall | None, mode: Mode | None) -> None:
+        self.validate, self.mode = validate, mode
+        # What the loop says need not be what `validate` measures.
+        self.scale, self.seed_scale = Scale(mode), Scale(mode)
+
+    def validated(
+        self, model: GrowingModel, given: EpochMetrics
+    ) -> tuple[EpochMetrics, tuple[str, ...], EpochMetrics | None]:
+        """The metrics, measured here if the loop gave none that can be scored; which of them were NaN; and the
+        metrics once more if `validate` measured them."""
+        if self.validate is None or not self.scale.needs(given):
+            return given, (), None
+        found, lost = measure(model, self.validate, mode=self.mode)
+        known = {name: value for name, value in asdict(found).items() if value is not None}
+        metrics = replace(given, **known)
+        return metrics, lost, metrics
+
+    def with_and_without(self, model: GrowingModel, base: EpochMetrics | None) -> "MeasuredSeeds | None":
+        """Validation with and without each live seed; `base` is that of the model as it is, where it is known."""
+        if self.validate is None or not model.live_slots:
+            return None
+        return coalition_metrics(model, self.validate, mode=self.mode, base=base)
+
+    def worths(
+        self, metrics: EpochMetrics, base: EpochMetrics | None, measured: "MeasuredSeeds | None"
+    ) -> dict[str, SeedWorth]:
+        """Take in an epoch, and return what each live seed is worth in it."""
+        self.scale.observe(metrics)
+        if measured is not None:
+            base = measured[1][0]
+        if base is not None:
+            self.seed_scale.observe(base)
+        if measured is None:
+            return {}
+        plan, found = measured
+        return plan.worths([self.seed_scale.score(each) for each in found])
+
+
+MeasuredSeeds = tuple[CoalitionPlan, list[EpochMetrics]]
+"""Which coalitions were measured, and what was."""

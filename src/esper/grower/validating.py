@@ -1,5 +1,6 @@
 """Validation over batches: any loss and any metric of a user's, and what is measured where none is given."""
 
+import copy
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -80,19 +81,23 @@ class LoaderValidation:
 
     def __call__(self, model: nn.Module) -> dict[str, float | None]:
         """The metrics over all batches."""
-        return self.tally(model).result()
+        return self.tallies(model)[0].result()
 
-    def tally(self, model: nn.Module) -> "Tally":
-        """What all batches were measured as."""
-        device = next(model.parameters()).device
-        tally = Tally(self.loss, self.metric)
+    def tallies(self, *models: nn.Module) -> "list[Tally]":
+        """What all batches were measured as, for each model; all of them see a batch before the next one."""
+        devices = [next(model.parameters()).device for model in models]
+        tallies = [Tally(self.loss, self.metric) for _ in models]
+        for tally in tallies[1:]:
+            tally.metric = copy.deepcopy(self.metric)  # one that is fed batch by batch adds up
         for raw in self.loader:
-            tally.add(passed(model, raw, device))
-        if isinstance(model, GrowingModel):
-            tally.share(model.replicas)
-        if not tally.batches:
+            for model, device, tally in zip(models, devices, tallies, strict=True):
+                tally.add(passed(model, raw, device))
+        for model, tally in zip(models, tallies, strict=True):
+            if isinstance(model, GrowingModel):
+                tally.share(model.replicas)
+        if not tallies[0].batches:
             raise ValueError("validate has no batches: there is nothing to measure with")
-        return tally
+        return tallies
 
     def check(self, model: nn.Module) -> None:
         """Measure one batch, with a metric all of them, to find what does not fit before anything is trained."""
@@ -123,6 +128,7 @@ class Tally:
     gathered: list[tuple[object, object]] = field(default_factory=list)
     """(outputs, targets) of each batch, on the CPU, for a metric of the whole."""
     batches: int = 0
+    samples: int = 0
 
     def add(self, batch: Batch) -> None:
         """Take in a batch."""
@@ -140,6 +146,7 @@ class Tally:
             pair = (batch.outputs, batch.targets)
             self.gathered.append(tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), pair))
         self.batches += 1
+        self.samples += batch.samples
 
     def share(self, replicas: Replicas) -> None:
         """Add what the other processes measured; a metric that is fed batch by batch shares by itself, if it can."""

@@ -17,6 +17,7 @@ from esper.tamiyo.growth_policy import GrowthPolicy
 from esper.tamiyo.observation import Observer
 from esper.tamiyo.policy import ActorState
 from esper.tamiyo.rules import RULE_NAMES, RulePolicy, SavableRule, rule_policy
+from esper.tamiyo.rules.policy import ReasoningRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,8 @@ class Choice:
     action: ActionSpec
     probability: float | None = None
     """Of this action, all heads together; a rule gives none."""
+    reason: str | None = None
+    """What decided it, in a rule's own words."""
 
 
 class Decider(ABC):
@@ -126,7 +129,8 @@ class RuleDecider(Decider):
     def decide(self, observer: Observer, host: HostProtocol, *, reward: float) -> Choice:
         """Return what the rule says."""
         del host, reward
-        return Choice(self.rule.act(observer.situation(0)))
+        action = self.rule.act(observer.situation(0))
+        return Choice(action, reason=self.rule.reason if isinstance(self.rule, ReasoningRule) else None)
 
     def state_dict(self) -> dict[str, object]:
         """Return the rule's class and its memory."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from esper.leyline import ActionSpec, Layout, LifecycleOp, Situation, SlotSnapshot, Stage
-from esper.tamiyo.rules.policy import Remembering, affordable, pays, refusal
+from esper.tamiyo.rules.policy import Remembering, affordable, comparison, pays, refusal
 
 _GRID = (("mixer", "first"), ("conv_light", "last"), ("widen", "first"))
 SUITED = {
@@ -54,7 +54,7 @@ class ByLayoutPolicy(Remembering[_Trials]):
 
     def act(self, situation: Situation) -> ActionSpec:
         """Go on with the candidates on trial, or begin the next one."""
-        memory = self.memory
+        memory, self.reason = self.memory, None
         if memory.queue is None:
             memory.queue = suited_candidates(situation)
         if situation.signals.score is not None:
@@ -81,8 +81,13 @@ class ByLayoutPolicy(Remembering[_Trials]):
         late = signals.epoch + recovery_epochs(signals.horizon) > signals.horizon
         if helps or (late and not harms):
             verdict = ActionSpec(LifecycleOp.FOSSILIZE, seed.name)
+            compared = comparison(seed, signals, margin=margin, rent=self.rent)
+            self.reason = compared if helps else f"{compared}, and it is too late to take it out"
         elif harms and not late:
             verdict = ActionSpec(LifecycleOp.PRUNE, seed.name, alpha_speed=3)
+            stuck = f"it could not be advanced in {seed.age} epochs"
+            compared = comparison(seed, signals, margin=-margin, rent=self.rent)
+            self.reason = stuck if seed.stage is Stage.TRAINING else compared
         else:
             return None
         return verdict if refusal(verdict, situation) is None else None

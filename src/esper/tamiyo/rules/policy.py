@@ -42,11 +42,22 @@ class SavableRule(RulePolicy, Protocol):
 Memory = TypeVar("Memory")
 
 
+@runtime_checkable
+class ReasoningRule(RulePolicy, Protocol):
+    """A rule that says what decided its last action."""
+
+    reason: str | None
+    """In words, with the numbers that were compared; None where there is nothing to say."""
+
+
 class Remembering(Generic[Memory]):
     """Base of rules whose memory of an episode is one dataclass of plain data, `memory`.
 
     kind  the dataclass; made without arguments when an episode begins
     """
+
+    reason: str | None = None
+    """What decided the last action, in words."""
 
     def __init__(self, kind: type[Memory]) -> None:
         self._kind = kind
@@ -106,6 +117,15 @@ def pays(seed: SlotSnapshot, signals: HostSignals, *, margin: float, rent: float
     if seed.contribution is None:
         return None
     return seed.contribution > margin + rent_due(rent, seed.parameters, signals.host_parameters)
+
+
+def comparison(seed: SlotSnapshot, signals: HostSignals, *, margin: float, rent: float) -> str:
+    """What `pays` compares, in words: 'contribution +0.016 is under margin 0.02 + rent 0.0004'."""
+    if seed.contribution is None:
+        return "its contribution is unknown"
+    owed = rent_due(rent, seed.parameters, signals.host_parameters)
+    side = "over" if seed.contribution > margin + owed else "under"
+    return f"contribution {seed.contribution:+.3f} is {side} margin {margin:.3g} + rent {owed:.4f}"
 
 
 def has_live_seed(situation: Situation) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from esper.leyline import ActionSpec, LifecycleOp, Situation, SlotSnapshot, Stage
-from esper.tamiyo.rules.policy import Remembering, affordable, cheapest_first, pays, refusal
+from esper.tamiyo.rules.policy import Remembering, affordable, cheapest_first, comparison, pays, refusal
 
 CANDIDATES = ("mixer@2", "conv_small@2", "mixer@1", "mixer@0")
 """blueprint@position of the slot, in the order they are tried."""
@@ -52,7 +52,7 @@ class ProbeAndKeepPolicy(Remembering[_Trials]):
 
     def act(self, situation: Situation) -> ActionSpec:
         """Go on with the candidate on trial, or begin the next one."""
-        memory = self.memory
+        memory, self.reason = self.memory, None
         if memory.queue is None:
             memory.queue = resolve_candidates(self._offers, situation)
         if memory.trial is not None:
@@ -69,9 +69,10 @@ class ProbeAndKeepPolicy(Remembering[_Trials]):
             return advance
         if memory.verdict is None and seed.age >= self.judge_age:
             stuck = seed.stage is Stage.TRAINING
-            memory.verdict = (
-                False if stuck else pays(seed, situation.signals, margin=self.margin, rent=self.rent)
-            )
+            signals, compared = situation.signals, {"margin": self.margin, "rent": self.rent}
+            memory.verdict = False if stuck else pays(seed, signals, **compared)
+            waited = f"it could not be advanced in {seed.age} epochs"
+            self.reason = waited if stuck else comparison(seed, signals, **compared)
         if memory.verdict is None:
             return ActionSpec()
         end = ActionSpec(LifecycleOp.FOSSILIZE if memory.verdict else LifecycleOp.PRUNE, seed.name)

@@ -17,7 +17,15 @@ from esper.leyline import (
     LifecycleOp,
     Situation,
 )
-from esper.tamiyo.rules.policy import Remembering, affordable, cheapest_first, has_live_seed, pays, refusal
+from esper.tamiyo.rules.policy import (
+    Remembering,
+    affordable,
+    cheapest_first,
+    comparison,
+    has_live_seed,
+    pays,
+    refusal,
+)
 
 _Choice = TypeVar("_Choice")
 
@@ -105,6 +113,7 @@ class _CheapestFirst(Remembering[_Tried]):
         super().__init__(_Tried)
 
     def _tend_or_grow(self, situation: Situation, grow: bool) -> ActionSpec:
+        self.reason = None
         for slot in situation.slots:
             legal = situation.legal[slot.name].operations
             if LifecycleOp.ADVANCE in legal:
@@ -112,6 +121,7 @@ class _CheapestFirst(Remembering[_Tried]):
             if LifecycleOp.FOSSILIZE in legal and LifecycleOp.PRUNE in legal:
                 worth = pays(slot, situation.signals, margin=self.margin, rent=self.rent)
                 if worth is not None:
+                    self.reason = comparison(slot, situation.signals, margin=self.margin, rent=self.rent)
                     return ActionSpec(LifecycleOp.FOSSILIZE if worth else LifecycleOp.PRUNE, slot.name)
         return self._germination(situation) if grow else ActionSpec()
 
