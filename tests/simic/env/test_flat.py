@@ -68,7 +68,7 @@ def test_what_is_no_choice_or_no_growth_env_is_named() -> None:
 
 
 @pytest.mark.slow
-def test_maskable_ppo_learns_on_it() -> None:
+def test_maskable_ppo_trains_under_its_masks() -> None:
     import sb3_contrib
 
     env = flat()
