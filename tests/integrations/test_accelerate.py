@@ -82,7 +82,7 @@ def test_a_loaded_loop_is_the_one_that_never_stopped(epochs: int, tmp_path: Path
     assert_same(outcome(run(tmp_path, resume=True)), outcome(run(tmp_path / "straight")))
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(tmp_path, until=2)
     with pytest.raises(
         ModelFileError, match=r"slot layouts differ: the model has \(0\), the saved state has \(0, 1\)"
@@ -91,3 +91,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
     (tmp_path / FILE).unlink()
     with pytest.raises(WrapError, match=f"holds no growth: {FILE} is missing"):
         run(tmp_path, resume=True)
+    monkeypatch.setattr(Accelerator, "num_processes", 2)
+    with pytest.raises(WrapError, match="the Accelerator runs 2 processes: growing under it is for one"):
+        run(tmp_path)

@@ -145,6 +145,15 @@ def test_mixed_precision_and_accumulation(tmp_path: Path) -> None:
     assert growth.grower.model.slots["0"].stage is Stage.BLENDING
 
 
+def test_a_fit_by_steps_with_several_validations_an_epoch(tmp_path: Path) -> None:
+    growth = callback(controller="wait")  # 3 steps an epoch: the third epoch ends after its first
+    trainer(growth, -1, tmp_path, max_steps=7, val_check_interval=1).fit(Classifier(), loader(), loader())
+    assert growth.grower.epochs == 3  # known once it is over
+    assert [decision.metrics.validation_accuracy is not None for decision in growth.grower.history] == [
+        True
+    ] * 3
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
     class Silent(Classifier):
         def __init__(self) -> None:

@@ -148,6 +148,14 @@ def test_decisions_are_counted_as_the_trainer_counts(
     assert growth.grower.history[-1].reason == "the last epoch: finish() settles"
 
 
+def test_mixed_precision(tmp_path: Path) -> None:
+    growth = callback()
+    make(growth, tmp_path, resnet(), num_train_epochs=4, bf16=True, eval_on_start=True).train()
+    assert [decision.epoch for decision in growth.grower.history] == [1, 2, 3, 4]
+    assert growth.grower.model.slots["resnet.encoder.stages.1"].stage is Stage.BLENDING
+    assert all(parameter.dtype == torch.float32 for parameter in growth.finish().parameters())
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
     best = {"save_strategy": "epoch", "load_best_model_at_end": True, "save_only_model": True}
     with pytest.raises(WrapError, match="the best checkpoint would hold no growth"):

@@ -23,6 +23,11 @@ def register_growth(accelerator: Accelerator, grower: Grower) -> None:
     It takes the place of `register_for_checkpointing(grower)`, which restores its objects last: the seeds have to be
     there before Accelerate loads the weights and the optimiser's state.
     """
+    if accelerator.num_processes > 1:
+        raise WrapError(
+            f"the Accelerator runs {accelerator.num_processes} processes: growing under it is for one. A loop of your "
+            "own with DistributedDataParallel or fully_shard may have several"
+        )
 
     def save(models: list[nn.Module], weights: list[dict[str, Tensor]], folder: str) -> None:
         del models, weights
