@@ -25,8 +25,8 @@ def register_growth(accelerator: Accelerator, grower: Grower) -> None:
     """
     if accelerator.num_processes > 1:
         raise WrapError(
-            f"the Accelerator runs {accelerator.num_processes} processes: growing under it is for one. A loop of your "
-            "own with DistributedDataParallel or fully_shard may have several"
+            f"the Accelerator runs {accelerator.num_processes} processes: growing under it is for one. A loop of "
+            "your own with DistributedDataParallel or fully_shard may have several"
         )
 
     def save(models: list[nn.Module], weights: list[dict[str, Tensor]], folder: str) -> None:
