@@ -101,6 +101,7 @@ def _connect(cluster: str, cpus: int) -> None:
         with _signals_kept():
             if cluster == LOCAL:
                 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+                os.environ.setdefault("RAY_worker_niceness", "0")  # as worker processes have it
                 ray.init(
                     address=LOCAL,
                     num_cpus=max(cpus, os.cpu_count() or 1),
