@@ -41,12 +41,12 @@ def vit(
     return f"vit-pytorch {module}.{name}", Case("vit_pytorch", build)
 
 
-def segmentation(name: str, encoder: str = "mobilenet_v2", **options: object) -> tuple[str, Case]:
+def segmentation(name: str, encoder: str = "mobilenet_v2", *slots: str) -> tuple[str, Case]:
     def build() -> tuple[nn.Module, ExampleInput]:
         made = getattr(import_module("segmentation_models_pytorch"), name)
-        return made(encoder, encoder_weights=None, classes=2, **options), images(64)
+        return made(encoder, encoder_weights=None, classes=2), images(64)
 
-    return f"segmentation {name}, {encoder}", Case("segmentation_models_pytorch", build)
+    return f"segmentation {name}, {encoder}", Case("segmentation_models_pytorch", build, list(slots))
 
 
 def monai(name: str, shape: tuple[int, ...], label: str = "", **options: object) -> tuple[str, Case]:
@@ -143,20 +143,12 @@ _TIMM = [
     timm("swinv2_tiny_window8_256", 64, img_size=64, embed_dim=12, depths=(2, 2), num_heads=(2, 2)),
     timm("swinv2_cr_tiny_224", 56, img_size=56, window_size=7, embed_dim=12, depths=(2, 2), num_heads=(2, 2)),
     timm("davit_tiny", 64, depths=(1, 1), embed_dims=(16, 32), num_heads=(2, 2)),
-    timm("focalnet_tiny_srf", 64, depths=(2, 2), embed_dim=12),
-    timm("gcvit_xxtiny", 224, depths=(1, 1, 1, 1)),
-    timm("nest_tiny", 224, depths=(1, 1, 1)),
     timm("twins_svt_small", 64, depths=(1, 1, 1, 1)),
     timm("tnt_s_legacy_patch16_224", 64, img_size=64, depth=2),
     timm("cait_xxs24_224", 64, img_size=64, depth=2),
     timm("xcit_nano_12_p16_224", 64, img_size=64, depth=2),
-    timm("mixer_s32_224", 64, img_size=64, num_blocks=2, embed_dim=24),
-    timm("gmlp_s16_224", 64, img_size=64, num_blocks=2, embed_dim=24),
-    timm("resmlp_12_224", 64, img_size=64, num_blocks=2, embed_dim=24),
-    timm("convmixer_768_32", 64, dim=24, depth=2),
     timm("sequencer2d_s", 224, layers=(1, 1, 1, 1)),
     timm("hiera_tiny_224", 64, img_size=(64, 64), stages=(1, 1, 1, 1)),
-    timm("mvitv2_tiny", 64, img_size=(64, 64), depths=(1, 1, 1, 1)),
     timm("eva02_tiny_patch14_224", 56, img_size=56, depth=2),
     timm("beit_base_patch16_224", 64, img_size=64, **SMALL_VIT),
     timm("vit_relpos_small_patch16_224", 64, img_size=64, **SMALL_VIT),
@@ -200,7 +192,8 @@ _VIT = [
 ]  # fmt: skip
 
 _SEGMENTATION = [
-    *map(segmentation, ("Unet", "UnetPlusPlus", "MAnet", "Linknet", "FPN", "PSPNet", "PAN", "DeepLabV3Plus")),
+    *map(segmentation, ("Unet", "UnetPlusPlus", "MAnet", "Linknet", "FPN", "DeepLabV3Plus")),
+    segmentation("PSPNet", "mobilenet_v2", "encoder.features.2", "encoder.features.4"),
     segmentation("Segformer", "mit_b0"),
     segmentation("UPerNet", "resnet18"),
 ]
@@ -212,7 +205,6 @@ _MONAI = [
     monai("UNet", _CUBE, **_UNET, channels=(4, 8, 8), strides=(2, 2), num_res_units=1),
     monai("UNet", (2, 1, 16, 16), ", 2d", spatial_dims=2, **_FLAT_UNET),
     monai("UNet", (2, 1, 32), ", 1d", spatial_dims=1, **_FLAT_UNET),
-    monai("BasicUNet", (2, 1, 16, 16, 16), **_UNET, features=(4, 4, 8, 8, 8, 4)),
     monai("AttentionUnet", _CUBE, **_UNET, channels=(4, 8, 8), strides=(2, 2)),
     monai("DynUNet", _CUBE, **_UNET, kernel_size=[3] * 3, strides=[1, 2, 2], upsample_kernel_size=[2, 2],
           filters=[4, 8, 8]),
@@ -223,8 +215,6 @@ _MONAI = [
     monai("SwinUNETR", (2, 1, 32, 32, 32), in_channels=1, out_channels=2, feature_size=12, depths=(1, 1, 1, 1),
           num_heads=(1, 2, 2, 2), window_size=4),
     monai("ViT", _CUBE, in_channels=1, img_size=16, patch_size=8, hidden_size=16, mlp_dim=32, num_layers=2,
-          num_heads=2),
-    monai("ViTAutoEnc", _CUBE, in_channels=1, img_size=16, patch_size=8, hidden_size=16, mlp_dim=32, num_layers=2,
           num_heads=2),
     monai("DenseNet", _CUBE, spatial_dims=3, in_channels=1, out_channels=2, init_features=4, growth_rate=4,
           block_config=(2, 2)),

@@ -169,7 +169,7 @@ _GRAPHS = [
 # Forecasts
 
 
-def forecast(name: str, *, several: int = 0, **options: object) -> tuple[str, Case]:
+def forecast(name: str, *, several: int = 0, refused: bool = False, **options: object) -> tuple[str, Case]:
     def build() -> tuple[nn.Module, ExampleInput]:
         shared: dict[str, object] = {"h": 4, "input_size": 12, "enable_progress_bar": False, "logger": False}
         if several:
@@ -182,18 +182,18 @@ def forecast(name: str, *, several: int = 0, **options: object) -> tuple[str, Ca
         }  # fmt: skip
         return model, (windows,)
 
-    return case("neuralforecast", name, build)
+    return case("neuralforecast", name, build, refused=refused)
 
 
 _FORECASTS = [
-    forecast("NBEATS", mlp_units=[[16, 16]] * 3, n_blocks=[1, 1, 1]),
-    forecast("NHITS", mlp_units=[[16, 16]] * 3),
+    forecast("NBEATS", refused=True, mlp_units=[[16, 16]] * 3, n_blocks=[1, 1, 1]),
+    forecast("NHITS", refused=True, mlp_units=[[16, 16]] * 3),
     forecast("MLP", hidden_size=16),
     forecast("TCN", encoder_hidden_size=16, decoder_hidden_size=16),
     forecast("BiTCN", hidden_size=8),
     forecast("TiDE", hidden_size=16, decoder_output_dim=8),
     forecast("LSTM", encoder_hidden_size=16, decoder_hidden_size=16),
-    forecast("DilatedRNN", encoder_hidden_size=8, decoder_hidden_size=8),
+    forecast("DilatedRNN", refused=True, encoder_hidden_size=8, decoder_hidden_size=8),
     forecast(
         "PatchTST", hidden_size=16, n_heads=2, encoder_layers=2, patch_len=4, stride=2, linear_hidden_size=16
     ),
