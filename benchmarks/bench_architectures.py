@@ -214,7 +214,7 @@ def write_page(results: list[Result]) -> None:
         "germination are equal bit for bit. Export: largest relative difference between the model and its export. "
         "Seeds learn: their scales have moved after two steps.",
         "",
-        f"{passed} of {len(results)} pass, {refused} are refused at wrap time as they should be, "
+        f"{passed} of {len(results)} pass, {refused} are refused at wrap time with a word on what to do, "
         f"{len(results) - passed - refused} fail. Packages: {len(packages)} ({', '.join(packages)}).",
         "Made by `pip install 'esper-grow[architectures]'` and `python benchmarks/bench_architectures.py --write`.",
         "",

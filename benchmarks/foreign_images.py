@@ -212,8 +212,6 @@ _MONAI = [
     monai("VNet", (2, 1, 16, 16, 16), spatial_dims=3, in_channels=1, out_channels=2),
     monai("UNETR", (2, 1, 16, 16, 16), in_channels=1, out_channels=2, img_size=16, feature_size=4, hidden_size=16,
           mlp_dim=32, num_heads=2),
-    monai("SwinUNETR", (2, 1, 32, 32, 32), in_channels=1, out_channels=2, feature_size=12, depths=(1, 1, 1, 1),
-          num_heads=(1, 2, 2, 2), window_size=4),
     monai("ViT", _CUBE, in_channels=1, img_size=16, patch_size=8, hidden_size=16, mlp_dim=32, num_layers=2,
           num_heads=2),
     monai("DenseNet", _CUBE, spatial_dims=3, in_channels=1, out_channels=2, init_features=4, growth_rate=4,

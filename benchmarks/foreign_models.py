@@ -241,7 +241,6 @@ CASES: dict[str, Case] = dict(
             "h.0",
             "h.1.mlp",
             causal=True,
-            layout="tokens",
         ),
         text(
             "GPT2LMHeadModel",

@@ -85,7 +85,7 @@ def gaussian_diffusion(dims: int) -> Callable[[], tuple[nn.Module, ExampleInput]
         package = import_module("denoising_diffusion_pytorch")
         if dims == 1:
             net = package.Unet1D(dim=8, dim_mults=(1, 2), channels=3)
-            return package.GaussianDiffusion1D(net, seq_length=32, timesteps=20), torch.rand(2, 3, 32)
+            return package.GaussianDiffusion1D(net, seq_length=64, timesteps=20), torch.rand(2, 3, 64)
         net = package.Unet(dim=8, dim_mults=(1, 2), flash_attn=False)
         return package.GaussianDiffusion(net, image_size=16, timesteps=20), torch.rand(2, 3, 16, 16)
 
