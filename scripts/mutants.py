@@ -35,6 +35,7 @@ _CRASH = (
 _ACCOUNTS = "simic/env/test_accounts.py::"
 _SHOWN = "simic/env/test_halves.py::"
 _BY_LAYOUT = "tamiyo/rules/test_by_layout.py::"
+_PROCESSES = "grower/test_several_processes.py::"
 
 MUTANTS = (
     # The update
@@ -498,5 +499,41 @@ MUTANTS = (
         "(budget - situation.signals.added_parameters) / max(len(slots), 1)",
         "(budget - situation.signals.added_parameters)",
         "tamiyo/rules/test_frozen_spread.py::test_a_budget_is_divided_evenly_and_spent_on_the_largest_kind_that_fits",
+    ),
+    # Several processes
+    _mutant(
+        "gradients_of_seeds_summed_over_processes",
+        "kasmina/replicas.py",
+        "torch.cat((*gradients, present, *flags)).div_(self.size)",
+        "torch.cat((*gradients, present, *flags))",
+        f"{_PROCESSES}test_processes_are_equal_and_equal_to_one[ddp-1-18]",
+    ),
+    _mutant(
+        "each_process_its_own_seed",
+        "kasmina/replicas.py",
+        "        self._spread((*seed.parameters(), *seed.buffers()))\n        self._notice",
+        "        self._notice",
+        f"{_PROCESSES}test_rank_0_decides_and_its_seeds_are_everybodys",
+    ),
+    _mutant(
+        "a_broken_seed_skipped_in_one_process",
+        "kasmina/replicas.py",
+        "            mark.logical_or_(found > 0.0)\n",
+        "            del mark, found\n",
+        f"{_PROCESSES}test_a_seed_that_breaks_in_one_process_is_not_updated_in_any[ddp]",
+    ),
+    _mutant(
+        "drift_between_processes_unseen",
+        "kasmina/replicas.py",
+        "        self._refuse_drift()\n",
+        "",
+        f"{_PROCESSES}test_drift_is_an_error_that_names_the_parameter",
+    ),
+    _mutant(
+        "a_metric_of_one_share",
+        "grower/validating.py",
+        "            tally.share(model.replicas)\n",
+        "            pass\n",
+        f"{_PROCESSES}test_a_metric_sees_the_shares_of_all",
     ),
 )
