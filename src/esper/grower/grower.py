@@ -137,6 +137,7 @@ class Grower:
         if not 0.0 <= rent < math.inf:
             raise ValueError(f"rent is {rent!r}; expected a finite number >= 0")
         bare, replicas = (model, model.replicas) if isinstance(model, GrowingModel) else recognise(model)
+        together.refuse_strangers(bare, replicas)
         together.require_as_many(replicas, validate)
         self._gauge = Gauge(as_call(validate, loss=loss, metric=metric, mode=mode), mode)
         seed = wrapping.get("seed", 0)
@@ -162,7 +163,6 @@ class Grower:
         else:
             wrapping["isolation_penalty"] = wrapping.get("isolation_penalty", 1.0) / accumulate
             self.model = wrap(model, slots, example_input, **wrapping)
-        together.refuse_strangers(self.model)
         self._decider = who or decider(usual_rule(self.model))
         card = self._decider.controller.card if isinstance(self._decider, LearnedDecider) else None
         if parameter_budget is not None:

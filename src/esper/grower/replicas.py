@@ -3,22 +3,23 @@
 from collections.abc import Sized
 
 import torch.distributed as dist
+from torch import nn
 
-from esper.kasmina import GrowingModel, ReplicaError, WrapError
+from esper.kasmina import ReplicaError, WrapError
 from esper.kasmina.replicas import Replicas
 from esper.leyline import ActionSpec, HostProtocol
 from esper.tamiyo.deciders import Choice, Decider
 from esper.tamiyo.observation import Observer
 
 
-def refuse_strangers(model: GrowingModel) -> None:
+def refuse_strangers(model: nn.Module, replicas: Replicas) -> None:
     """Of several processes, each with a plain model: nobody would keep them equal."""
-    if model.replicas.size == 1 and dist.is_available() and dist.is_initialized():
+    if replicas.size == 1 and dist.is_available() and dist.is_initialized():
         processes = dist.get_world_size()
         if processes > 1:
             raise WrapError(
                 f"torch.distributed runs {processes} processes, and the model is a plain "
-                f"{type(model.host).__name__}: give the Grower DistributedDataParallel(model), or apply "
+                f"{type(model).__name__}: give the Grower DistributedDataParallel(model), or apply "
                 "torch.distributed.fsdp.fully_shard first"
             )
 
