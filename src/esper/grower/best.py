@@ -7,6 +7,7 @@ from torch import Tensor
 
 from esper.kasmina import GrowingModel
 from esper.kasmina.persistence import ModelRecord, describe, reinstate
+from esper.leyline import Settle
 
 
 class SavedBest(BaseModel):
@@ -69,3 +70,17 @@ class BestEpoch:
         self.epoch = None if saved is None else saved.epoch
         self.value = None if saved is None else saved.value
         self._kept = None if saved is None else (saved.model, saved.tensors)
+
+
+def restore_best(best: BestEpoch | None, settle: Settle) -> int:
+    """Go back to the best epoch, for `finish(settle=settle, best=True)`; returns which it was."""
+    if best is None:
+        raise ValueError("finish(best=True) needs the best epoch, which is not kept: Grower(keep_best=True)")
+    if settle != "worth":
+        raise ValueError(
+            f"finish(settle={settle!r}, best=True): the best epoch comes as it was validated, not settled: leave "
+            "one of the two out"
+        )
+    best.restore()
+    assert best.epoch is not None  # or there was nothing to restore
+    return best.epoch

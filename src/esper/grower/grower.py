@@ -16,12 +16,13 @@ from esper.grower import checks
 from esper.grower import history as reporting
 from esper.grower import replicas as together
 from esper.grower.averages import Averages
-from esper.grower.best import BestEpoch
+from esper.grower.best import BestEpoch, restore_best
 from esper.grower.choosing import nothing_suits, usual_rule
+from esper.grower.deciding import WAIT, Deciding
 from esper.grower.finishing import settle_loop
 from esper.grower.history import DECISIONS, FORMAT, VERSION, Decision, Notes, read_state
 from esper.grower.host import LoopHost
-from esper.grower.loop import EPOCHS_AHEAD, USUAL_EPOCHS, compiled_graphs, topology
+from esper.grower.loop import compiled_graphs, topology
 from esper.grower.measuring import (
     EpochMetrics,
     Gauge,
@@ -35,26 +36,21 @@ from esper.grower.measuring import (
 from esper.grower.twin import Gain, TrainStep, measure_gain, twin_of
 from esper.grower.validating import Loss, Metric
 from esper.kasmina import GrowingModel, WrapError, settling, wrap
-from esper.kasmina.coalitions import SeedWorth
 from esper.kasmina.governor import GovernorRules, Guard, Verdict, Vitals
-from esper.kasmina.gradients import GradientWatch, SeedGradients
+from esper.kasmina.gradients import GradientWatch
 from esper.kasmina.parallel import recognise
 from esper.kasmina.persistence import ModelFileError, describe, reinstate
 from esper.kasmina.probing import ExampleInput
 from esper.kasmina.schedules import Scheduler
 from esper.kasmina.wrapping import WrapOptions
-from esper.leyline import ActionSpec, EpochReport, LifecycleOp, Settle
+from esper.leyline import EpochReport, LifecycleOp, Settle
 from esper.leyline.utility import rent_due
 from esper.tamiyo.controller import Controller
-from esper.tamiyo.deciders import Choice, LearnedDecider, decider
+from esper.tamiyo.deciders import decider
 from esper.tamiyo.rules import RulePolicy
-from esper.tamiyo.rules.policy import refusal
-from esper.tamiyo.tracker import Forecast, Paymaster
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_WAIT = ActionSpec()
 
 
 class Grower:
@@ -163,10 +159,9 @@ class Grower:
         else:
             wrapping["isolation_penalty"] = wrapping.get("isolation_penalty", 1.0) / accumulate
             self.model = wrap(model, slots, example_input, **wrapping)
-        self._decider = who or decider(usual_rule(self.model))
-        card = self._decider.controller.card if isinstance(self._decider, LearnedDecider) else None
+        who = who or decider(usual_rule(self.model))
         if parameter_budget is not None:
-            checks.require_room(self.model.slots, parameter_budget, self._decider.settings.menu)
+            checks.require_room(self.model.slots, parameter_budget, who.settings.menu)
         self.model.attach(optimizer, scheduler, scaler=scaler, seed_lr_multiplier=seed_lr_multiplier)
         self.epochs, self.rent, self.parameter_budget = epochs, rent, parameter_budget
         self.history: tuple[Decision, ...] = ()
@@ -175,11 +170,14 @@ class Grower:
         self._guard = Guard(self.model, governor)
         self._optimizer = optimizer
         self._watch = GradientWatch(self.model, optimizer, before_first=self._guard.begin)
-        self._pay = Paymaster(rent, None if card is None else card.reward, Forecast(bounded=mode is None))
-        self._observer = self._decider.observer(
-            self._host, horizon=epochs or USUAL_EPOCHS, parameter_budget=parameter_budget
+        self._deciding = Deciding(
+            who,
+            self._host,
+            epochs=epochs,
+            rent=rent,
+            parameter_budget=parameter_budget,
+            bounded=mode is None,
         )
-        self._last_operation = LifecycleOp.WAIT
         self._graphs_before = compiled_graphs()  # what was compiled before does not concern this model
         self._notes = Notes(silent=self.model.replicas.rank > 0)
         self._untrained = False  # whether no epoch has been trained since the last decision
@@ -194,9 +192,9 @@ class Grower:
         )
         doubts = (
             checks.untrained_part(self.model.host, optimizer),
-            checks.too_short(self._decider, epochs),
-            checks.nothing_on_the_menu(self._decider, self._host.cards),
-            nothing_suits(self._decider.name, self._observer.situation(0)),
+            checks.too_short(who, epochs),
+            checks.nothing_on_the_menu(who, self._host.cards),
+            nothing_suits(who.name, self._deciding.observer.situation(0)),
         )
         for doubt in doubts:
             if doubt is not None:
@@ -205,7 +203,7 @@ class Grower:
     @property
     def controller(self) -> str:
         """The name of the controller or rule that decides."""
-        return self._decider.name
+        return self._deciding.name
 
     @property
     def epoch(self) -> int:
@@ -290,22 +288,12 @@ class Grower:
         if verdict is not None:
             self._waiting = self._go_back(epoch, metrics, verdict)
             return
-        self._report_seeds(gradients, self._gauge.worths(metrics, base, measured))
+        self._host.report_seeds(gradients, self._gauge.worths(metrics, base, measured))
         if not self._remove_broken() and self._best is not None:
             self._best.offer(epoch, scale.goodness(metrics))
         if self._guard.content:
             self._guard.remember()
-        report = EpochReport(
-            epoch=epoch,
-            train_loss=metrics.train_loss,
-            train_accuracy=metrics.train_accuracy,
-            validation_loss=_or_nan(metrics.validation_loss),
-            validation_accuracy=metrics.validation_accuracy,
-            gradient_norm=norm,
-            rolled_back=None,
-            score=_or_nan(scale.score(metrics)),
-        )
-        self._host.take(report)
+        self._host.take(metrics.report(epoch, norm, scale.score(metrics)))
         self._waiting = metrics
 
     @property
@@ -318,45 +306,12 @@ class Grower:
         waiting, self._waiting = self._waiting, None
         if waiting is None:
             raise RuntimeError("decide() has no epoch to decide on: call take_in() first, or step() for both")
-        return waiting if isinstance(waiting, Decision) else self._decide(waiting)
-
-    def _decide(self, metrics: EpochMetrics) -> Decision:
-        self._observer.record(0, self._host, self._last_operation)
-        if self.epoch > (self.epochs or self.epoch):
-            self._notes.warn(
-                f"step() was called more often than epochs={self.epochs} says; going on", once="epochs"
-            )
-        late = self.epoch + EPOCHS_AHEAD > USUAL_EPOCHS if self.epochs is None else self.epoch > self.epochs
-        if late:
-            self._observer.extend(0, self.epoch + EPOCHS_AHEAD)
-        score = self._gauge.scale.score(metrics)
-        grown = any(slot.alpha > 0.0 for slot in self.model.slots.values())
-        reward = self._pay.pay(score, self.model.added_parameters, self.model.host_parameters, grown=grown)
-        if self.epoch == self.epochs:
-            choice, reason = Choice(_WAIT), "the last epoch: finish() settles"
-        else:
-            choice, reason = self._choose(reward)
-        return self._conclude(self._decision(metrics, choice, reason))
-
-    def _choose(self, reward: float) -> tuple[Choice, str]:
-        """What the decider wants, made legal and affordable."""
-        choice = together.ask(self.model.replicas, self._decider, self._observer, self._host, reward=reward)
-        situation = self._observer.situation(0)
-        action = choice.action
-        if self.parameter_budget is not None:
-            room = self.parameter_budget - self.model.added_parameters
-            action = checks.affordable(self.model.slots, action, room)
-        reason = refusal(action, situation)
-        if reason is not None:
-            self._notes.warn(
-                f"controller {self.controller} asked for what cannot be done, so nothing was: {reason}"
-            )
-            return Choice(_WAIT), reason
-        first_growth = self._decider.settings.first_growth
-        if self.epoch < first_growth and not self.model.live_slots:
-            return choice, f"controller {self.controller} germinates nothing before epoch {first_growth}"
-        facts = reporting.reason_for(action, situation, self.rent, choice)
-        return replace(choice, action=action), facts
+        if isinstance(waiting, Decision):
+            return waiting
+        self._deciding.record()
+        score = self._gauge.scale.score(waiting)
+        choice, reason = self._deciding.choose(score, self._notes)
+        return self._conclude(self._deciding.decision(waiting, score, choice, reason))
 
     def _conclude(self, decision: Decision) -> Decision:
         """Carry a decision out, begin the next epoch, and file the decision with what was noted meanwhile."""
@@ -367,7 +322,7 @@ class Grower:
             stray = self._averages.stray() if decision.action.op is LifecycleOp.GERMINATE else None
             if stray is not None:
                 self._notes.warn(stray, once="average")
-            self._last_operation, self._untrained = decision.action.op, True
+            self._deciding.last_operation, self._untrained = decision.action.op, True
             if before != topology(self.model) and compiled_graphs() > self._graphs_before:
                 self._notes.add("the model changed: torch.compile compiles it anew at its next forward")
         self._averages.update()
@@ -383,18 +338,6 @@ class Grower:
                 "seeds grow, and without validate= it is unknown what each contributes: the controller does "
                 "not know, and finish() keeps what is HOLDING or FOSSILIZED",
                 once="validate",
-            )
-
-    def _report_seeds(self, gradients: Mapping[str, SeedGradients], worths: Mapping[str, SeedWorth]) -> None:
-        for name in self.model.live_slots:
-            seen, worth = gradients.get(name), worths.get(name)
-            self.model.report(
-                name,
-                contribution=None if worth is None else worth.contribution,
-                probe=None if worth is None else worth.probe,
-                gradients_finite=None if seen is None else seen.finite,
-                gradient_norm=seen.norm if seen is not None and seen.finite else None,
-                gradient_health=None if seen is None else seen.health,
             )
 
     def _remove_broken(self) -> bool:
@@ -415,7 +358,8 @@ class Grower:
             "step() was called although the optimizer has not stepped since the last time: call it once an epoch, "
             "after training with the optimizer that the Grower was given. This call is ignored"
         )
-        return self._decision(metrics, Choice(_WAIT), "nothing was trained since the last decision")
+        score = self._gauge.scale.score(metrics)
+        return self._deciding.decision(metrics, score, WAIT, "nothing was trained since the last decision")
 
     def _go_back(self, epoch: int, metrics: EpochMetrics, verdict: Verdict) -> Decision:
         self._guard.restore()
@@ -426,32 +370,11 @@ class Grower:
         if self._guard.gives_up():
             self._notes.warn("going back has not helped; from here on the model is left as it is")
         self._host.take(EpochReport(epoch, None, None, math.nan, None, None, verdict.value))
-        self._observer.record(0, self._host, self._last_operation)
+        self._deciding.record()
         reason = "the governor went back to the last good epoch"
-        return self._conclude(self._decision(metrics, Choice(_WAIT), reason, rolled_back=verdict.value))
+        return self._conclude(self._deciding.decision(metrics, None, WAIT, reason, rolled_back=verdict.value))
 
     # What is reported
-
-    def _decision(
-        self, metrics: EpochMetrics, choice: Choice, reason: str, *, rolled_back: str | None = None
-    ) -> Decision:
-        """A decision with everything that is known at its time."""
-        score = None if rolled_back else self._gauge.scale.score(metrics)
-        added, bare = self.model.added_parameters, self.model.host_parameters
-        return Decision(
-            epoch=self.epoch,
-            action=choice.action,
-            controller=self.controller,
-            reason=reason,
-            metrics=metrics,
-            score=score,
-            forecast=self._pay.forecast.now,
-            gain_forecast=self._pay.gain(score, added, bare),
-            added_parameters=added,
-            slots={slot.name: slot for slot in self._host.snapshots()},
-            probability=choice.probability,
-            rolled_back=rolled_back,
-        )
 
     def explain(self) -> str:
         """What was done and why, and where that has led."""
@@ -507,7 +430,8 @@ class Grower:
         settling.require_settle(settle)
         self.model.replicas.align()
         if best:
-            return self._finish_best(settle)
+            self._returned = restore_best(self._best, settle)
+            return self._handed_over()
         if not self.epoch:
             self._notes.warn(
                 "finish() without a step(): nothing was decided. Call step() once an epoch", once="never"
@@ -518,20 +442,6 @@ class Grower:
         before = {name: slot.seed.blueprint_name for name, slot in self.model.slots.items() if slot.seed}
         settle_loop(self.model, self._gauge.validate, self._gauge.seed_scale, self.rent, settle)
         self._removed |= {name: kind for name, kind in before.items() if not self.model.slots[name].seed}
-        return self._handed_over()
-
-    def _finish_best(self, settle: Settle) -> nn.Module:
-        if self._best is None:
-            raise ValueError(
-                "finish(best=True) needs the best epoch, which is not kept: Grower(keep_best=True)"
-            )
-        if settle != "worth":
-            raise ValueError(
-                f"finish(settle={settle!r}, best=True): the best epoch comes as it was validated, not settled: leave "
-                "one of the two out"
-            )
-        self._best.restore()
-        self._returned = self._best.epoch
         return self._handed_over()
 
     def _handed_over(self) -> nn.Module:
@@ -558,12 +468,9 @@ class Grower:
             "model": record.model_dump_json(),
             "tensors": {name: tensor.clone() for name, tensor in tensors.items()},
             "report": asdict(self._host.report),
-            "last_operation": int(self._last_operation),
-            "observer": self._observer.state_dict(0),
-            "decider": self._decider.state_dict(),
+            **self._deciding.state_dict(),
             "guard": self._guard.state_dict(),
             "watch": self._watch.state_dict(),
-            "pay": self._pay.state_dict(),
             "scale": asdict(self._gauge.scale),
             "seed_scale": asdict(self._gauge.seed_scale),
             "twin": None if self._twin is None else self._twin.state_dict(),
@@ -586,17 +493,19 @@ class Grower:
         self._watch.take()  # what was trained and not decided on is gone
         self.history, self._host.report = saved.history, saved.report
         try:
-            self._observer.load_state_dict(0, self._host, saved.observer)
-            self._decider.load_state_dict(saved.decider)
+            self._deciding.load_state_dict(
+                last_operation=saved.last_operation,
+                observer=saved.observer,
+                decider=saved.decider,
+                pay=saved.pay,
+            )
             self._guard.load_state_dict(saved.guard)
             self._watch.load_state_dict(saved.watch)
-            self._pay.load_state_dict(saved.pay)
             if self._twin is not None and saved.twin is not None:
                 self._twin.load_state_dict(saved.twin)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ModelFileError(f"the saved state is damaged: {error}; make the Grower anew") from error
-        self._last_operation, self._waiting = saved.last_operation, saved.waiting
-        self._notes.warned, self._notes.pending = saved.warned, saved.notes
+        self._waiting, self._notes.warned, self._notes.pending = saved.waiting, saved.warned, saved.notes
         self._gauge.scale, self._gauge.seed_scale = saved.scale, saved.seed_scale
         self._untrained = self._finished = False
         self._removed, self._returned, self._gain = {}, None, None
@@ -608,7 +517,3 @@ class Grower:
                     "from here on"
                 )
         self._averages.update()
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value

@@ -1,10 +1,13 @@
 """The model in a user's loop, as deciders read hosts."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from torch.optim import Optimizer
 
 from esper.kasmina import GrowingModel
+from esper.kasmina.coalitions import SeedWorth
+from esper.kasmina.gradients import SeedGradients
 from esper.kasmina.model import GrowingHost
 from esper.leyline import EpochReport
 
@@ -31,3 +34,16 @@ class LoopHost(GrowingHost):
         rate = float(self._optimizer.param_groups[0]["lr"])
         highest = max(rate, self.report.highest_learning_rate or 0.0)
         self.report = replace(report, learning_rate=rate, highest_learning_rate=highest)
+
+    def report_seeds(self, gradients: Mapping[str, SeedGradients], worths: Mapping[str, SeedWorth]) -> None:
+        """Take in what was measured of each live seed in the epoch; by slot."""
+        for name in self.model.live_slots:
+            seen, worth = gradients.get(name), worths.get(name)
+            self.model.report(
+                name,
+                contribution=None if worth is None else worth.contribution,
+                probe=None if worth is None else worth.probe,
+                gradients_finite=None if seen is None else seen.finite,
+                gradient_norm=seen.norm if seen is not None and seen.finite else None,
+                gradient_health=None if seen is None else seen.health,
+            )

@@ -19,6 +19,7 @@ from esper.kasmina.coalitions import (
     plan_coalitions,
 )
 from esper.kasmina.model import untouched
+from esper.leyline import EpochReport
 
 ACCURACIES = ("train_accuracy", "validation_accuracy")
 METRIC = "validation_metric"
@@ -42,6 +43,19 @@ class EpochMetrics:
         """Losses that are no numbers."""
         values = {"train_loss": self.train_loss, "validation_loss": self.validation_loss}
         return tuple(name for name, value in values.items() if value is not None and not math.isfinite(value))
+
+    def report(self, epoch: int, gradient_norm: float | None, score: float | None) -> EpochReport:
+        """The epoch as deciders read it."""
+        return EpochReport(
+            epoch=epoch,
+            train_loss=self.train_loss,
+            train_accuracy=self.train_accuracy,
+            validation_loss=math.nan if self.validation_loss is None else self.validation_loss,
+            validation_accuracy=self.validation_accuracy,
+            gradient_norm=gradient_norm,
+            rolled_back=None,
+            score=math.nan if score is None else score,
+        )
 
 
 def read_metrics(**given: SupportsFloat | None) -> tuple[EpochMetrics, tuple[str, ...]]:
