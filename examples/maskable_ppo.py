@@ -36,6 +36,7 @@ class Anneal(BaseCallback):
 
     def _on_step(self) -> bool:
         left = max(0.0, 1.0 - self.num_timesteps / (0.75 * self.model._total_timesteps))
+        assert isinstance(self.model, MaskablePPO)
         self.model.ent_coef = ENTROPY_AT_END + (ENTROPY - ENTROPY_AT_END) * left
         return True
 
