@@ -21,7 +21,7 @@ WAIT = Choice(ActionSpec())
 class Deciding:
     """Asks a decider once an epoch, and makes what it wants legal and affordable.
 
-    epochs   of the whole run; None is unknown
+    epochs   of the whole run, as it is known at first; None is unknown
     bounded  whether a score cannot exceed 1
     """
 
@@ -35,7 +35,7 @@ class Deciding:
         parameter_budget: int | None,
         bounded: bool,
     ) -> None:
-        self.decider, self.host, self.epochs = decider, host, epochs
+        self.decider, self.host = decider, host
         self.rent, self.parameter_budget = rent, parameter_budget
         card = decider.controller.card if isinstance(decider, LearnedDecider) else None
         self.pay = Paymaster(rent, None if card is None else card.reward, Forecast(bounded=bounded))
@@ -53,19 +53,17 @@ class Deciding:
         """Observe the epoch that the host has taken in."""
         self.observer.record(0, self.host, self.last_operation)
 
-    def choose(self, score: float | None, notes: Notes) -> tuple[Choice, str]:
-        """What is to be done after the epoch that was recorded, and why."""
+    def choose(self, score: float | None, notes: Notes, *, epochs: int | None) -> tuple[Choice, str]:
+        """What is to be done after the epoch that was recorded, and why; `epochs` may have changed since."""
         model, epoch = self.host.model, self.host.report.epoch
-        if epoch > (self.epochs or epoch):
-            notes.warn(
-                f"step() was called more often than epochs={self.epochs} says; going on", once="epochs"
-            )
-        late = epoch + EPOCHS_AHEAD > USUAL_EPOCHS if self.epochs is None else epoch > self.epochs
+        if epoch > (epochs or epoch):
+            notes.warn(f"step() was called more often than epochs={epochs} says; going on", once="epochs")
+        late = epoch + EPOCHS_AHEAD > USUAL_EPOCHS if epochs is None else epoch > epochs
         if late:
             self.observer.extend(0, epoch + EPOCHS_AHEAD)
         grown = any(slot.alpha > 0.0 for slot in model.slots.values())
         reward = self.pay.pay(score, model.added_parameters, model.host_parameters, grown=grown)
-        if epoch == self.epochs:
+        if epoch == epochs:
             return WAIT, "the last epoch: finish() settles"
         choice = together.ask(model.replicas, self.decider, self.observer, self.host, reward=reward)
         return self._made_legal(choice, notes)

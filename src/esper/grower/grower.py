@@ -310,7 +310,7 @@ class Grower:
             return waiting
         self._deciding.record()
         score = self._gauge.scale.score(waiting)
-        choice, reason = self._deciding.choose(score, self._notes)
+        choice, reason = self._deciding.choose(score, self._notes, epochs=self.epochs)
         return self._conclude(self._deciding.decision(waiting, score, choice, reason))
 
     def _conclude(self, decision: Decision) -> Decision:
