@@ -1,5 +1,6 @@
 """Every optimiser in every operation, as the page's table says; and the rule behind it, on optimisers of our own."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,35 @@ def test_muon_is_refused_with_the_way_out() -> None:
         model.attach(torch.optim.Muon(matrices))
     model.attach(torch.optim.AdamW(rest))
     model.germinate(SLOT, "mlp")
+
+
+class _Counting(SGD):
+    """SGD that counts its steps in tensors of its own, draws from its own generator, and holds a lock."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.count, self.nested = torch.zeros(()), {"counts": [torch.zeros(())], "lock": threading.Lock()}
+        self.generator = torch.Generator().manual_seed(1)
+        self.add = self._add
+
+    def _add(self) -> None:
+        self.count.add_(1.0)
+        self.nested["counts"][0].add_(1.0)  # type: ignore[index]
+        torch.rand(3, generator=self.generator)
+
+    def step(self, closure: Any = None) -> Any:
+        self.add()
+        return super().step(closure)
+
+
+def test_what_an_optimiser_holds_is_not_touched_by_the_trial() -> None:
+    model = tiny_model(Layout.FLAT, 5)
+    optimizer = _Counting(model.parameters())
+    drawn = optimizer.generator.get_state()
+    model.attach(optimizer)
+    assert optimizer.count.item() == 0.0
+    assert optimizer.nested["counts"][0].item() == 0.0  # type: ignore[index]
+    assert torch.equal(optimizer.generator.get_state(), drawn)
 
 
 def test_what_is_trained_is_not_touched_by_the_trial() -> None:

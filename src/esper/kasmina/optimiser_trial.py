@@ -21,6 +21,8 @@ _SEED_SHAPES = ((5,), (3, 5), (5, 3, 2), (5, 3, 2, 2), (5, 3, 2, 2, 2))
 """A seed's parameters: scales and biases, matrices, kernels over one, two or three axes."""
 PARAMETERS = frozenset({"params", "param_names"})
 """The entries of a group that say what it holds; the others are options."""
+_MADE_ANEW = frozenset({"state", "param_groups", "step"})
+"""Attributes of an optimiser that a blank copy has its own of; a scheduler's wrapper of `step` calls the original."""
 
 
 class OptimizerRefused(TypeError):
@@ -73,16 +75,30 @@ def state_of(optimizer: Optimizer, group: int, parameter: Tensor) -> Mapping[str
 
 
 def blank_copy(optimizer: Optimizer) -> Optimizer:
-    """The same optimiser with no parameters, no state and no hooks."""
+    """The same optimiser with no parameters, no state and no hooks; stepping it leaves the original as it is.
+
+    Everything else it holds is copied, but for parameters, and handles that have no copies (process groups, locks).
+    """
     twin: Optimizer = object.__new__(type(optimizer))
+    same = {id(parameter): parameter for group in optimizer.param_groups for parameter in group["params"]}
+    memo = {id(optimizer): twin, **same}
     for name, value in vars(optimizer).items():
-        twin.__dict__[name] = copy.copy(value) if isinstance(value, dict | list | set) else value
         if isinstance(value, OrderedDict) and name.endswith("_hooks"):
             twin.__dict__[name] = OrderedDict()
-    twin.__dict__.pop("step", None)  # a scheduler's wrapper of it calls the optimiser itself
-    twin.defaults = copy.deepcopy(optimizer.defaults)
+        elif name not in _MADE_ANEW:
+            twin.__dict__[name] = _copied(value, memo)
     twin.state, twin.param_groups = defaultdict(dict), []
     return twin
+
+
+def _copied(value: object, memo: dict[int, Any]) -> object:
+    """A deep copy; of what has none, a handle of something outside, the thing itself."""
+    try:
+        return copy.deepcopy(value, memo)
+    except (TypeError, RuntimeError):
+        if isinstance(value, dict):
+            return {key: _copied(member, memo) for key, member in value.items()}
+        return [_copied(member, memo) for member in value] if isinstance(value, list) else value
 
 
 def options_of_newcomer(optimizer: Optimizer, home: Group, begun_anew: frozenset[str]) -> Group:
