@@ -208,6 +208,22 @@ def test_a_hook_of_ones_own_on_an_exported_module_does_not_displace_the_seed(tmp
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
 
+@pytest.mark.parametrize("blueprint", ["widen", "mlp"])
+def test_what_was_exported_grows_and_exports_again(blueprint: str) -> None:
+    """A seed around its part makes an fx graph of it, whose copies come without hooks."""
+    x = torch.randn(3, 6)
+    part = nn.Sequential(nn.Linear(6, 6), nn.ReLU())
+    model = esper.wrap(nn.Sequential(part, nn.Linear(6, 2)), ["0"], x)
+    grow_until(model, "0", Stage.HOLDING, blueprint)
+    again = esper.wrap(_speak_up(model).export(), ["0"], x)
+    once = again(x)
+    grow_until(again, "0", Stage.HOLDING, "mlp")
+    plain = _speak_up(again).export()
+    assert torch.equal(plain(x), again(x))
+    assert not torch.equal(plain(x), once)
+    assert torch.equal(copy.deepcopy(again)(x), again(x))
+
+
 def test_hooks_of_the_host_are_kept_or_refused() -> None:
     x = torch.randn(3, 6)
     host = Parent("tensor")

@@ -93,6 +93,7 @@ class GrowingModel(LivingHost, nn.Module):
     def _claim_slots(self) -> None:
         for slot in self.slots.values():
             slot.owner = weakref.ref(self)
+            slot.hook_again()
 
     def bare_parameters(self) -> Iterator[nn.Parameter]:
         """The host's own parameters, without its seeds'."""

@@ -135,6 +135,11 @@ class Slot(LivingSlot):
         self.hook = self._module.register_forward_hook(self._grow, with_kwargs=True)
         """The handle of the forward hook."""
 
+    def hook_again(self) -> None:
+        """Hook a copy of the submodule that came without hooks, as copies of fx graphs do."""
+        if self.hook.id not in self._module._forward_hooks:
+            self.hook = self._module.register_forward_hook(self._grow, with_kwargs=True)
+
     # What can be seen
 
     @property

@@ -68,7 +68,7 @@ def wavering(epoch: int) -> float:
 
 
 def test_what_exceeds_the_noise_of_validation_is_kept_or_pruned_at_its_age() -> None:
-    def end(accuracy: Callable[[int], float], contribution: float) -> tuple[int, str]:
+    def end(accuracy: Callable[[int], float], contribution: float | None) -> tuple[int, str]:
         host = ModelHost(small_model("flat", slots=1), measure=lambda *_: contribution, accuracy=accuracy)
         epoch, what = live(ByLayoutPolicy(rent=0.0), host, horizon=30)[-1]
         return epoch, what.split()[0]
@@ -79,6 +79,7 @@ def test_what_exceeds_the_noise_of_validation_is_kept_or_pruned_at_its_age() -> 
     assert end(lambda _: 0.7, -0.001) == (12, "prune")
     for unknown in (0.07, -0.07):  # it stays, when no time is left to recover from losing it
         assert end(wavering, unknown) == (25, "fossilize")
+    assert end(wavering, None) == (12, "prune")  # nobody measured it
 
 
 def test_what_turns_out_to_harm_when_it_is_too_late_is_left_to_the_end() -> None:

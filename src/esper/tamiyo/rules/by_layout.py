@@ -35,11 +35,12 @@ class ByLayoutPolicy(Remembering[_Trials]):
 
     Each is germinated, advanced as soon as that is legal, and judged once it is two fifths of the run old: fossilised
     when its contribution exceeds its rent by `noise_margin` times the noise of validation, faded out when it falls
-    short by as much. What is still in between when a fifth of the run is left is fossilised too: nothing is known of
-    it, and to take out what a host has learned with costs more than to leave it. None is begun that is larger than
-    the host, or than the parameter budget has room for, or that could not be judged with a fifth of the run left to
-    recover in, or while the learning rate is under `least_rate` of its highest so far: what is begun late is not
-    learned.
+    short by as much. What is still in between when a fifth of the run is left is fossilised too: to take out what a
+    host has learned with costs more than to leave it. What could not be measured is faded out.
+
+    None is begun that is larger than the host, or than the parameter budget has room for, or that could not be judged
+    with a fifth of the run left to recover in, or while the learning rate is under `least_rate` of its highest so
+    far: what is begun late is not learned.
     """
 
     noise_margin: float = 1.0
@@ -77,13 +78,14 @@ class ByLayoutPolicy(Remembering[_Trials]):
             return None
         margin = self.noise_margin * noise_of(self.memory.scores)
         helps = pays(seed, signals, margin=margin, rent=self.rent)
-        harms = seed.stage is Stage.TRAINING or pays(seed, signals, margin=-margin, rent=self.rent) is False
+        # What nobody measured is not kept either.
+        harms = seed.stage is Stage.TRAINING or not pays(seed, signals, margin=-margin, rent=self.rent)
         late = signals.epoch + recovery_epochs(signals.horizon) > signals.horizon
         if helps or (late and not harms):
             verdict = ActionSpec(LifecycleOp.FOSSILIZE, seed.name)
             compared = comparison(seed, signals, margin=margin, rent=self.rent)
             self.reason = compared if helps else f"{compared}, and it is too late to take it out"
-        elif harms and not late:
+        elif harms and (not late or seed.contribution is None):
             verdict = ActionSpec(LifecycleOp.PRUNE, seed.name, alpha_speed=3)
             stuck = f"it could not be advanced in {seed.age} epochs"
             compared = comparison(seed, signals, margin=-margin, rent=self.rent)
