@@ -175,7 +175,7 @@ class ModelHost:
         self,
         model: GrowingModel,
         *,
-        measure: Callable[[int, str, str], float] = lambda *_: 0.0,
+        measure: Callable[[int, str, str], float | None] = lambda *_: 0.0,
         accuracy: Callable[[int], float] = lambda epoch: 1.0 - 0.5**epoch,
     ) -> None:
         self.model = model
