@@ -37,10 +37,17 @@ class Seat:
         return self.leaf._modules.get(self.name)
 
     def put(self, seed: nn.Module | None) -> None:
-        """Seat a seed in place of the one before; None leaves the seat empty."""
-        self.leaf._modules.pop(self.name, None)
+        """Seat a seed in place of the one before; None leaves the seat empty.
+
+        Seeds at one leaf stay in the order of their names, whichever was seated first: averages pair the parameters
+        of two models by order.
+        """
+        children = self.leaf._modules
+        children.pop(self.name, None)
         if seed is not None:
             self.leaf.add_module(self.name, seed)
+        for name in sorted(filter(is_seed_name, children)):
+            children[name] = children.pop(name)
 
 
 def is_seed_name(name: str) -> bool:
