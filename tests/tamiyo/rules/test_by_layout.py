@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from esper.leyline import LifecycleOp, Situation
+from esper.kasmina import GrowingModel
+from esper.leyline import Layout, LifecycleOp, Situation
 from esper.tamiyo import GrowthSpace, Observer
 from esper.tamiyo.rules.by_layout import ByLayoutPolicy, noise_of, suited_candidates
+from tiny import SLOT, tiny_model
 from watched import ModelHost, live, small_model
 
 
-def situation_of(kind: str) -> Situation:
+def situation_of(model: GrowingModel) -> Situation:
     """A host in the third of 20 epochs, with nothing grown."""
-    host = ModelHost(small_model(kind))
+    host = ModelHost(model)
     observer = Observer(GrowthSpace.covering([host]), 1)
     observer.begin(0, host, horizon=20)
     for _ in range(3):
@@ -29,7 +31,7 @@ def at(situation: Situation, **signals: Any) -> Situation:
 
 
 def test_tables_get_neither_convolutions_nor_mixers() -> None:
-    assert suited_candidates(situation_of("flat")) == [
+    assert suited_candidates(situation_of(small_model("flat"))) == [
         ("blocks.0", "widen"),
         ("blocks.1", "widen"),
         ("blocks.2", "widen"),
@@ -38,7 +40,7 @@ def test_tables_get_neither_convolutions_nor_mixers() -> None:
 
 @pytest.mark.parametrize("kind", ["series", "image"])
 def test_grids_get_mixers_from_the_input_on_and_convolutions_from_the_output_back(kind: str) -> None:
-    situation = at(situation_of(kind), host_parameters=10**6)
+    situation = at(situation_of(small_model(kind)), host_parameters=10**6)
     assert [f"{blueprint}@{slot[-1]}" for slot, blueprint in suited_candidates(situation)] == [
         *("mixer@0", "conv_light@2", "widen@0"),
         *("mixer@1", "conv_light@1", "widen@1"),
@@ -46,8 +48,31 @@ def test_grids_get_mixers_from_the_input_on_and_convolutions_from_the_output_bac
     ]
 
 
+FAMILIES = {
+    Layout.IMAGE: ["mixer", "conv_light", "widen"],
+    Layout.IMAGE_LAST: ["mixer", "conv_light", "widen"],
+    Layout.VOLUME: ["mixer", "conv_light", "widen"],
+    Layout.VOLUME_LAST: ["mixer", "conv_light", "widen"],
+    Layout.SERIES: ["mixer", "conv_light", "widen"],
+    Layout.TOKENS: ["attention", "mlp", "widen"],
+    Layout.TIME_MAJOR: ["attention", "mlp", "widen"],
+    Layout.FLAT: ["widen"],
+    Layout.ROWS: ["widen"],
+}
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_every_layout_has_the_candidates_of_its_family_and_grows(layout: Layout) -> None:
+    model = tiny_model(layout)
+    assert model.slots[SLOT].layout is layout
+    candidates = suited_candidates(at(situation_of(model), host_parameters=10**6))
+    assert candidates == [(SLOT, blueprint) for blueprint in FAMILIES[layout]]
+    done = live(ByLayoutPolicy(), ModelHost(tiny_model(layout)), horizon=20)
+    assert any(what.startswith("germinate") for _, what in done)
+
+
 def test_nothing_larger_than_the_host_is_tried() -> None:
-    situation = situation_of("series")
+    situation = situation_of(small_model("series"))
     costs = {(slot, card.name): card.parameters for slot, cards in situation.cards.items() for card in cards}
     limit = costs["blocks.0", "mixer"]
     assert ("blocks.0", "mixer") in suited_candidates(at(situation, host_parameters=limit))
@@ -126,7 +151,7 @@ def test_none_is_begun_that_could_not_be_judged_late_and_recovered_from() -> Non
 
 @pytest.mark.parametrize(("share", "begins"), [(None, True), (1.0, True), (0.5, True), (0.49, False)])
 def test_nothing_begins_when_the_learning_rate_has_fallen(share: float | None, begins: bool) -> None:
-    action = ByLayoutPolicy().act(at(situation_of("flat"), learning_rate_share=share))
+    action = ByLayoutPolicy().act(at(situation_of(small_model("flat")), learning_rate_share=share))
     assert (action.op is LifecycleOp.GERMINATE) == begins
 
 

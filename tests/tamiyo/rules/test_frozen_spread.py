@@ -3,8 +3,9 @@
 import pytest
 
 from esper.kasmina import GrowthRules
-from esper.leyline import Stage
+from esper.leyline import Layout, Stage
 from esper.tamiyo.rules.frozen_spread import FrozenSpreadPolicy
+from tiny import SLOT, tiny_model
 from watched import KINDS, ModelHost, live, small_model
 
 USUAL = {"flat": "mlp_small", "tokens": "mlp_small", "series": "conv_small", "image": "conv_small"}
@@ -24,6 +25,17 @@ def test_the_usual_kind_in_every_slot_but_the_last(kind: str) -> None:
         f"germinate {USUAL[kind]}@blocks.1",
         "advance blocks.1",
     ]
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_every_layout_has_the_usual_kind_of_its_family(layout: Layout) -> None:
+    vectors = (Layout.TOKENS, Layout.TIME_MAJOR, Layout.FLAT, Layout.ROWS)
+    usual, largest = ("mlp_small", "mlp") if layout in vectors else ("conv_small", "conv_light")
+    model = tiny_model(layout, 7)
+    assert model.slots[SLOT].layout is layout
+    assert germinations(live(FrozenSpreadPolicy(), ModelHost(model), horizon=20)) == [f"{usual}@{SLOT}"]
+    done = live(FrozenSpreadPolicy(), ModelHost(tiny_model(layout, 7)), horizon=20, budget=10**6)
+    assert germinations(done) == [f"{largest}@{SLOT}"]
 
 
 def test_a_single_slot_is_used() -> None:

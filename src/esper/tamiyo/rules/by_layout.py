@@ -8,11 +8,18 @@ from esper.leyline import ActionSpec, Layout, LifecycleOp, Situation, SlotSnapsh
 from esper.tamiyo.rules.policy import Remembering, affordable, comparison, pays, refusal
 
 _GRID = (("mixer", "first"), ("conv_light", "last"), ("widen", "first"))
+_SEQUENCE = (("attention", "first"), ("mlp", "last"), ("widen", "first"))
+_TABLE = (("widen", "first"),)
 SUITED = {
     Layout.IMAGE: _GRID,
+    Layout.IMAGE_LAST: _GRID,
+    Layout.VOLUME: _GRID,
+    Layout.VOLUME_LAST: _GRID,
     Layout.SERIES: _GRID,
-    Layout.TOKENS: (("attention", "first"), ("mlp", "last"), ("widen", "first")),
-    Layout.FLAT: (("widen", "first"),),
+    Layout.TOKENS: _SEQUENCE,
+    Layout.TIME_MAJOR: _SEQUENCE,
+    Layout.FLAT: _TABLE,
+    Layout.ROWS: _TABLE,
 }
 """layout -> blueprints in the order they are tried, each from the first slot on or from the last one back."""
 

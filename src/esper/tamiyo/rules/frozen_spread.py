@@ -7,7 +7,17 @@ from esper.tamiyo.rules.policy import Remembering, refusal
 
 _GRID = ("conv_small", ("conv_light", "conv_small", "bottleneck", "lora", "norm"))
 _VECTORS = ("mlp_small", ("mlp", "mlp_small", "lora_large", "lora", "norm"))
-ADAPTERS = {Layout.IMAGE: _GRID, Layout.SERIES: _GRID, Layout.TOKENS: _VECTORS, Layout.FLAT: _VECTORS}
+ADAPTERS = {
+    Layout.IMAGE: _GRID,
+    Layout.IMAGE_LAST: _GRID,
+    Layout.VOLUME: _GRID,
+    Layout.VOLUME_LAST: _GRID,
+    Layout.SERIES: _GRID,
+    Layout.TOKENS: _VECTORS,
+    Layout.TIME_MAJOR: _VECTORS,
+    Layout.FLAT: _VECTORS,
+    Layout.ROWS: _VECTORS,
+}
 """layout -> the usual kind of residual, and the kinds that a parameter budget is spent on."""
 EPOCHS_TO_FULL_STRENGTH = 5
 """From germination: one behind the host, three of the ramp, and one to learn in."""
@@ -71,7 +81,7 @@ def even_spread(situation: Situation) -> list[tuple[str, str]]:
 
 def _adapter(layout: Layout, offered: tuple[BlueprintCard, ...], share: float | None) -> BlueprintCard | None:
     """The usual kind; with a share of a budget the largest kind that fits; None where nothing does."""
-    usual, kinds = ADAPTERS.get(layout, ("norm", ("norm",)))
+    usual, kinds = ADAPTERS[layout]
     cards = {card.name: card for card in offered if card.name in kinds}
     if share is None:
         return cards.get(usual) or next((cards[kind] for kind in kinds if kind in cards), None)
