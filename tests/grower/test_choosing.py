@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 
 from esper.grower import Grower, GrowthWarning
@@ -61,6 +61,26 @@ def test_what_counts_as_frozen(freeze: list[str], slots: list[str], frozen: bool
     for name in freeze:
         model.get_submodule(name).requires_grad_(False)
     assert is_frozen(model, slots) == frozen
+
+
+class Aliased(nn.Module):
+    """A block under two names, of which the second is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh())
+        self.again = self.first
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.again(x))
+        return out
+
+
+def test_a_frozen_slot_may_have_the_second_name_of_a_shared_module() -> None:
+    model = Aliased()
+    model.first.requires_grad_(False)
+    assert grower(model, ["again"]).controller == "frozen_spread"
 
 
 def test_slots_that_nothing_suits_are_named() -> None:

@@ -22,7 +22,7 @@ def is_frozen(host: nn.Module, slots: list[str]) -> bool:
     learning = sum(parameter.numel() for parameter in host.parameters() if parameter.requires_grad)
     if 2 * learning >= sum(parameter.numel() for parameter in host.parameters()):
         return False
-    modules = [name for name, _ in host.named_modules()]
+    modules = [name for name, _ in host.named_modules(remove_duplicate=False)]  # all names of shared ones
     inside = tuple(f"{slot}." for slot in slots)
     last = max(place for place, name in enumerate(modules) if name in slots or name.startswith(inside))
     owners = {name.rpartition(".")[0] for name, each in host.named_parameters() if each.requires_grad}
