@@ -2,16 +2,18 @@
 
 import io
 import math
+import warnings
 
 import pytest
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from esper.grower import GrowthWarning
+from esper import rule_policy
+from esper.grower import Grower, GrowthWarning
 from esper.kasmina import WrapError
 from esper.leyline import Stage
-from grower.loops import Loop, net
+from grower.loops import CLASSES, FEATURES, Loop, net
 from grower.test_grower import grown
 
 GROW = "germinate mlp@0 t=1; advance 0 t=2"
@@ -175,6 +177,61 @@ def test_an_average_computes_with_the_seed_at_the_models_alpha() -> None:
         grower.model.host
     )  # made of a grown model, it needs no following while nothing is born
     assert loop.validate(late) == loop.validate(grower.model)
+
+
+@pytest.mark.parametrize(("first", "second"), [("0", "0.1"), ("0.1", "0")])
+@pytest.mark.filterwarnings("ignore:.*went back:esper.GrowthWarning")
+def test_an_average_pairs_the_seeds_of_nested_slots_after_a_rollback(first: str, second: str) -> None:
+    """Both end at one leaf, born in either order; a rollback seats them in the order of the slots."""
+    loop = Loop()
+    block = nn.Sequential(nn.Linear(FEATURES, 7), nn.Sequential(nn.Linear(7, 7), nn.Tanh()))
+    model = nn.Sequential(block, nn.Linear(7, CLASSES))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    grower = Grower(
+        model,
+        ["0", "0.1"],
+        optimizer=optimizer,
+        example_input=loop.inputs[:2],
+        validate=loop.validate,
+        controller=rule_policy(
+            "schedule", schedule=f"germinate lora@{first} t=1; germinate lora@{second} t=2"
+        ),
+    )
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.0))  # the model's weights, by order
+    grower.follow(average)
+    for epoch in range(1, 6):
+        loss = loop.train(model, optimizer)
+        average.update_parameters(model)
+        decision = grower.step(train_loss=math.nan if epoch == 4 else loss)
+        assert (decision.rolled_back is not None) == (epoch == 4)
+    average.update_parameters(model)
+    averaged = dict(average.module.named_parameters())
+    seeds = {name: value for name, value in model.named_parameters() if "esper_seed" in name}
+    assert len(seeds) == 2 * 3
+    for name, value in seeds.items():
+        assert torch.equal(averaged[name], value), name
+
+
+@pytest.mark.parametrize("decay", [None, 0.9])
+def test_a_plain_average_of_a_model_that_germinates_is_warned_of_once(decay: float | None) -> None:
+    """Its newborn seed is mostly what it was born as: torch counts the updates of the model as a whole."""
+    loop = Loop()
+    grower, optimizer, _ = grown(0, loop=loop, schedule="germinate mlp@0 t=3; germinate mlp@1 t=4")
+    function = None if decay is None else get_ema_multi_avg_fn(decay)
+    average = AveragedModel(grower.model.host, multi_avg_fn=function)
+    grower.follow(average)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", GrowthWarning)
+        for _ in range(6):
+            loop.train(grower.model, optimizer)
+            average.update_parameters(grower.model.host)
+            grower.step()
+    said = [str(each.message) for each in caught if "without a decay" in str(each.message)]
+    assert len(said) == (decay is None)
+    if said:
+        assert "as 3 of its updates" in said[0]
+        scale = f"{SEED}.scale"
+        assert average.module.state_dict()[scale].norm() < 0.5 * grower.model.host.state_dict()[scale].norm()
 
 
 def test_an_average_that_does_not_follow_is_noticed() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+from collections.abc import Iterator
 
 from torch.optim.swa_utils import AveragedModel
 
@@ -40,7 +41,22 @@ class Averages:
             for name, slot in self._model.slots.items():
                 _mirror(slot, slots[name])
 
-    def stray(self) -> str | None:
+    def warnings_at_birth(self) -> Iterator[tuple[str, str]]:
+        """What to say of averages when a seed was born, before `update`: a name for each warning, and the warning."""
+        stray = self._stray()
+        if stray is not None:
+            yield "average", stray
+        counts = (int(average.n_averaged) for average, _ in self._followers if _weighs_alike(average))
+        updates = max(counts, default=0)
+        if updates:
+            yield (
+                "plain average",
+                "an average without a decay follows the model, and counts a new seed's weights at birth as "
+                f"{updates} of its updates: make it with multi_avg_fn=get_ema_multi_avg_fn(0.999), or once "
+                "nothing is born any more",
+            )
+
+    def _stray(self) -> str | None:
         """What to say of an average, by its class one of this model, that does not follow; None without one."""
         followed = {id(average) for average, _ in self._followers}
         kinds = (type(self._model.host), GrowingModel)
@@ -55,6 +71,11 @@ class Averages:
                     "or its next update fails or leaves the seeds out"
                 )
         return None
+
+
+def _weighs_alike(average: AveragedModel) -> bool:
+    """Whether every update has the same weight in the average: torch counts them for the model as a whole."""
+    return average.avg_fn is None and average.multi_avg_fn is None
 
 
 def _mirror(slot: Slot, theirs: Slot) -> None:

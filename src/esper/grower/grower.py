@@ -319,9 +319,9 @@ class Grower:
             before = topology(self.model)
             self.model.execute(decision.action)
             self.model.tick()
-            stray = self._averages.stray() if decision.action.op is LifecycleOp.GERMINATE else None
-            if stray is not None:
-                self._notes.warn(stray, once="average")
+            if decision.action.op is LifecycleOp.GERMINATE:
+                for name, warning in self._averages.warnings_at_birth():
+                    self._notes.warn(warning, once=name)
             self._deciding.last_operation, self._untrained = decision.action.op, True
             if before != topology(self.model) and compiled_graphs() > self._graphs_before:
                 self._notes.add("the model changed: torch.compile compiles it anew at its next forward")
