@@ -1,5 +1,6 @@
 """Nothing is lost: the best epoch comes back, a saved state brings its seeds, and averages grow along."""
 
+import gc
 import io
 import math
 import warnings
@@ -251,6 +252,26 @@ def test_an_average_that_does_not_follow_is_noticed() -> None:
     assert grower.model.live_slots
     with pytest.raises((ValueError, RuntimeError)):  # torch's own words
         average.update_parameters(grower.model.host)
+
+
+def test_an_average_of_a_run_that_is_over_is_no_stray() -> None:
+    """Nobody holds it, but its Grower is a cycle that the collector has not met yet."""
+
+    def run() -> None:
+        loop = Loop()
+        grower, optimizer, _ = grown(0, loop=loop, schedule=GROW)
+        grower.follow(AveragedModel(grower.model.host))
+        loop.train(grower.model, optimizer)
+        grower.step()
+        assert grower.model.live_slots
+
+    gc.collect()
+    gc.disable()
+    try:
+        run()
+        run()  # warnings are errors
+    finally:
+        gc.enable()
 
 
 def test_goodness_ranks_epochs_before_the_unit_is_known() -> None:

@@ -58,19 +58,25 @@ class Averages:
 
     def _stray(self) -> str | None:
         """What to say of an average, by its class one of this model, that does not follow; None without one."""
+        if not self._has_stray():
+            return None
+        gc.collect()  # what nobody holds any more may still be around
+        if not self._has_stray():
+            return None
+        return (
+            f"an AveragedModel of a {type(self._model.host).__name__} does not grow with it: call "
+            "grower.follow(average), or its next update fails or leaves the seeds out"
+        )
+
+    def _has_stray(self) -> bool:
         followed = {id(average) for average, _ in self._followers}
         kinds = (type(self._model.host), GrowingModel)
-        for found in gc.get_objects():
-            if (
-                issubclass(type(found), AveragedModel)
-                and id(found) not in followed
-                and type(found.module) in kinds
-            ):
-                return (
-                    f"an AveragedModel of a {kinds[0].__name__} does not grow with it: call grower.follow(average), "
-                    "or its next update fails or leaves the seeds out"
-                )
-        return None
+        return any(
+            issubclass(type(found), AveragedModel)
+            and id(found) not in followed
+            and type(found.module) in kinds
+            for found in gc.get_objects()
+        )
 
 
 def _weighs_alike(average: AveragedModel) -> bool:
