@@ -101,15 +101,9 @@ def _retarget(model: GrowingModel) -> None:
 
 
 def _ruin(model: GrowingModel) -> None:
-    assert model.care is not None
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
             tensor.fill_(torch.nan if tensor.is_floating_point() else 1)
-    for group in model.care.optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(1e6)  # in place, as captured programs need it
-        else:
-            group["lr"] = 1e6
 
 
 CHANGES = (_wait, _germinate, _prune, _fade, _fossilize, _retarget, _ruin)
@@ -232,6 +226,27 @@ def test_schedulers_keep_as_many_entries_as_there_are_groups() -> None:
     for scheduler in schedulers:
         scheduler.step()
     assert len(optimizer.param_groups) == 2
+
+
+@pytest.mark.parametrize("rate", [0.1, torch.tensor(0.1)], ids=["float", "tensor"])
+def test_a_schedule_goes_on_as_if_nobody_had_gone_back(rate: float | Tensor) -> None:
+    model = _model()
+    model.detach()
+    optimizer = Adam(model.parameters(), lr=rate, foreach=False)
+    scheduler = StepLR(optimizer, 2, 0.1)
+    model.attach(optimizer, scheduler)
+    model.germinate("blocks.0", "norm")
+    rates, snapshot = [], ModelSnapshot(model)
+    for epoch in range(6):
+        _epoch(model)
+        if epoch in (2, 3):
+            snapshot.restore()
+        scheduler.step()
+        rates.append(float(optimizer.param_groups[0]["lr"]))
+    assert rates == pytest.approx([0.1, 0.01, 0.01, 0.001, 0.001, 0.0001])
+    assert model.slots["blocks.0"].seed is not None
+    _epoch(model)
+    assert float(optimizer.param_groups[1]["lr"]) == pytest.approx(3 * 0.0001)
 
 
 def test_a_model_without_an_optimiser_is_remembered_too() -> None:

@@ -144,7 +144,8 @@ class ModelSnapshot:
     """A model and its attached optimiser as they were. Taking it again reuses the memory while nothing grows.
 
     Seeds are kept as the modules they are and tensors by value, so restoring brings back the same parameters.
-    Schedulers go on in time. Nothing here waits for a device.
+    Schedulers go on in time, so groups keep the options that they have by then (learning rates, momenta), but for
+    those that the optimiser's step moves. Nothing here waits for a device.
     """
 
     def __init__(self, model: GrowingModel) -> None:
@@ -170,7 +171,9 @@ class ModelSnapshot:
             self._state = {parameter: _own(state) for parameter, state in optimizer.state.items()}
         sources = [*self._model.parameters(), *self._model.buffers()]
         sources += [slot.non_finite for slot in self._model.slots.values()]
-        for values in (*self._groups, *self._state.values()):  # a learning rate may be a tensor too
+        moved = frozenset[str]() if care is None else care.begun_anew
+        stepped = [{key: group[key] for key in moved & group.keys()} for group in self._groups]
+        for values in (*stepped, *self._state.values()):
             sources += [value for value in values.values() if isinstance(value, Tensor)]
         if list(map(id, sources)) == list(map(id, self._sources)):
             _copy(self._copies, sources)
@@ -185,9 +188,14 @@ class ModelSnapshot:
             slot.seed = seed
             for parameter, trained in zip(seed.parameters() if seed else (), trainable, strict=True):
                 parameter.requires_grad_(trained)
-        if self._model.care is not None:
-            optimizer = self._model.care.optimizer
-            optimizer.param_groups[:] = map(_own, self._groups)
+        care = self._model.care
+        if care is not None:
+            optimizer = care.optimizer
+            now = {id(group["params"][0]): group for group in optimizer.param_groups if group["params"]}
+            optimizer.param_groups[:] = [
+                _own(group) | _scheduled(now.get(_first(group), {}), care.begun_anew)
+                for group in self._groups
+            ]
             optimizer.state.clear()
             optimizer.state.update({parameter: _own(state) for parameter, state in self._state.items()})
         _copy(self._sources, self._copies)
@@ -205,6 +213,17 @@ def _own(values: Mapping[str, object]) -> dict[str, object]:
         else value
         for name, value in values.items()
     }
+
+
+def _first(group: Mapping[str, object]) -> int | None:
+    """The identity of a group's first parameter, by which it is known: others come and go behind it."""
+    parameters = group["params"]
+    return id(parameters[0]) if isinstance(parameters, list) and parameters else None
+
+
+def _scheduled(group: Mapping[str, object], moved: frozenset[str]) -> dict[str, object]:
+    """The options of a group that are set from outside; the optimiser's step moves the others."""
+    return _own({key: value for key, value in group.items() if key not in PARAMETERS | moved})
 
 
 def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
