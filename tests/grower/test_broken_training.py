@@ -9,7 +9,7 @@ from torch import nn
 
 from esper.grower import Grower, GrowthWarning
 from esper.kasmina.governor import GovernorRules, Guard, Verdict, Vitals
-from esper.leyline import Stage
+from esper.leyline import LifecycleOp, Stage
 from grower.loops import Loop, net
 from grower.test_grower import grown
 
@@ -94,6 +94,47 @@ def test_a_governor_that_cannot_help_gives_up_and_lets_training_be() -> None:
     assert sum("went back" in each for each in said) == 3
     assert sum("going back has not helped" in each for each in said) == 1
     assert [decision.rolled_back for decision in grower.history[-5:]] == ["not_finite"] * 3 + [None] * 2
+
+
+def test_a_governor_that_gave_up_stays_so_after_a_checkpoint() -> None:
+    grower, optimizer, loop = grown(2)
+    with pytest.warns(GrowthWarning, match="going back has not helped"):
+        for _ in range(3):
+            loop.train(grower.model, optimizer)
+            grower.step(train_loss=math.inf)
+    resumed, optimizer, loop = grown(1)  # with a memory of its own
+    resumed.load_state_dict(grower.state_dict())
+    loop.train(resumed.model, optimizer)
+    assert resumed.step(train_loss=math.inf).rolled_back is None
+    resumed.load_state_dict(grown(2)[0].state_dict())  # where none had given up, one watches again
+    loop.train(resumed.model, optimizer)
+    with pytest.warns(GrowthWarning, match="went back"):
+        assert resumed.step(train_loss=math.inf).rolled_back == "not_finite"
+
+
+def test_finish_without_a_governor_keeps_the_last_decision_and_says_so() -> None:
+    grower, *_ = grown(8, governor=None)
+    assert grower.history[-1].action.op is LifecycleOp.FOSSILIZE
+    grower.finish()
+    assert grower.model.slots["0"].stage is Stage.FOSSILIZED
+    assert "epoch 8: finish() could not take back what was decided after this epoch" in grower.explain()
+
+
+def test_finish_keeps_an_epoch_at_chance_and_says_so() -> None:
+    grower, optimizer, loop = grown(7)
+    loop.train(grower.model, optimizer)
+    trained = {name: tensor.clone() for name, tensor in grower.model.host.state_dict().items()}
+    assert grower.step(validation_accuracy=0.0).action.op is LifecycleOp.FOSSILIZE
+    grower.finish()
+    assert all(torch.equal(tensor, trained[name]) for name, tensor in grower.model.host.state_dict().items())
+    assert "finish() could not take back" in grower.explain()
+
+
+@pytest.mark.parametrize("governor", [None, GovernorRules()])
+def test_finish_says_nothing_where_nothing_was_decided(governor: GovernorRules | None) -> None:
+    grower, *_ = grown(2, controller="wait", governor=governor)
+    grower.finish()
+    assert "could not take back" not in grower.explain()
 
 
 def test_without_a_governor_nothing_is_copied_or_restored() -> None:

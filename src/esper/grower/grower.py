@@ -437,12 +437,23 @@ class Grower:
                 "finish() without a step(): nothing was decided. Call step() once an epoch", once="never"
             )
         if self._untrained and not self._watch.steps:
-            self._guard.restore()  # the last decision was never trained with
-            self._untrained = False
+            self._take_back()
         before = {name: slot.seed.blueprint_name for name, slot in self.model.slots.items() if slot.seed}
         settle_loop(self.model, self._gauge.validate, self._gauge.seed_scale, self.rent, settle)
         self._removed |= {name: kind for name, kind in before.items() if not self.model.slots[name].seed}
         return self._handed_over()
+
+    def _take_back(self) -> None:
+        """The last decision was never trained with: undo it, where the model from just before it is remembered."""
+        self._untrained, last = False, self.history[-1]
+        if self._guard.current:
+            self._guard.restore()
+        elif last.action.op is not LifecycleOp.WAIT or self.model.live_slots:
+            note = (
+                "finish() could not take back what was decided after this epoch and never trained with: the governor "
+                "remembers no model from just before it"
+            )
+            self.history = (*self.history[:-1], replace(last, notes=(*last.notes, note)))
 
     def _handed_over(self) -> nn.Module:
         """The model as it is now, as an ordinary module; or its twin, where that is better."""

@@ -70,7 +70,7 @@ DECISIONS = TypeAdapter(tuple[Decision, ...])
 """To and from JSON."""
 
 
-FORMAT, VERSION = "esper grower", 7
+FORMAT, VERSION = "esper grower", 8
 
 
 class SavedState(BaseModel):

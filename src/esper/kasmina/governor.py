@@ -252,6 +252,8 @@ class Guard:
         self._model, self._rules = model, rules
         self._governor = self._new_governor()
         self._memory: ModelSnapshot | None = None
+        self._current = False  # whether no epoch was judged since it was remembered, or gone back to
+        self._gave_up = False
         self._broken: dict[str, int] = {}
 
     def _new_governor(self) -> Governor | None:
@@ -267,6 +269,7 @@ class Guard:
             self._memory = ModelSnapshot(self._model)
         else:
             self._memory.take()
+        self._current = True
 
     def begin(self) -> None:
         """Before the first step: something to go back to, where nothing was remembered yet."""
@@ -277,10 +280,16 @@ class Guard:
         """Go back to it, if anything was remembered."""
         if self._memory is not None:
             self._memory.restore()
+            self._current = True
+
+    @property
+    def current(self) -> bool:
+        """Whether what is remembered is the model as the epoch judged last left it, before a decision on it."""
+        return self._memory is not None and self._current
 
     def judge(self, vitals: Vitals) -> Verdict | None:
         """None if the model may go on. `seeds_finite` is left True: broken seeds are removed, the host is kept."""
-        governor = self._governor
+        governor, self._current = self._governor, False
         if governor is None:
             return None
         loss = vitals.train_loss
@@ -304,7 +313,7 @@ class Guard:
         """Whether going back has not helped; from here on the model is left alone."""
         if self._governor is None or not self._governor.gives_up:
             return False
-        self._governor = self._memory = None
+        self._governor, self._memory, self._gave_up = None, None, True
         return True
 
     def broken_seeds(self) -> list[str]:
@@ -320,14 +329,18 @@ class Guard:
         return {
             "governor": None if governor is None else governor.state_dict(),
             "untrained_loss": None if governor is None else governor.untrained_loss,
+            "gave_up": self._gave_up,
             "broken": dict(self._broken),
         }
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state_dict` was taken; the model as it is now, restored, is worth going back to."""
         governor, untrained, broken = state["governor"], state["untrained_loss"], state["broken"]
-        self._governor = self._new_governor()
-        if self._governor is not None and isinstance(governor, dict) and isinstance(untrained, float):
+        self._gave_up = bool(state["gave_up"])
+        self._governor = None if self._gave_up else self._new_governor()
+        if self._governor is None:
+            self._memory = None
+        elif isinstance(governor, dict) and isinstance(untrained, float):
             self._governor.load_state_dict(governor)
             self._governor.untrained_loss = untrained
         if isinstance(broken, dict):
