@@ -5,8 +5,11 @@ import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 
+import esper
 from esper.grower import Grower, GrowthWarning
 from esper.kasmina.governor import GovernorRules, Guard, Verdict, Vitals
 from esper.leyline import LifecycleOp, Stage
@@ -98,7 +101,7 @@ def test_a_governor_that_cannot_help_gives_up_and_lets_training_be() -> None:
 
 def test_a_governor_that_gave_up_stays_so_after_a_checkpoint() -> None:
     grower, optimizer, loop = grown(2)
-    with pytest.warns(GrowthWarning, match="going back has not helped"):
+    with pytest.warns(GrowthWarning, match="went back|going back has not helped"):
         for _ in range(3):
             loop.train(grower.model, optimizer)
             grower.step(train_loss=math.inf)
@@ -171,12 +174,50 @@ def test_a_seed_that_stays_broken_is_removed_and_the_host_kept() -> None:
     seed = grower.model.slots["0"].seed
     assert seed is not None
     break_weights(seed)
-    grower.step(train_loss=loop.train(grower.model, optimizer))  # once can be a scaler's overflow
+    grower.step(train_loss=loop.train(grower.model, optimizer))  # once can be a batch
     loss = loop.train(grower.model, optimizer)
     with pytest.warns(GrowthWarning, match="the seed at 0 put out NaN or Inf and was removed"):
         grower.step(train_loss=loss)
     assert grower.model.slots["0"].stage is Stage.EMBARGOED
     assert all(p.isfinite().all() for p in grower.model.parameters())
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_seed_is_not_blamed_for_steps_that_a_scaler_skips(fused: bool) -> None:
+    loop, model = Loop(), net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, fused=fused)
+    scaler = GradScaler("cpu", init_scale=2.0**10)
+    grower = Grower(
+        model,
+        ["0"],
+        optimizer=optimizer,
+        example_input=loop.inputs[:2],
+        controller=esper.rule_policy("schedule", schedule="germinate mlp@0 t=1"),
+        scaler=scaler,
+        validate=loop.validate,
+    )
+    (inputs, targets), *_ = loop.batches()
+
+    def step(factor: float) -> None:
+        optimizer.zero_grad()
+        scaler.scale(factor * F.cross_entropy(model(inputs), targets)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    for _ in range(4):
+        for factor in (1.0, 1e38):  # in every epoch one overflows, and is its last
+            step(factor)
+        assert not grower.model.slots["0"].non_finite.any()
+        grower.step(train_loss=1.0)
+    seed = grower.model.slots["0"].seed
+    assert seed is not None
+    assert scaler.get_scale() < 2.0**10
+    step(1e38)
+    before = seed.scale.detach().clone()
+    step(1.0)
+    assert not torch.equal(seed.scale, before)  # the step after an overflow is a step like any other
+    grower.model.detach()
+    assert scaler.step == type(scaler).step.__get__(scaler)
 
 
 def test_a_seed_that_recovers_is_left_alone() -> None:

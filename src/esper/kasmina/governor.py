@@ -235,7 +235,7 @@ def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
 
 
 BROKEN_EPOCHS = 2
-"""Epochs in a row that a seed may put out NaN or Inf before it is removed. One can be a scaler's overflow."""
+"""Epochs in a row that a seed may put out NaN or Inf before it is removed. One can be a single batch."""
 
 LEAST_FIRST_LOSS = 1.0
 """A first loss can be small (a good start, or just the last batch's): noise over it is no divergence."""

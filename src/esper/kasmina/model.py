@@ -288,8 +288,8 @@ class GrowingModel(LivingHost, nn.Module):
         Germination adds a parameter group that follows the submodule's at `seed_lr_multiplier` times its learning
         rate; pruning removes it with its state; fossilising moves it into the submodule's group, momentum and all.
         Schedulers see the host's groups alone. Pass the `GradScaler`, if there is one, so that the isolation penalty
-        follows its scale. A seed that was not finite is not updated, unless `guard_gradients` is False: then the
-        training loop sees to that.
+        follows its scale and steps that it skips are not held against seeds. A seed that was not finite is not
+        updated, unless `guard_gradients` is False: then the training loop sees to that.
         """
         if self.care is not None:
             raise ValueError("an optimizer is attached already: call detach() first")
@@ -300,6 +300,7 @@ class GrowingModel(LivingHost, nn.Module):
             self.host,
             self.slots.values(),
             seed_lr_multiplier=seed_lr_multiplier,
+            scaler=scaler,
             guard_gradients=guard_gradients,
         )
         for slot in self.slots.values():

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import compress
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from esper.kasmina.optimiser_trial import PARAMETERS, Group, options_of_newcomer, try_out
@@ -32,6 +34,7 @@ class OptimiserCare:
         slots: Iterable[Slot],
         *,
         seed_lr_multiplier: float,
+        scaler: GradScaler | None = None,
         guard_gradients: bool = True,
     ) -> None:
         if not isinstance(optimizer, Optimizer):
@@ -53,10 +56,26 @@ class OptimiserCare:
         self._homes: dict[str, Tensor | None] = {}  # slot -> the first parameter of its submodule's group
         hide_seeds(schedulers, optimizer, self._is_seeds)
         self._handle = optimizer.register_step_pre_hook(self._before_step)
+        self._stepped = False
+        self._scaler = scaler
+        if scaler is not None:
+            self._plain_step = scaler.step
+            scaler.step = self._scaled_step  # type: ignore[method-assign]
 
     def detach(self) -> None:
-        """Take the hook off the optimiser."""
+        """Take the hooks off the optimiser and the scaler."""
         self._handle.remove()
+        if self._scaler is not None and self._scaler.step == self._scaled_step:
+            self._scaler.step = self._plain_step  # type: ignore[method-assign]
+
+    def _scaled_step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> float | None:
+        """The scaler's step. One that it skips, because the host overflowed too, says nothing of the seeds."""
+        self._stepped = False
+        result = self._plain_step(optimizer, *args, **kwargs)
+        if not self._stepped and optimizer.param_groups is self.optimizer.param_groups:
+            for slot in self._slots:
+                slot.non_finite[0].zero_()
+        return result
 
     def adopt(self, slot: Slot) -> None:
         """Give a slot's seed its own group, with the submodule's settings and its own learning rate."""
@@ -128,6 +147,7 @@ class OptimiserCare:
 
     @torch.no_grad()  # not inference_mode: writes gradients that the optimiser reads
     def _before_step(self, *_: object) -> None:
+        self._stepped = True
         groups = {id(group["params"][0]): group for group in self.optimizer.param_groups if group["params"]}
         for slot in self._slots:
             if slot.seed is None or not slot.stage.is_live:
@@ -149,13 +169,16 @@ class OptimiserCare:
             else:
                 group[key] = value
 
-    @staticmethod
-    def _skip_non_finite(slot: Slot, seed: nn.Module) -> None:
+    def _skip_non_finite(self, slot: Slot, seed: nn.Module) -> None:
         """Before a step: no update from a forward in which the seed's output was not finite.
 
         On the CPU the gradients become None, which skips the update exactly. On other devices reading the flag
         would stall every step, so the gradients become zero there and only momentum may still move the seed.
+        A fused optimiser skips what a scaler found to overflow inside its step: that says nothing of the seed.
         """
+        overflow = getattr(self.optimizer, "found_inf", None)
+        if isinstance(overflow, Tensor):
+            slot.non_finite[0].logical_and_(overflow.sum().to(slot.non_finite.device) == 0)
         flag = slot.take_step_flag()
         gradients = [p for p in seed.parameters() if p.grad is not None]
         if flag.device.type == "cpu":
