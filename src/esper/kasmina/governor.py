@@ -191,7 +191,7 @@ class ModelSnapshot:
         care = self._model.care
         if care is not None:
             optimizer = care.optimizer
-            now = {id(group["params"][0]): group for group in optimizer.param_groups if group["params"]}
+            now = {_first(group): group for group in optimizer.param_groups if group["params"]}
             optimizer.param_groups[:] = [
                 _own(group) | _scheduled(now.get(_first(group), {}), care.begun_anew)
                 for group in self._groups
