@@ -5,7 +5,7 @@ Of the optimiser just the host's part is saved, with the growth beside it as sta
 `Optimizer.load_state_dict` hands through unchanged. Schedulers know the host's groups alone in any case.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
@@ -65,11 +65,15 @@ def _is_host(model: GrowingModel, name: str) -> bool:
 
 
 class HostLoads:
-    """Until `end`, `module.load_state_dict` loads the host and leaves its seeds as they are."""
+    """Until `end`, `module.load_state_dict` loads the host and leaves its seeds as they are.
 
-    def __init__(self, module: nn.Module) -> None:
+    when   asked at each load; where it answers False everything is loaded as ever
+    """
+
+    def __init__(self, module: nn.Module, when: Callable[[], bool] = lambda: True) -> None:
         self.seeds_due = False
         """Whether seeds were left out of a load, so that their growth has to be restored."""
+        self._when = when
         self._handles = [
             module.register_load_state_dict_pre_hook(self._leave_out),
             module.register_load_state_dict_post_hook(self._not_missing),
@@ -81,6 +85,8 @@ class HostLoads:
             handle.remove()
 
     def _leave_out(self, module: nn.Module, state: dict[str, object], *_: object) -> None:
+        if not self._when():
+            return
         theirs = [key for key in state if names_a_seed(key)]
         self.seeds_due = bool(theirs) or any(map(names_a_seed, module.state_dict()))
         for key in theirs:
@@ -88,4 +94,5 @@ class HostLoads:
 
     def _not_missing(self, module: nn.Module, keys: Any) -> None:
         del module
-        keys.missing_keys[:] = [key for key in keys.missing_keys if not names_a_seed(key)]
+        if self._when():
+            keys.missing_keys[:] = [key for key in keys.missing_keys if not names_a_seed(key)]

@@ -78,6 +78,11 @@ class GrowthCallback(HasGrower, Callback):
         if self._loads is not None:
             self._loads.end()
 
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """The trainer tears down no callback when it is interrupted."""
+        del exception
+        self.teardown(trainer, pl_module, "")
+
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the Grower."""
         if trainer.world_size > 1:

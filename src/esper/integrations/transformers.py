@@ -20,6 +20,7 @@ from esper.integrations.callback import GrowerOptions, HasGrower, on_device, req
 from esper.integrations.host_part import GROWTH, HostLoads, host_part, with_host, without_host
 from esper.kasmina import WrapError
 from esper.kasmina.probing import ExampleInput
+from esper.leyline import Settle
 
 
 class GrowthCallback(HasGrower, TrainerCallback):
@@ -60,14 +61,16 @@ class GrowthCallback(HasGrower, TrainerCallback):
         self._batches: Iterable[object] | None = None
         self._evaluated_at = 0
         """The Trainer's step of the last evaluation."""
-        self._hooks: tuple[RemovableHandle, HostLoads] | None = None
-        """On the optimiser and on the model, while training."""
+        self._saving: RemovableHandle | None = None
+        """On the optimiser, while training."""
+        self._loads: HostLoads | None = None
+        """On the model, while training to go back to the best evaluation."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Make the Grower, and bring it to where the checkpoint was that is being resumed."""
-        del control
+        self._unhook()
         model, optimizer, scheduler = (kwargs.get(name) for name in ("model", "optimizer", "lr_scheduler"))
         _refuse(args)
         # Accelerate wraps both; growth needs what is inside.
@@ -104,7 +107,33 @@ class GrowthCallback(HasGrower, TrainerCallback):
         self._training, self._evaluated_at = True, 0
         if growth is not None:
             self._restore(growth)
-        self._hooks = inner.register_state_dict_post_hook(self._add_growth), HostLoads(model)
+        self._saving = inner.register_state_dict_post_hook(self._add_growth)
+        if (
+            args.load_best_model_at_end
+        ):  # which is after the decision to stop; nobody says when training breaks off
+            self._loads = HostLoads(model, when=lambda: control.should_training_stop)
+
+    def _unhook(self) -> None:
+        """From here on everything is saved and loaded as it is."""
+        if self._saving is not None:
+            self._saving.remove()
+        if self._loads is not None:
+            self._loads.end()
+        self._saving = self._loads = None
+
+    def _require_growth(self) -> None:
+        """Refuse a network that is put together of two."""
+        if self._loads is not None and self._loads.seeds_due:
+            self._unhook()
+            raise WrapError(
+                "weights were loaded into the model while the Trainer was about to load the best, and their growth "
+                "was not restored: load them again, now that the Trainer is through, or train again"
+            )
+
+    def finish(self, *, settle: Settle = "worth", best: bool = False) -> nn.Module:
+        """Settle, or with `best` go back to the best epoch, and give back an ordinary module."""
+        self._require_growth()
+        return super().finish(settle=settle, best=best)
 
     def _add_growth(self, optimizer: Optimizer, packed: dict[str, Any]) -> dict[str, Any]:
         """What is saved of the optimiser: the host's part, with the growth beside it."""
@@ -122,6 +151,7 @@ class GrowthCallback(HasGrower, TrainerCallback):
     ) -> None:
         """Decide on the evaluation before, if there was one since the last decision."""
         del args, state, control, kwargs
+        self._require_growth()
         self._go_on()
 
     def on_evaluate(
@@ -129,6 +159,7 @@ class GrowthCallback(HasGrower, TrainerCallback):
     ) -> None:
         """Take in what was just evaluated, if anything was trained since the last time."""
         del args, control
+        self._require_growth()
         metrics, batches = kwargs.get("metrics"), kwargs.get("eval_dataloader")
         assert isinstance(metrics, Mapping)
         names = {self._validation_loss, self._validation_accuracy, self._validation_metric}
@@ -161,9 +192,7 @@ class GrowthCallback(HasGrower, TrainerCallback):
     ) -> None:
         """Record the last evaluation, or go back to the best where the Trainer did; later ones decide nothing."""
         del control, kwargs
-        if self._hooks is not None:
-            self._hooks[0].remove()
-            self._hooks[1].end()
+        self._unhook()
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
             file = os.path.join(state.best_model_checkpoint, OPTIMIZER_NAME)
             self._restore(torch.load(file, map_location="cpu", weights_only=True, mmap=True)["state"][GROWTH])
