@@ -4,7 +4,7 @@ import copy
 import io
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
@@ -170,8 +170,13 @@ def test_the_better_of_the_two_is_given_back(harm: bool, given: str) -> None:
 
     run = Run(twin=step, loss=F.cross_entropy, governor=None)
     run.epochs(9)
+    run.grower.model.eval()
     plain = run.grower.finish()
-    assert (plain is run.twin) == harm
+    assert equal(plain, run.twin) == harm
+    assert not any(m.training for m in plain.modules() if isinstance(m, nn.BatchNorm1d | nn.Dropout))
+    assert not plain.training
+    assert all(parameter.grad is None for parameter in plain.parameters())
+    assert not {id(p) for p in plain.parameters()} & {id(p) for p in run.twin.parameters()}
     gain = run.grower.gain()
     assert gain.value is not None
     assert (gain.value < 0) == harm
@@ -221,6 +226,76 @@ def test_a_twin_goes_on_from_a_checkpoint_bit_for_bit() -> None:
         Run().grower.load_state_dict({**state["grower"], "twin": None})
 
 
+class Heavy(Optimizer):
+    """Momentum, in attributes that are no options of its groups."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self.beta, self.steps = 0.9, torch.zeros(())
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        del closure
+        self.steps += 1
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    held = self.state[parameter]
+                    held["m"] = held.get("m", torch.zeros_like(parameter)) * self.beta + parameter.grad
+                    parameter.sub_(group["lr"] / self.steps.sqrt() * held["m"])
+
+
+def heavy_run(loop: Loop) -> tuple[nn.Sequential, Heavy, Grower]:
+    """Nothing grows; the optimiser has stepped before, and the first part is frozen."""
+    model = net()
+    optimizer = Heavy(model.parameters())
+    train_step(model, optimizer, loop.batches()[0])
+    model[0].requires_grad_(False)
+    grower = Grower(
+        model,
+        ["0"],
+        optimizer=optimizer,
+        example_input=loop.inputs[:2],
+        controller="wait",
+        validate=loop.validate,
+        twin=train_step,
+    )
+    return model, optimizer, grower
+
+
+def test_an_optimiser_with_attributes_and_a_part_that_is_thawed() -> None:
+    loop = Loop()
+    model, optimizer, grower = heavy_run(loop)
+    grower.train(loop.batches()[0])
+    frozen = copy.deepcopy(model[0])
+    model[0].requires_grad_(True)
+    grower.train(loop.batches()[0])
+    assert not equal(model[0], frozen)
+    assert grower._twin is not None
+    assert equal(model, grower._twin.model)
+    assert optimizer.steps == 3
+
+
+def test_parameters_that_come_to_the_optimiser_later_are_refused() -> None:
+    loop, model = Loop(), net()
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model[1:].parameters(), lr=0.1)
+    grower = Grower(
+        model,
+        ["1"],
+        optimizer=optimizer,
+        example_input=loop.inputs[:2],
+        controller="wait",
+        validate=loop.validate,
+        twin=train_step,
+    )
+    optimizer.add_param_group({"params": list(model[0].requires_grad_(True).parameters())})
+    before = copy.deepcopy(model)
+    with pytest.raises(ValueError, match="more parameters of the model after the Grower was made"):
+        grower.train(loop.batches()[0])
+    assert equal(model, before)
+
+
 def test_training_beside_the_twin_is_noticed() -> None:
     run = Run()
     train_step(run.grower.model, run.optimizer, run.loop.batches()[0])
@@ -262,6 +337,7 @@ def foreign(model: nn.Module) -> Optimizer:
         ({"twin": True}, TypeError, r"twin is True; expected a function \(model, optimizer, batch\) -> loss"),
         ({"validate": None}, ValueError, "twin is given and validate is not: there is nothing to measure"),
         ({"scaler": torch.amp.GradScaler("cpu")}, ValueError, "two models cannot share a GradScaler"),
+        ({"keep_best": True}, ValueError, "twin and keep_best=True are given: the best of many epochs"),
         ({"optimizer": foreign}, ValueError, "holds 1 tensors that are no parameters of the model"),
     ],
 )

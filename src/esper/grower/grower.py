@@ -146,6 +146,7 @@ class Grower:
             twin,
             validate=self._gauge.validate,
             scaled=scaler is not None,
+            keep_best=keep_best,
             processes=replicas.size,
         )
         self._gain: Gain | None = None
@@ -424,8 +425,8 @@ class Grower:
         `validate`, what is HOLDING or FOSSILIZED stays. With `settle="committed"` just fossilised seeds do.
 
         With `best=True` it is the network of the epoch that validated best, as it was then and not settled
-        (`keep_best=True`); the model goes back to it. A twin that does better on validation, rent counted, is given
-        back in its place.
+        (`keep_best=True`, which no twin goes with); the model goes back to it. A twin that does better on validation,
+        rent counted, is given back in its place.
         """
         settling.require_settle(settle)
         self.model.replicas.align()
@@ -463,7 +464,7 @@ class Grower:
         if self._twin is not None:
             self._gain = self.gain()
             if not self._gain.pays:
-                return self._twin.model
+                return self._twin.export()
         return self.model.export()
 
     def state_dict(self) -> dict[str, object]:

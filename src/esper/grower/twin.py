@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from esper.grower.measuring import EpochMetrics, Scale, ValidateCall, measuring, read_validation
 from esper.grower.validating import LoaderValidation, RunningMetric, Tally, joined
 from esper.kasmina import GrowingModel, WrapError
+from esper.kasmina.optimiser_trial import blank_copy
 from esper.statistics import mean_interval
 
 TrainStep = Callable[..., object]
@@ -69,13 +70,14 @@ class Gain:
 class Twin:
     """A copy of the model and its optimiser as they were before anything grew, trained beside it.
 
-    It sees the same batches with the same random numbers, and its optimiser follows the learning rates (and all other
-    settings) of the model's own parameter groups: without growth both stay the same bit for bit on the CPU.
+    It sees the same batches with the same random numbers, and follows what the loop sets: the learning rates (and all
+    other settings) of the model's own parameter groups, which parameters are trained, and the modes of its modules.
+    Without growth both stay the same bit for bit on the CPU.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, train_step: TrainStep) -> None:
         try:
-            self.model, self.optimizer = copy.deepcopy((model, optimizer))
+            self.model = copy.deepcopy(model)
         except (RuntimeError, TypeError) as error:
             raise WrapError(f"the model cannot be copied, so it can have no twin: {error}") from error
         self.batches = 0
@@ -85,6 +87,8 @@ class Twin:
         self._steps = 0
         self._groups = len(optimizer.param_groups)
         self._modules = list(zip(model.modules(), self.model.modules(), strict=True))
+        self._parameters = list(zip(model.parameters(), self.model.parameters(), strict=True))
+        self.optimizer = _copy_over(optimizer, {id(theirs): ours for theirs, ours in self._parameters})
         self.optimizer.register_step_post_hook(self._count)
 
     def _count(self, *_: object) -> None:
@@ -92,17 +96,12 @@ class Twin:
 
     def train(self, grown: nn.Module, optimizer: Optimizer, batch: object) -> object:
         """One step of both; returns what the grown model's gave, detached."""
-        settings = self._settings(optimizer)
+        self._follow(optimizer)
         devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
         random, on_devices = torch.get_rng_state(), [torch.cuda.get_rng_state(each) for each in devices]
-        modes = [(ours, theirs.training) for theirs, ours in self._modules]
         began = time.perf_counter()
         found = tree_map_only(Tensor, lambda loss: loss.detach(), self._train_step(grown, optimizer, batch))
         middle, rates = time.perf_counter(), self._settings(optimizer)
-        for group, values in zip(self.optimizer.param_groups, settings, strict=True):
-            group.update(values)
-        for module, training in modes:
-            module.training = training
         with torch.random.fork_rng(devices=devices):
             torch.set_rng_state(random)
             for device, state in zip(devices, on_devices, strict=True):
@@ -117,6 +116,33 @@ class Twin:
         self.seconds_beside += middle - began
         self.seconds += time.perf_counter() - middle
         return found
+
+    def _follow(self, optimizer: Optimizer) -> None:
+        """Take over what the loop may set in the model and its optimiser."""
+        late = [p for group in optimizer.param_groups[self._groups :] for p in group["params"]]
+        owned = {id(theirs) for theirs, _ in self._parameters}
+        if any(id(parameter) in owned for parameter in late):
+            raise ValueError(
+                "the optimizer was given more parameters of the model after the Grower was made, which the twin's "
+                "does not have: give it all of them at first, and freeze some with requires_grad_(False)"
+            )
+        for group, values in zip(self.optimizer.param_groups, self._settings(optimizer), strict=True):
+            group.update(values)
+        self._follow_modes()
+
+    def _follow_modes(self) -> None:
+        for theirs, ours in self._modules:
+            ours.training = theirs.training
+        for parameter, copied in self._parameters:
+            copied.requires_grad_(parameter.requires_grad)
+
+    def export(self) -> nn.Module:
+        """A copy of it in the modes of the model, without gradients."""
+        self._follow_modes()
+        plain = copy.deepcopy(self.model)
+        for parameter in plain.parameters():
+            parameter.grad = None
+        return plain
 
     def _settings(self, optimizer: Optimizer) -> list[dict[str, object]]:
         """Learning rate, momentum and so on of each group that was there from the start."""
@@ -182,6 +208,18 @@ class Twin:
         self._steps = steps
 
 
+def _copy_over(optimizer: Optimizer, counterparts: Mapping[int, Tensor]) -> Optimizer:
+    """A copy of an optimiser over other parameters: id of each -> the one in its place."""
+    copied = blank_copy(optimizer)
+    for group in optimizer.param_groups:
+        options = {name: copy.deepcopy(value) for name, value in group.items() if name != "params"}
+        members = [counterparts[id(parameter)] for parameter in group["params"]]
+        copied.param_groups.append(options | {"params": members})
+    for parameter, state in optimizer.state.items():
+        copied.state[counterparts.get(id(parameter), parameter)] = copy.deepcopy(state)
+    return copied
+
+
 def twin_of(
     model: nn.Module,
     optimizer: Optimizer,
@@ -189,11 +227,13 @@ def twin_of(
     *,
     validate: ValidateCall | None,
     scaled: bool,
+    keep_best: bool,
     processes: int,
 ) -> Twin | None:
     """The twin of a model that has not been wrapped yet, None without a step; raises where none can be honest.
 
     scaled     whether gradients are scaled, by a scaler that two models would share
+    keep_best  whether the model may go back to its best epoch
     processes  that train the model together
     """
     if train_step is None:
@@ -215,6 +255,11 @@ def twin_of(
     if scaled:
         raise ValueError(
             "twin and scaler are given: two models cannot share a GradScaler. bfloat16 needs none"
+        )
+    if keep_best:
+        raise ValueError(
+            "twin and keep_best=True are given: the best of many epochs is better than the last one of the twin even "
+            "where nothing grew. Leave one of them out"
         )
     owned = {id(parameter) for parameter in model.parameters()}
     foreign = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in owned]
