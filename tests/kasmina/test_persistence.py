@@ -5,6 +5,7 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,10 +21,21 @@ from esper.kasmina.persistence import ModelFileError
 from esper.leyline import Stage, Style
 
 X = torch.linspace(-1, 1, 5 * 16).view(5, 1, 16)
+
+
+def _uneven_groups(model: nn.Module) -> list[dict[str, Any]]:
+    named = list(model.named_parameters())
+    return [
+        {"params": [p for name, p in named if "blocks.1" not in name], "limit": None},
+        {"params": [p for name, p in named if "blocks.1" in name], "limit": 0.5, "tag": "x"},
+    ]
+
+
 OPTIMISERS: dict[str, Callable[[nn.Module], Optimizer]] = {
     "sgd": lambda model: SGD(model.parameters(), lr=0.05, momentum=0.9),
     "adam": lambda model: Adam(model.parameters(), lr=0.01),
     "adamw": lambda model: AdamW(model.parameters(), lr=torch.tensor(0.01), foreach=False, amsgrad=True),
+    "groups of their own": lambda model: SGD(_uneven_groups(model), lr=0.1, momentum=0.9),
 }
 
 

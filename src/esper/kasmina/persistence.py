@@ -7,7 +7,7 @@ Nothing in it can execute, and a file is checked in full before the model is tou
 import json
 import math
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
@@ -295,8 +295,9 @@ class _Check:
             raise ModelFileError(f"{path} holds {saved.kind} state, the attached optimizer is {kind}")
         if [sorted(group.parameters) for group in saved.groups] != self._expected_groups(care, saved):
             raise ModelFileError(f"{path}: the optimizer's groups do not hold the parameters they should")
-        template = care.optimizer.param_groups[0]
-        for index, group in enumerate(saved.groups):
+        homes = self._homes(care, saved)
+        for index, (group, home) in enumerate(zip(saved.groups, homes, strict=True)):
+            template = care.optimizer.param_groups[home]
             options = group.options | _below(self.tensors, f"optimizer/group {index}/")
             odd = ", ".join(sorted((set(options) ^ (set(template) - {"params"})) - care.begun_anew))
             if odd:
@@ -306,18 +307,16 @@ class _Check:
                     raise ModelFileError(
                         f"{path}: optimizer option {key} is {value!r}, expected one like {template[key]!r}"
                     )
-        self._check_state(care, saved)
+        self._check_state(care, saved, homes)
 
     def _expected_groups(self, care: OptimiserCare, saved: OptimizerRecord) -> list[list[str]]:
         """The parameter names of each group: the host's with its fossilised seeds, then one per live seed."""
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        groups, kept = [], []
-        for index, group in enumerate(care.optimizer.param_groups):
-            found = [names.get(id(parameter), "?") for parameter in group["params"]]
-            bare = [name for name in found if not names_a_seed(name)]
-            if bare or not found:  # the group of a seed that will leave goes with it
-                groups.append(bare)
-                kept.append(index)
+        kept = self._groups_of_host(care)
+        held = [
+            [names.get(id(p), "?") for p in care.optimizer.param_groups[index]["params"]] for index in kept
+        ]
+        groups = [[name for name in found if not names_a_seed(name)] for found in held]
         own = {}
         for name, seed in self.seeds.items():
             slot, standing = self.model.slots[name], self.record.slots[name]
@@ -331,7 +330,27 @@ class _Check:
         live = [own.pop(group) for group in order if group in own]
         return [sorted(group) for group in (*groups, *live, *own.values())]
 
-    def _check_state(self, care: OptimiserCare, saved: OptimizerRecord) -> None:
+    def _groups_of_host(self, care: OptimiserCare) -> list[int]:
+        """Which groups stay when all seeds have left: the group of a seed goes with it."""
+        seeds = {id(parameter) for name, parameter in self.model.named_parameters() if names_a_seed(name)}
+        groups = care.optimizer.param_groups
+        return [
+            index
+            for index, group in enumerate(groups)
+            if not group["params"] or any(id(parameter) not in seeds for parameter in group["params"])
+        ]
+
+    def _homes(self, care: OptimiserCare, saved: OptimizerRecord) -> list[int]:
+        """For each saved group the one here whose options it must have: a seed has those of its submodule."""
+        hosts = self._groups_of_host(care)
+        slots = {f"{slot.prefix}.scale": slot for slot in self.model.slots.values()}
+        seeds = [
+            next(slots[name] for name in group.parameters if name in slots)
+            for group in saved.groups[len(hosts) :]
+        ]
+        return [*hosts, *(care.home_index(slot) for slot in seeds)]
+
+    def _check_state(self, care: OptimiserCare, saved: OptimizerRecord, homes: Sequence[int]) -> None:
         """Exactly the state tensors the record names, each as the optimiser would make it."""
         named = self.model.named_parameters()
         parameters = {name: parameter for name, parameter in named if not names_a_seed(name)}
@@ -348,16 +367,14 @@ class _Check:
             raise ModelFileError(
                 f"{self.path}: the optimizer's state names parameters that are not the model's"
             )
-        homes = {
-            name: index
-            for index, group in enumerate(saved.groups[: len(care.optimizer.param_groups)])
-            for name in group.parameters
+        home_of = {
+            name: home for group, home in zip(saved.groups, homes, strict=True) for name in group.parameters
         }
         for name, (owner, key) in expected.items():
             tensor, parameter = self.tensors[name], parameters[owner]
             if tensor.shape in (parameter.shape, torch.Size()) and tensor.is_floating_point():
                 continue
-            like = state_of(care.optimizer, homes.get(owner, 0), parameter).get(key)
+            like = state_of(care.optimizer, home_of.get(owner, 0), parameter).get(key)
             if not isinstance(like, Tensor) or (tensor.shape, tensor.dtype) != (like.shape, like.dtype):
                 raise ModelFileError(f"{self.path}: {name} is {tuple(tensor.shape)} {tensor.dtype}")
 
