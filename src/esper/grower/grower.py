@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, SupportsFloat, Unpack
 
@@ -42,7 +43,7 @@ from esper.kasmina.parallel import recognise
 from esper.kasmina.persistence import ModelFileError, describe, reinstate
 from esper.kasmina.probing import ExampleInput
 from esper.kasmina.schedules import Scheduler
-from esper.kasmina.wrapping import WrapOptions
+from esper.kasmina.wrapping import WrapOptions, copied_slots
 from esper.leyline import EpochReport, LifecycleOp, Settle
 from esper.leyline.utility import rent_due
 from esper.tamiyo.controller import Controller
@@ -150,56 +151,66 @@ class Grower:
             processes=replicas.size,
         )
         self._gain: Gain | None = None
-        if isinstance(model, GrowingModel):
-            checks.refuse_wrapping({"slots": slots, "example_input": example_input, **wrapping})
-            self.model = model
-        elif slots is None or example_input is None:
-            raise WrapError(
-                "slots and example_input are missing: where may the model grow, and what goes through it?"
-            )
-        else:
-            wrapping["isolation_penalty"] = wrapping.get("isolation_penalty", 1.0) / accumulate
-            self.model = wrap(model, slots, example_input, **wrapping)
-        who = who or decider(usual_rule(self.model))
-        if parameter_budget is not None:
-            checks.require_room(self.model.slots, parameter_budget, who.settings.menu)
-        self.model.attach(optimizer, scheduler, scaler=scaler, seed_lr_multiplier=seed_lr_multiplier)
         self.epochs, self.rent, self.parameter_budget = epochs, rent, parameter_budget
         self.history: tuple[Decision, ...] = ()
         """What was decided after each epoch, with why."""
-        self._host = LoopHost(self.model, optimizer, training_samples)
-        self._guard = Guard(self.model, governor)
         self._optimizer = optimizer
-        self._watch = GradientWatch(self.model, optimizer, before_first=self._guard.begin)
-        self._deciding = Deciding(
-            who,
-            self._host,
-            epochs=epochs,
-            rent=rent,
-            parameter_budget=parameter_budget,
-            bounded=mode is None,
-        )
-        self._graphs_before = compiled_graphs()  # what was compiled before does not concern this model
-        self._notes = Notes(silent=self.model.replicas.rank > 0)
         self._untrained = False  # whether no epoch has been trained since the last decision
         self._finished = False
         self._waiting: EpochMetrics | Decision | None = None  # the epoch that was taken in, or what it led to
         self._removed: dict[str, str] = {}  # slot -> blueprint of the seeds that finish() took out
         self._returned: int | None = None  # the epoch that finish() went back to
-        self._best = BestEpoch(self.model) if keep_best else None
-        self._averages = Averages(self.model)
-        together.require_alike(
-            replicas, slots=", ".join(self.model.slots), controller=self.controller, epochs=epochs, mode=mode
-        )
-        doubts = (
-            checks.untrained_part(self.model.host, optimizer),
-            checks.too_short(who, epochs),
-            checks.nothing_on_the_menu(who, self._host.cards),
-            nothing_suits(who.name, self._deciding.observer.situation(0)),
-        )
-        for doubt in doubts:
-            if doubt is not None:
-                self._notes.warn(doubt)
+        with ExitStack() as undo:  # a Grower that is refused leaves nothing on the model and the optimiser
+            if isinstance(model, GrowingModel):
+                checks.refuse_wrapping({"slots": slots, "example_input": example_input, **wrapping})
+                self.model = model
+            elif slots is None or example_input is None:
+                raise WrapError(
+                    "slots and example_input are missing: where may the model grow, and what goes through it?"
+                )
+            else:
+                wrapping["isolation_penalty"] = wrapping.get("isolation_penalty", 1.0) / accumulate
+                came_with_slots = bool(copied_slots(bare))
+                self.model = wrap(model, slots, example_input, **wrapping)
+                undo.callback(self.model.release if came_with_slots else self.model.unwrap)
+            who = who or decider(usual_rule(self.model))
+            if parameter_budget is not None:
+                checks.require_room(self.model.slots, parameter_budget, who.settings.menu)
+            self.model.attach(optimizer, scheduler, scaler=scaler, seed_lr_multiplier=seed_lr_multiplier)
+            undo.callback(self.model.detach)
+            self._host = LoopHost(self.model, optimizer, training_samples)
+            self._guard = Guard(self.model, governor)
+            self._watch = GradientWatch(self.model, optimizer, before_first=self._guard.begin)
+            undo.callback(self._watch.detach)
+            self._deciding = Deciding(
+                who,
+                self._host,
+                epochs=epochs,
+                rent=rent,
+                parameter_budget=parameter_budget,
+                bounded=mode is None,
+            )
+            self._graphs_before = compiled_graphs()  # what was compiled before does not concern this model
+            self._notes = Notes(silent=self.model.replicas.rank > 0)
+            self._best = BestEpoch(self.model) if keep_best else None
+            self._averages = Averages(self.model)
+            together.require_alike(
+                replicas,
+                slots=", ".join(self.model.slots),
+                controller=self.controller,
+                epochs=epochs,
+                mode=mode,
+            )
+            doubts = (
+                checks.untrained_part(self.model.host, optimizer),
+                checks.too_short(who, epochs),
+                checks.nothing_on_the_menu(who, self._host.cards),
+                nothing_suits(who.name, self._deciding.observer.situation(0)),
+            )
+            for doubt in doubts:
+                if doubt is not None:
+                    self._notes.warn(doubt)
+            undo.pop_all()
 
     @property
     def controller(self) -> str:

@@ -106,7 +106,11 @@ class GradientWatch:
         self._before_first: Callable[[], None] | None = before_first
         self._host: Tensor | None = None  # (norm, steps), summed
         self._seeds: dict[str, Tensor] = {}  # slot -> (norm, share vanished, share exploded, steps), summed
-        optimizer.register_step_pre_hook(self._look)
+        self._handle = optimizer.register_step_pre_hook(self._look)
+
+    def detach(self) -> None:
+        """Take the hook off the optimiser."""
+        self._handle.remove()
 
     def take(self) -> tuple[float | None, dict[str, SeedGradients]]:
         """The host's gradient norm and what is known of each seed, means over the steps; begins the next epoch."""

@@ -373,9 +373,17 @@ class GrowingModel(LivingHost, nn.Module):
 
     def unwrap(self) -> nn.Module:
         """Take the hooks and the seeds off and return the bare host."""
+        self.release()
         for slot in self.slots.values():
             slot.hook.remove()
             slot.seed = None
+        return self.host
+
+    def release(self) -> nn.Module:
+        """Let go of the host, which keeps its slots and seeds as a copy has them: it can be wrapped there again."""
+        self.replicas.leave()
+        for slot in self.slots.values():
+            slot.owner = None
         return self.host
 
     # Helpers

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from esper.kasmina.seed import Seed
 from esper.kasmina.sharding import is_sharded, local, sharded_modules
@@ -55,6 +56,9 @@ class Replicas:
     def follow(self, model: nn.Module, slots: Mapping[str, Slot]) -> None:
         """Begin to watch over a growing model and what grows at its slots."""
 
+    def leave(self) -> None:
+        """Take off what `follow` has put on the model."""
+
     def adopt(self, seed: Seed) -> None:
         """Make a newborn seed the same everywhere, before it is planted and its parameters are given to anyone."""
 
@@ -81,6 +85,8 @@ class _SeveralProcesses(Replicas):
         """Names of those that are rank 0's for all."""
         self._model: nn.Module = nn.Module()
         self._slots: Mapping[str, Slot] = {}
+        self._handles: list[RemovableHandle] = []
+        """Of what `follow` has hooked."""
         self._backward = -1
         """The backward whose end is being waited for."""
 
@@ -96,7 +102,12 @@ class _SeveralProcesses(Replicas):
 
     def follow(self, model: nn.Module, slots: Mapping[str, Slot]) -> None:
         self._model, self._slots = model, slots
-        self._notice_backwards(model)
+        self._handles = self._notice_backwards(model)
+
+    def leave(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
 
     def adopt(self, seed: Seed) -> None:
         self._spread((*seed.parameters(), *seed.buffers()))
@@ -148,10 +159,12 @@ class _SeveralProcesses(Replicas):
 
     # The end of a backward
 
-    def _notice_backwards(self, module: nn.Module) -> None:
-        for parameter in module.parameters():
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(self._notice)
+    def _notice_backwards(self, module: nn.Module) -> list[RemovableHandle]:
+        return [
+            parameter.register_post_accumulate_grad_hook(self._notice)
+            for parameter in module.parameters()
+            if parameter.requires_grad
+        ]
 
     def _notice(self, _: Tensor) -> None:
         """A gradient has arrived. At the first of a backward, ask to be called at its end."""

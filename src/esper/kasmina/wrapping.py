@@ -143,7 +143,7 @@ def wrap(
     sightings = probe(model, found, example_input)
     replicas.rest()
     _refuse_silent(found, sightings)
-    copied = _copied_slots(model)
+    copied = copied_slots(model)
     if copied:
         _refuse_other_slots(copied, found, blueprints, layout)
         in_order = [copied[name] for name in sightings]
@@ -252,7 +252,7 @@ def slot_behind(module: nn.Module) -> Slot | None:
     return next((slot for slot in hooked if isinstance(slot, Slot)), None)
 
 
-def _copied_slots(model: nn.Module) -> dict[str, Slot]:
+def copied_slots(model: nn.Module) -> dict[str, Slot]:
     """Name -> the slot that a copy of a wrapped model came with."""
     slots = (slot_behind(module) for module in model.modules())
     return {slot.name: slot for slot in slots if slot is not None}
