@@ -1,6 +1,7 @@
 """A life of growth in one process, or in several that share each batch, and what can happen to one of them."""
 
 import importlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -144,11 +145,14 @@ class Life:
 
 
 def largest_difference(ours: Sequence[dict[str, Tensor]], theirs: Sequence[dict[str, Tensor]]) -> float:
-    """Between two lives, over all epochs and tensors, which must be the same ones."""
+    """Between two lives, over all epochs and tensors, which must be the same ones and finite."""
     largest = 0.0
     for mine, other in zip(ours, theirs, strict=True):
         assert mine.keys() == other.keys()
-        largest = max([largest, *(float((mine[name] - other[name]).abs().max()) for name in mine)])
+        for name in mine:
+            difference = float((mine[name] - other[name]).abs().max())
+            assert math.isfinite(difference), f"{name} is not finite"
+            largest = max(largest, difference)
     return largest
 
 

@@ -1,6 +1,9 @@
 """Several processes grow one network: equal after every operation, and equal to one process with the whole batch."""
 
+import math
+
 import pytest
+import torch
 from torch import Tensor, nn
 
 import esper
@@ -14,6 +17,12 @@ from processes import in_processes
 ROUNDING = 1e-5
 """Two halves are summed in another order than the whole; in 18 epochs that grew to 4e-7."""
 BOTH = ("ddp", pytest.param("fsdp", marks=pytest.mark.slow))
+
+
+def test_what_is_not_finite_is_not_equal() -> None:
+    broken = {"weight": torch.tensor([1.0, math.nan])}
+    with pytest.raises(AssertionError, match="weight is not finite"):
+        largest_difference([broken], [broken])
 
 
 @pytest.mark.parametrize(
