@@ -233,22 +233,29 @@ class CopiedReplicas(_SeveralProcesses):
             _clean(owned, slot.non_finite[0])
 
     def _average(self, parameters: Sequence[nn.Parameter], marks: Sequence[Tensor]) -> None:
-        """One reduction: the gradients end to end, who has one of each, and the marks, which spread to all."""
+        """One reduction: the gradients end to end, who has one of each, and the marks, which spread to all.
+
+        Nothing is copied from the host, and just a process that has no gradient of something waits for the device: a
+        parameter that none has used keeps none, as in one process.
+        """
         first = parameters[0]
         gradients = [
             parameter.new_zeros(parameter.numel()) if parameter.grad is None else parameter.grad.flatten()
             for parameter in parameters
         ]
-        present = first.new_tensor([parameter.grad is not None for parameter in parameters])
+        one, zero = first.new_ones(1), first.new_zeros(1)
+        present = [zero if parameter.grad is None else one for parameter in parameters]
         flags = [mark.to(first).view(1) for mark in marks]
-        flat = torch.cat((*gradients, present, *flags)).div_(self.size)
+        flat = torch.cat((*gradients, *present, *flags)).div_(self.size)
         dist.all_reduce(flat, group=self._group)
         sizes = [parameter.numel() for parameter in parameters]
-        *means, present, flags_found = flat.split([*sizes, len(parameters), len(marks)])
-        for index, (parameter, mean) in enumerate(zip(parameters, means, strict=True)):
+        *means, presence, flags_found = flat.split([*sizes, len(parameters), len(marks)])
+        missing = any(parameter.grad is None for parameter in parameters)
+        used = (presence > 0.0).tolist() if missing else [True] * len(parameters)
+        for parameter, mean, used_somewhere in zip(parameters, means, used, strict=True):
             if parameter.grad is not None:
                 parameter.grad.copy_(mean.view_as(parameter))
-            elif present[index] > 0.0:
+            elif used_somewhere:
                 parameter.grad = mean.view_as(parameter).clone()
         for mark, found in zip(marks, flags_found, strict=True):
             mark.logical_or_(found > 0.0)
