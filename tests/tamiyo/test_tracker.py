@@ -57,6 +57,15 @@ def test_without_accuracy_the_loss_counts() -> None:
     assert lengths == [0, 0, 1, 2, 0]
 
 
+def test_a_plateau_begins_with_the_first_score() -> None:
+    tracker = SignalTracker(20, plateau_threshold=0.01)
+    lengths = []
+    for epoch, loss in enumerate([math.nan, math.nan, 2.0, math.nan, 2.0, 1.0]):
+        tracker.record(report(epoch, None, loss=loss), [])
+        lengths.append(tracker.plateau)
+    assert lengths == [0, 0, 0, 1, 2, 0]
+
+
 def test_the_window_holds_the_last_epochs() -> None:
     tracker = SignalTracker(20)
     for epoch, contribution in enumerate([NAN, 0.1, 0.2, 0.4, 0.6]):

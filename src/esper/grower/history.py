@@ -144,8 +144,11 @@ class Notes:
         """Note something for the next decision."""
         self.pending.append(note)
 
-    def warn(self, message: str, *, once: str | None = None) -> None:
-        """Warn and note it; what has a name in `once` only the first time."""
+    def warn(self, message: str, *, once: str | None = None, epoch: int | None = None) -> None:
+        """Warn and note it; what has a name in `once` only the first time.
+
+        epoch  named in the warning; the note belongs to a decision, which says it
+        """
         if once is not None:
             if once in self.warned:
                 return
@@ -153,6 +156,7 @@ class Notes:
         self.add(message)
         if self.silent:
             return
+        message = message if epoch is None else f"epoch {epoch}: {message}"
         warnings.warn(message, GrowthWarning, stacklevel=_levels_to_user() + 1)
 
     def take(self) -> tuple[str, ...]:
@@ -192,7 +196,8 @@ def reason_for(action: ActionSpec, situation: Situation, rent: float, choice: Ch
             f"{card.parameters:,} parameters, {card.parameters / signals.host_parameters:.1%} of the host"
         )
         stuck = signals.plateau_epochs
-        facts.append(f"validation has not improved for {_epochs(stuck)}" if stuck else "validation improves")
+        unstuck = "the score is not known yet" if signals.score is None else "validation improves"
+        facts.append(f"validation has not improved for {_epochs(stuck)}" if stuck else unstuck)
     elif seed is not None:
         if seed.probe is not None:
             facts.append(f"switching it on would change the score by {seed.probe:+.3f}")

@@ -51,7 +51,7 @@ class SignalTracker:
     best: float = -math.inf
     """The best score that ended a plateau."""
     plateau: int = 0
-    """Epochs since validation last improved by the threshold over the best before."""
+    """Epochs since validation last improved by the threshold over the best before; 0 before the first score."""
     row: int = 0
     """Series in the window; 0 before the first report."""
     window: list[float] = field(default_factory=list)
@@ -80,7 +80,7 @@ class SignalTracker:
         self.window = self.window[len(row) :] + row
         if score >= self.best + self.plateau_threshold and score > self.best:
             self.best, self.plateau = score, 0
-        else:
+        elif not math.isinf(self.best):  # before the first score nothing could have improved
             self.plateau += 1
 
     def signals(

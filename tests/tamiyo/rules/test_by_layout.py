@@ -11,6 +11,7 @@ from esper.kasmina import GrowingModel
 from esper.leyline import Layout, LifecycleOp, Situation
 from esper.tamiyo import GrowthSpace, Observer
 from esper.tamiyo.rules.by_layout import ByLayoutPolicy, noise_of, suited_candidates
+from esper.tamiyo.rules.policy import comparison
 from tiny import SLOT, tiny_model
 from watched import ModelHost, live, small_model
 
@@ -125,6 +126,13 @@ def test_what_turns_out_to_harm_when_it_is_too_late_is_left_to_the_end() -> None
 def test_rent_is_asked_on_top() -> None:
     host = ModelHost(small_model("flat"), measure=lambda *_: 0.001, accuracy=lambda _: 0.7)
     assert "prune" in {what.split()[0] for _, what in live(ByLayoutPolicy(rent=1.0), host, horizon=30)}
+
+
+def test_a_margin_below_rent_is_taken_off_in_words() -> None:
+    situation = at(situation_of(small_model("flat")), host_parameters=100)
+    seed = replace(situation.slots[0], contribution=-0.08, parameters=10)
+    told = comparison(seed, situation.signals, margin=-0.0034, rent=0.01)
+    assert told == "contribution -0.080 is under rent 0.0010 less margin 0.0034"
 
 
 def test_as_many_at_once_as_may_live() -> None:

@@ -120,12 +120,20 @@ def pays(seed: SlotSnapshot, signals: HostSignals, *, margin: float, rent: float
 
 
 def comparison(seed: SlotSnapshot, signals: HostSignals, *, margin: float, rent: float) -> str:
-    """What `pays` compares, in words: 'contribution +0.016 is under margin 0.02 + rent 0.0004'."""
+    """What `pays` compares, in words: 'contribution +0.016 is under margin 0.02 + rent 0.0004'.
+
+    A margin below 0 is taken off: 'contribution -0.016 is under rent 0.0004 less margin 0.003'.
+    """
     if seed.contribution is None:
         return "its contribution is unknown"
     owed = rent_due(rent, seed.parameters, signals.host_parameters)
     side = "over" if seed.contribution > margin + owed else "under"
-    return f"contribution {seed.contribution:+.3f} is {side} margin {margin:.3g} + rent {owed:.4f}"
+    asked = (
+        f"rent {owed:.4f} less margin {-margin:.3g}"
+        if margin < 0
+        else f"margin {margin:.3g} + rent {owed:.4f}"
+    )
+    return f"contribution {seed.contribution:+.3f} is {side} {asked}"
 
 
 def has_live_seed(situation: Situation) -> bool:
