@@ -4,6 +4,7 @@ import copy
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 import esper
 from esper.grower import Grower
-from esper.grower.validating import LoaderValidation
+from esper.grower.validating import Batch, LoaderValidation, refuse_unclear
 from esper.leyline import ActionSpec, LifecycleOp, Situation, Stage
 
 FEATURES, WIDTH, SAMPLES = 5, 7, 23
@@ -318,13 +319,61 @@ def test_a_metric_that_does_not_fit_is_refused_at_once(options: dict[str, object
         with_metric(**options)
 
 
+@pytest.mark.parametrize("more", ["outputs", "targets"])
+def test_a_loss_that_is_suggested_fits_the_shapes(more: str) -> None:
+    outputs, targets = torch.randn(5), torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0])
+    outputs, targets = (outputs[:, None], targets) if more == "outputs" else (outputs, targets[:, None])
+    with pytest.raises(TypeError, match=r"all of them 0 or 1") as refused:
+        refuse_unclear(Batch(outputs, targets, 5))
+    suggested = re.findall(r"loss=(lambda .*?\)) if they", str(refused.value))
+    assert len(suggested) == 2
+    losses: list[Callable[..., Tensor]] = [F.binary_cross_entropy_with_logits, F.mse_loss]
+    for source, loss in zip(suggested, losses, strict=True):
+        assert torch.equal(eval(source, {"F": F})(outputs, targets), loss(outputs.view(5), targets.view(5)))
+
+
+def test_no_rows_are_not_all_0_or_1() -> None:
+    refuse_unclear(Batch(torch.zeros(0, 1), torch.zeros(0), 0))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"loss": lambda out, y: F.mse_loss(out[:, 0], y)},
+        {"metric": lambda out, y: F.mse_loss(out[:, 0], y)},
+    ],
+)
+@pytest.mark.parametrize("place", [0, 3])
+def test_an_empty_batch_is_left_out(options: dict[str, Any], place: int) -> None:
+    model, whole = Net(1), batches(samples()[:, 0])
+    with_empty = [*whole[:place], (samples()[:0], torch.zeros(0)), *whole[place:]]
+    LoaderValidation(with_empty, **options).check(model)
+    found = LoaderValidation(with_empty, **options)(model)
+    assert found == LoaderValidation(whole, **options)(model)
+    only_empty = LoaderValidation(with_empty[place : place + 1], **options)
+    with pytest.raises(ValueError, match="validate has no batches with samples"):
+        only_empty(model)
+    with pytest.raises(ValueError, match="validate has no batches with samples"):
+        only_empty.check(model)
+
+
+def test_why_something_is_grown_before_there_is_a_score() -> None:
+    grower, train = with_metric(controller=esper.rule_policy("schedule", schedule="germinate mlp@body t=1"))
+    grower.step(train_loss=train())
+    decision = grower.history[0]
+    assert decision.action.op is LifecycleOp.GERMINATE
+    assert decision.score is None
+    assert decision.reason.endswith("the score is not known yet")
+
+
 ZEROES = torch.zeros(SAMPLES)
 
 
 @pytest.mark.parametrize(
     ("outputs", "targets", "loss", "message"),
     [
-        (1, ZEROES, None, "all of them 0 or 1: pass loss=F.binary_cross_entropy_with_logits if they are labels"),
+        (1, ZEROES, None, r"all of them 0 or 1: pass loss=lambda .*squeeze\(-1\), targets\) if they are labels"),
         (1, ZEROES.long(), None, "one output for two classes wants loss=F.binary_cross_entropy_with_logits"),
         (2, ZEROES + 0.5, None, r"outputs are float32 \(11, 2\), targets float32 \(11,\); expected float targets"),
         (1, ZEROES + 0.5, F.mse_loss, r"loss failed.*Using a target size.*outputs are float32 \(11, 1\)"),

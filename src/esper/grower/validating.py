@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 from esper.kasmina import GrowingModel
 from esper.kasmina.blueprints.registry import main_tensor
 from esper.kasmina.replicas import Replicas
+from esper.kasmina.sharding import sharded_modules
 
 IGNORED = -100
 """A target that does not count, as everywhere in torch."""
@@ -90,13 +91,17 @@ class LoaderValidation:
         for tally in tallies[1:]:
             tally.metric = copy.deepcopy(self.metric)  # one that is fed batch by batch adds up
         for raw in self.loader:
+            empty = without_samples(raw)
             for model, device, tally in zip(models, devices, tallies, strict=True):
-                tally.add(passed(model, raw, device))
+                if not empty:
+                    tally.add(passed(model, raw, device))
+                elif sharded_modules(model):
+                    passed(model, raw, device)  # the other processes wait for its shards
         for model, tally in zip(models, tallies, strict=True):
             if isinstance(model, GrowingModel):
                 tally.share(model.replicas)
         if not tallies[0].batches:
-            raise ValueError("validate has no batches: there is nothing to measure with")
+            raise ValueError(_NOTHING)
         return tallies
 
     def check(self, model: nn.Module) -> None:
@@ -107,6 +112,8 @@ class LoaderValidation:
                 self(model)
                 return
             for raw in self.loader:
+                if without_samples(raw):
+                    continue
                 batch = passed(model, raw, next(model.parameters()).device)
                 if self.loss is None:
                     refuse_unclear(batch)
@@ -114,7 +121,10 @@ class LoaderValidation:
                 tally.add(batch)
                 tally.result()
                 return
-        raise ValueError("validate has no batches: there is nothing to measure with")
+        raise ValueError(_NOTHING)
+
+
+_NOTHING = "validate has no batches with samples in them: there is nothing to measure with"
 
 
 @dataclass(slots=True)
@@ -227,6 +237,14 @@ def passed(model: nn.Module, raw: object, device: torch.device) -> Batch:
     return Batch(outputs, targets, _samples(targets))
 
 
+def without_samples(raw: object) -> bool:
+    """Whether a batch, (inputs, targets) or a dict, is empty: all of its tensors are of zero rows."""
+    if not isinstance(raw, Mapping | tuple | list):
+        return False
+    rows = [len(leaf) for leaf in tree_leaves(raw) if isinstance(leaf, Tensor) and leaf.ndim]
+    return bool(rows) and not any(rows)
+
+
 def _samples(targets: object) -> int:
     """The length of the first tensor that has one."""
     return next(
@@ -328,13 +346,27 @@ _say_how = "pass loss=, a function of (outputs, targets), or metric= and mode=, 
 def refuse_unclear(batch: Batch) -> None:
     """Float targets that are all 0 or 1 can be numbers to predict as well as labels."""
     targets = batch.targets
-    if not isinstance(targets, Tensor) or not targets.is_floating_point():
+    if not isinstance(targets, Tensor) or not targets.is_floating_point() or not targets.numel():
         return
     if bool(((targets == 0) | (targets == 1)).all()):
+        losses = [_as_shaped(name, batch.outputs, targets) for name in _LABELS_OR_NUMBERS]
         raise TypeError(
-            f"{batch.found}, all of them 0 or 1: pass loss=F.binary_cross_entropy_with_logits if they are labels, "
-            "loss=F.mse_loss if they are numbers to predict"
+            f"{batch.found}, all of them 0 or 1: pass loss={losses[0]} if they are labels, loss={losses[1]} if they "
+            "are numbers to predict"
         )
+
+
+_LABELS_OR_NUMBERS = ("F.binary_cross_entropy_with_logits", "F.mse_loss")
+
+
+def _as_shaped(loss: str, outputs: object, targets: Tensor) -> str:
+    """How to write a loss of torch's where one of the two has a last axis of one number more."""
+    shape = outputs.shape if isinstance(outputs, Tensor) else targets.shape
+    if shape == (*targets.shape, 1):
+        return f"lambda outputs, targets: {loss}(outputs.squeeze(-1), targets)"
+    if targets.shape == (*shape, 1):
+        return f"lambda outputs, targets: {loss}(outputs, targets.squeeze(-1))"
+    return loss
 
 
 def _squared_error(outputs: Tensor, batch: Batch) -> Rows:
