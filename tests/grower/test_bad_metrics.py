@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from esper.grower import GrowthWarning
+from esper.grower.measuring import EpochMetrics
+from esper.kasmina.governor import GovernorRules
 from esper.leyline import ActionSpec, LifecycleOp, Situation, Stage
 from grower.loops import Loop
 from grower.test_grower import grown
@@ -74,6 +76,51 @@ def test_an_accuracy_that_is_nan_when_measured_is_told_too() -> None:
     with pytest.warns(GrowthWarning, match="validation_accuracy is NaN and counts as unknown"):
         decision = grower.step()
     assert decision.score is None
+
+
+@pytest.mark.parametrize("measured", [True, False])
+@pytest.mark.parametrize("governor", [GovernorRules(), None])
+def test_a_validation_that_is_nan_costs_no_training(measured: bool, governor: GovernorRules | None) -> None:
+    broken = {"validation_loss": math.nan, "validation_accuracy": 0.3}
+    answers = [False]
+    loop = Loop()
+    grower, optimizer, loop = grown(
+        3, loop=loop, validate=lambda model: broken if answers[0] else loop.validate(model), governor=governor
+    )
+    grower.model.host.register_buffer("mask", torch.full((2, 2), -math.inf))  # as attention has them
+    answers[0] = True
+    loss = loop.train(grower.model, optimizer)
+    trained = {name: tensor.clone() for name, tensor in grower.model.named_parameters()}
+    with pytest.warns(
+        GrowthWarning, match="validation_loss is NaN while the network is finite: look at validate="
+    ):
+        decision = grower.step(train_loss=loss, **({} if measured else broken))
+    assert decision.rolled_back is None
+    assert decision.score is None
+    assert decision.metrics == EpochMetrics(train_loss=loss)
+    assert all(torch.equal(tensor, trained[name]) for name, tensor in grower.model.named_parameters())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", GrowthWarning)  # said once
+        assert grower.step(train_loss=loop.train(grower.model, optimizer)).score is None
+        answers[0] = False
+        assert grower.step(train_loss=loop.train(grower.model, optimizer)).score is not None
+
+
+@pytest.mark.parametrize("buffer", [True, False])
+def test_a_validation_that_is_nan_by_the_network_goes_back(buffer: bool) -> None:
+    """Weights, or running statistics: a scaler that skips a step keeps the weights from what these have seen."""
+    grower, optimizer, loop = grown(0, controller="wait")
+    grower.model.host.register_buffer("running", torch.zeros(2))
+    for _ in range(2):
+        grower.step(train_loss=loop.train(grower.model, optimizer))
+    loop.train(grower.model, optimizer)
+    broken = next(grower.model.host.buffers() if buffer else grower.model.host.parameters())
+    with torch.no_grad():
+        broken.fill_(math.nan)
+    with pytest.warns(GrowthWarning, match="found the model not finite"):
+        decision = grower.step(train_loss=1.0, validation_loss=math.nan)
+    assert decision.rolled_back == "not_finite"
+    assert bool(broken.isfinite().all())
 
 
 def test_warnings_point_at_the_users_line() -> None:

@@ -36,7 +36,7 @@ def test_a_loss_that_is_nan_goes_back_and_training_goes_on() -> None:
     assert grower.model.slots["0"].alpha == alpha  # the epoch is trained again, at the same alpha
     assert math.isfinite(loop.train(grower.model, optimizer))
     assert grower.step(train_loss=1.0).rolled_back is None
-    assert "went back" in grower.explain()
+    assert "\nepoch 7: the governor found the model not finite" in grower.explain()
     grower.plot()
 
 
@@ -218,6 +218,65 @@ def test_a_seed_is_not_blamed_for_steps_that_a_scaler_skips(fused: bool) -> None
     assert not torch.equal(seed.scale, before)  # the step after an overflow is a step like any other
     grower.model.detach()
     assert scaler.step == type(scaler).step.__get__(scaler)
+
+
+def test_a_seed_that_no_gradient_reaches_is_named() -> None:
+    class Frozen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers, self.learns = net(), False
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.set_grad_enabled(self.learns and torch.is_grad_enabled()):
+                x = self.layers[0](x)
+            out: torch.Tensor = self.layers[2](self.layers[1](x))
+            return out
+
+    loop, model = Loop(), Frozen()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    grower = Grower(
+        model,
+        ["layers.0", "layers.1"],
+        optimizer=optimizer,
+        example_input=loop.inputs[:2],
+        validate=loop.validate,
+        controller=esper.rule_policy(
+            "schedule", schedule="germinate mlp@layers.1 t=1; germinate mlp@layers.0 t=2"
+        ),
+    )
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for epoch in range(5):
+            model.learns = epoch == 4
+            grower.step(train_loss=loop.train(model, optimizer))
+    said = [str(each.message) for each in told]
+    assert len(said) == 1
+    assert said[0].startswith("the seed at layers.0 got no gradient in the whole epoch")
+    assert "freeze by requires_grad_(False) instead of no_grad" in said[0]
+    assert said[0] in grower.history[2].notes
+
+
+def test_seeds_of_a_frozen_host_get_gradients() -> None:
+    loop, model = Loop(), net().requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    grower = Grower(
+        model,
+        ["0"],
+        optimizer=optimizer,
+        example_input=loop.inputs[:2],
+        validate=loop.validate,
+        controller=esper.rule_policy("schedule", schedule="germinate mlp@0 t=1"),
+    )
+    model[2].requires_grad_(True)
+    grower.step(train_loss=loop.train(model, optimizer))
+    model.requires_grad_(False)
+    seed = grower.model.slots["0"].seed
+    assert seed is not None
+    seed.requires_grad_(True)
+    model.zero_grad()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", GrowthWarning)
+        grower.step(train_loss=loop.train(model, optimizer))
 
 
 def test_a_seed_that_recovers_is_left_alone() -> None:

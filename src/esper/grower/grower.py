@@ -289,7 +289,15 @@ class Grower:
         self._warn_unmeasured()
         for name in dict.fromkeys(lost + unknown):
             self._notes.warn(f"{name} is NaN and counts as unknown: look at how it is computed", once=name)
+        if metrics.only_validation_is_nan and self._guard.host_finite():
+            self._notes.warn(
+                "validation_loss is NaN while the network is finite: look at validate= or at how validation_loss is "
+                "computed. The epoch has no score",
+                once="validation_loss",
+            )
+            metrics, base = metrics.without_validation(), None
         replicas.share_flags()
+        self._warn_unreached(replicas.agree(self._watch.unreached))
         norm, gradients = replicas.agree(self._watch.take())
         if self._twin is not None:
             self._twin.begin_epoch()
@@ -352,6 +360,15 @@ class Grower:
                 once="validate",
             )
 
+    def _warn_unreached(self, slots: Sequence[str]) -> None:
+        for name in slots:
+            self._notes.warn(
+                f"the seed at {name} got no gradient in the whole epoch and does not learn. If its part of the model "
+                "runs under torch.no_grad() or is detached, run it with gradients: freeze by requires_grad_(False) "
+                "instead of no_grad",
+                once=f"unreached {name}",
+            )
+
     def _remove_broken(self) -> bool:
         """Whether a seed had to go, so that the model is not the one that was validated."""
         broken = self._guard.broken_seeds()
@@ -376,8 +393,9 @@ class Grower:
     def _go_back(self, epoch: int, metrics: EpochMetrics, verdict: Verdict) -> Decision:
         self._guard.restore()
         self._notes.warn(
-            f"epoch {epoch}: the governor found the model {verdict.value.replace('_', ' ')} and went back to the "
-            "last good epoch; a lower learning rate helps if this repeats"
+            f"the governor found the model {verdict.value.replace('_', ' ')} and went back to the last good epoch; "
+            "a lower learning rate helps if this repeats",
+            epoch=epoch,
         )
         if self._guard.gives_up():
             self._notes.warn("going back has not helped; from here on the model is left as it is")

@@ -44,6 +44,15 @@ class EpochMetrics:
         values = {"train_loss": self.train_loss, "validation_loss": self.validation_loss}
         return tuple(name for name, value in values.items() if value is not None and not math.isfinite(value))
 
+    @property
+    def only_validation_is_nan(self) -> bool:
+        """Whether the training loss does not say that the model broke, and validation's is NaN."""
+        return self.broken == ("validation_loss",) and math.isnan(self.validation_loss or 0.0)
+
+    def without_validation(self) -> "EpochMetrics":
+        """What is known of training; none of a validation that went wrong is relied on."""
+        return EpochMetrics(train_loss=self.train_loss, train_accuracy=self.train_accuracy)
+
     def report(self, epoch: int, gradient_norm: float | None, score: float | None) -> EpochReport:
         """The epoch as deciders read it."""
         return EpochReport(

@@ -304,6 +304,12 @@ class Guard:
         here = all(bool(local(p).isfinite().all()) for p in self._model.bare_parameters())
         return all(self._model.replicas.gather(here))
 
+    def host_finite(self) -> bool:
+        """Whether the host's parameters are finite and none of its buffers has a NaN (masks hold Inf on purpose)."""
+        buffers = [local(buffer) for buffer in self._model.host.buffers()]
+        here = not any(bool(buffer.isnan().any()) for buffer in buffers)
+        return all(self._model.replicas.gather(here)) and self._weights_finite()
+
     @property
     def content(self) -> bool:
         """Whether the epoch judged last is worth going back to."""

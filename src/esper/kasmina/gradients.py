@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.sharding import whole
+from esper.kasmina.slot import Slot
 
 VANISHING_NORM = 1e-7
 EXPLODING_NORM = 1e2
@@ -105,6 +106,7 @@ class GradientWatch:
         self._model, self._collector = model, SeedGradientCollector()
         self._before_first: Callable[[], None] | None = before_first
         self._host: Tensor | None = None  # (norm, steps), summed
+        self._missed: dict[str, int] = {}  # slot -> steps without any gradient of its seed, which learns
         self._seeds: dict[str, Tensor] = {}  # slot -> (norm, share vanished, share exploded, steps), summed
         self._handle = optimizer.register_step_pre_hook(self._look)
 
@@ -115,7 +117,7 @@ class GradientWatch:
     def take(self) -> tuple[float | None, dict[str, SeedGradients]]:
         """The host's gradient norm and what is known of each seed, means over the steps; begins the next epoch."""
         host, seeds = self._host, self._seeds
-        self.steps, self._host, self._seeds = 0, None, {}
+        self.steps, self._host, self._seeds, self._missed = 0, None, {}, {}
         found = {}
         for name, sums in seeds.items():
             norm, vanished, exploded, steps = sums.tolist()
@@ -127,6 +129,12 @@ class GradientWatch:
             found[name] = SeedGradients(norm / steps, health, finite)
         norm, steps = (0.0, 0.0) if host is None else host.tolist()
         return norm / steps if steps else None, found
+
+    @property
+    def unreached(self) -> list[str]:
+        """The slots of live seeds that no backward has reached since `take`; from one that broke it is kept."""
+        missed = [name for name, steps in self._missed.items() if steps == self.steps]
+        return [name for name in missed if not bool(self._model.slots[name].non_finite.any())]
 
     def state_dict(self) -> dict[str, object]:
         """What was seen since `take`, for a checkpoint in the middle of an epoch."""
@@ -149,6 +157,10 @@ class GradientWatch:
             self._before_first()
             self._before_first = None
         self.steps += 1
+        for name, slot in self._growing():
+            learning = [p for p in slot.seed.parameters() if p.requires_grad] if slot.seed else []
+            if learning and all(p.grad is None for p in learning):
+                self._missed[name] = self._missed.get(name, 0) + 1
         gradients = [
             p.grad for p in self._model.bare_parameters() if p.grad is not None and not p.grad.is_sparse
         ]
@@ -159,16 +171,22 @@ class GradientWatch:
         usable = torch.isfinite(norm)
         host = torch.stack((torch.where(usable, norm, 0.0), usable.float()))
         self._host = host if self._host is None else self._host + host
-        for name, slot in self._model.slots.items():
-            if slot.seed is None or not slot.stage.is_live or slot.life.fading:
-                continue
-            seen = self._collector.collect_async(slot.seed.parameters())
+        for name, slot in self._growing():
+            seen = None if slot.seed is None else self._collector.collect_async(slot.seed.parameters())
             if seen is None:
                 continue
             seen[0] /= _scale(optimizer, seen)
             here = usable.to(seen.device)
             sums = torch.cat((torch.where(here, seen, 0.0), here.float().view(1)))
             self._seeds[name] = self._seeds[name] + sums if name in self._seeds else sums
+
+    def _growing(self) -> list[tuple[str, Slot]]:
+        """The slots with seeds that are live and do not fade, by name."""
+        return [
+            (name, slot)
+            for name, slot in self._model.slots.items()
+            if slot.seed is not None and slot.stage.is_live and not slot.life.fading
+        ]
 
 
 def _scale(optimizer: Optimizer, like: Tensor) -> Tensor | float:
