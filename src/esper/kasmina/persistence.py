@@ -437,9 +437,9 @@ def _as_it_was(value: JsonValue, like: object) -> object:
 
 
 def laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
-    """An optimiser's tensor in its parameter's memory format: fused optimisers walk both as flat memory."""
+    """A copy of an optimiser's tensor in its parameter's memory format: fused ones walk both as flat memory."""
     if value.shape != parameter.shape:
-        return value
+        return value.clone()
     laid_out = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False)
     fill(laid_out, value)
     return laid_out
