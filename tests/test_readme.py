@@ -63,7 +63,9 @@ def test_quick_starts_and_how_tos_run(
         if page == "blueprints.md":
             forget("wide_gelu")
     if page == "practitioner.md":
-        assert "epoch 14: wait (the last epoch: finish() settles)" in capsys.readouterr().out
+        printed = capsys.readouterr().out
+        assert "epoch 1: germinate mixer at 0" in printed
+        assert "epoch 14: wait (the last epoch: finish() settles)" in printed
         assert Path("grown.pt").exists()
     if page == "policies.md":
         _grows_once(scope["GrowOnce"])
