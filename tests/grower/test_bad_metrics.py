@@ -38,6 +38,7 @@ from grower.test_grower import grown
             TypeError,
             "validation_loss is a Tensor that is no single number",
         ),
+        ({"validation_accuracy": "0.5"}, TypeError, "validation_accuracy is a str that is no single number"),
         ({"validation_loss": "low"}, TypeError, "validation_loss is a str that is no single number"),
     ],
 )

@@ -1,5 +1,7 @@
 """Options that a Grower refuses when it is made, or warns of, are named with what to do."""
 
+import warnings
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -8,6 +10,7 @@ from torch import nn
 import esper
 from esper.grower import Grower, GrowthWarning
 from esper.kasmina import WrapError
+from esper.leyline import LifecycleOp
 from esper.tamiyo.controller import ControllerError
 from grower.loops import Loop, net
 from grower.test_grower import grown
@@ -29,7 +32,10 @@ def make(**options: object) -> Grower:
     ("options", "kind", "message"),
     [
         ({"slots": ["2.x"]}, WrapError, "2.x"),
-        ({"slots": None}, WrapError, "slots and example_input are missing"),
+        ({"slots": None, "example_input": None}, WrapError, "slots and example_input are missing"),
+        ({"slots": None}, WrapError, "^slots is missing: where may the model grow"),
+        ({"example_input": None}, WrapError, "^example_input is missing: what goes through it"),
+        ({"example_input": torch.randn(2, 9)}, WrapError, r"example_input \(shape \(2, 9\)\) does not go"),
         ({"optimizer": torch.optim.Adam(net().parameters())}, ValueError, "none of the host's parameters"),
         ({"controller": 3}, ControllerError, "controller is 3; expected a name, a folder, a Controller"),
         ({"controller": "plato"}, ControllerError, "controller is 'plato'; expected one of"),
@@ -39,11 +45,23 @@ def make(**options: object) -> Grower:
             ValueError,
             r"budget is 7.*the cheapest is lora at",
         ),
-        ({"parameter_budget": 1.5}, ValueError, "parameter_budget is 1.5; expected a whole number >= 1"),
+        ({"parameter_budget": 1.5}, ValueError, "parameter_budget is 1.5; .* >= 1, or None for no limit$"),
         ({"epochs": 0}, ValueError, "epochs is 0; expected a whole number >= 1"),
-        ({"accumulate": 0}, ValueError, "accumulate is 0"),
+        ({"accumulate": 0}, ValueError, "accumulate is 0; expected a whole number >= 1$"),
+        ({"accumulate": None}, ValueError, "accumulate is None; expected a whole number >= 1$"),
         ({"training_samples": True}, ValueError, "training_samples is True"),
         ({"rent": -1.0}, ValueError, "rent is -1.0; expected a finite number >= 0"),
+        ({"rent": "a"}, ValueError, "rent is 'a'; expected a finite number >= 0"),
+        ({"governor": True}, TypeError, "governor is True; expected a GovernorRules, or None"),
+        ({"scaler": True}, TypeError, "scaler is True; expected a torch.amp.GradScaler, or None"),
+        ({"generator": 3}, TypeError, "generator is 3; expected a torch.Generator, or None"),
+        ({"keep_best": "yes"}, TypeError, "keep_best is 'yes'; expected True or False"),
+        ({"keep_best": None}, TypeError, "keep_best is None; expected True or False"),
+        (
+            {"twin": lambda _model, _batch: None},
+            TypeError,
+            r"twin is .*expected a function \(model, optimizer, ba",
+        ),
         ({"validate": 3}, TypeError, "validate is a int; expected a function of the model, or a loader"),
         ({"validate": iter([])}, TypeError, "is an iterator, which runs out"),
     ],
@@ -53,6 +71,13 @@ def test_what_is_refused_when_it_is_made(
 ) -> None:
     with pytest.raises(kind, match=message):
         make(**options)
+
+
+def test_a_class_is_no_model() -> None:
+    with pytest.raises(
+        TypeError, match=r"model is <class .*Linear'>; expected a torch.nn.Module, made and not"
+    ):
+        Grower(nn.Linear, ["0"], optimizer=torch.optim.Adam(net().parameters()))  # type: ignore[arg-type]
 
 
 def test_an_optimizer_that_holds_only_a_part() -> None:
@@ -78,6 +103,43 @@ def test_a_run_too_short_for_its_controller() -> None:
         make(controller=late, epochs=5)
     make(controller=late, epochs=6)
     make(controller=late)
+
+
+@pytest.mark.parametrize(("rule", "least"), [("by_layout", 8), ("probe_and_keep", 9), ("frozen_spread", 6)])
+def test_a_run_too_short_for_its_rule(rule: str, least: int) -> None:
+    """The number of epochs that is asked for is enough, and one fewer is not."""
+    with pytest.warns(GrowthWarning, match=f"{rule} begins nothing .*epochs=3: train with {least} epochs or"):
+        make(controller=rule, epochs=3)
+    for epochs in (least - 1, least):
+        loop, model = Loop(), net()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", GrowthWarning)
+            grower = Grower(
+                model,
+                ["0", "1"],
+                optimizer=optimizer,
+                example_input=loop.inputs[:2],
+                validate=loop.validate,
+                controller=rule,
+                epochs=epochs,
+            )
+        for _ in range(epochs):
+            grower.step(train_loss=loop.train(model, optimizer))
+        grows = any(decision.action.op is LifecycleOp.GERMINATE for decision in grower.history)
+        assert (grows, bool(caught)) == (epochs == least, epochs < least)
+
+
+def test_a_budget_without_room_for_anything_the_rule_would_try() -> None:
+    """The slots offer norm with 7 parameters, which by_layout never tries."""
+    with pytest.warns(
+        GrowthWarning,
+        match=r"budget is 48, .*by_layout would try is widen at 0 with 49 parameters. Raise the budget to 49",
+    ):
+        make(parameter_budget=48)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", GrowthWarning)
+        make(parameter_budget=49)
 
 
 def test_nothing_on_the_menu() -> None:

@@ -283,3 +283,27 @@ def test_goodness_ranks_epochs_before_the_unit_is_known() -> None:
     assert scale.goodness(EpochMetrics(validation_metric=-1.0)) == -1.0
     assert Scale(mode="min", by="metric").goodness(EpochMetrics(validation_metric=2.0)) == -2.0
     assert Scale(by="loss").goodness(EpochMetrics(validation_loss=math.nan)) is None
+
+
+def test_a_best_epoch_with_a_seed_in_training_is_told_as_it_is_exported() -> None:
+    grower, optimizer, loop = grown(1, schedule="germinate mlp@0 t=1", keep_best=True)
+    loop.train(grower.model, optimizer)
+    grower.step(validation_accuracy=1.0)
+    assert grower.model.slots["0"].stage is Stage.TRAINING
+    shown = loop.validate(grower.model.eval())
+    plain = grower.finish(best=True)
+    assert loop.validate(plain.eval()) == loop.validate(grower.model.eval()) == shown
+    assert sum(p.numel() for p in plain.parameters()) == grower.model.host_parameters
+    assert "added 0 parameters" in grower.explain()
+    assert "removed mlp at 0 (unfinished" in grower.explain()
+
+
+def test_a_loaded_state_stays_the_callers() -> None:
+    state = grown(2)[0].state_dict()
+    tensors = state["tensors"]
+    assert isinstance(tensors, dict)
+    kept = {name: tensor.clone() for name, tensor in tensors.items()}
+    grower, optimizer, loop = grown(0)
+    grower.load_state_dict(state)
+    loop.train(grower.model, optimizer)
+    assert [name for name in kept if not torch.equal(kept[name], tensors[name])] == []

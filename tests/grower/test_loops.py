@@ -139,7 +139,7 @@ def test_a_scheduler_that_was_kept_back_is_asked_for() -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     CosineAnnealingLR(optimizer, T_max=10)
-    with pytest.raises(ValueError, match="a scheduler drives this optimizer: pass it too"):
+    with pytest.raises(ValueError, match="a scheduler drives this optimizer: pass it too, as scheduler="):
         Grower(model, ["0"], optimizer=optimizer, example_input=Loop().inputs[:2])
 
 

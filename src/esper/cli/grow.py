@@ -58,7 +58,7 @@ def _grow(chosen: "Namespace") -> int:
             raise BadInput(str(error)) from None
     who = decider(chosen.controller, seed=chosen.seed, generator=generator)
     silent = chosen.quiet or chosen.json
-    doubt = too_short(who, chosen.epochs)
+    doubt = too_short(who, chosen.epochs, first_decision=0)
     if doubt is not None:
         note(f"note: {doubt}")
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from esper.kasmina import GrowingModel
 from esper.kasmina.persistence import ModelRecord, describe, reinstate
-from esper.leyline import Settle
+from esper.leyline import Settle, Stage
 
 
 class SavedBest(BaseModel):
@@ -84,3 +84,15 @@ def restore_best(best: BestEpoch | None, settle: Settle) -> int:
     best.restore()
     assert best.epoch is not None  # or there was nothing to restore
     return best.epoch
+
+
+def remove_unseen(model: GrowingModel) -> dict[str, str]:
+    """Remove the seeds in TRAINING, which no output shows and no export holds; slot -> blueprint of each."""
+    unseen = {
+        name: slot.seed.blueprint_name
+        for name, slot in model.slots.items()
+        if slot.seed and slot.stage is Stage.TRAINING
+    }
+    for name in unseen:
+        model.remove(name)
+    return unseen

@@ -1,15 +1,22 @@
 """What a grower refuses, and what it warns of, when it is made; and what a parameter budget has room for."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 
+import torch
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from esper.kasmina import WrapError
+from esper.kasmina.governor import GovernorRules
+from esper.kasmina.probing import ExampleInput
 from esper.kasmina.wrapping import WrapOptions
 from esper.leyline import ActionSpec, BlueprintCard, LifecycleOp, SeedSlotProtocol, Style, gate_parameters
-from esper.tamiyo.deciders import Decider
+from esper.tamiyo.deciders import Decider, RuleDecider
+from esper.tamiyo.rules.policy import TimedRule
 
 EPOCHS_TO_BLEND = 2
 """Of a seed's life until the output shows it: one behind the host, and one of its ramp."""
@@ -38,11 +45,50 @@ def refuse_wrapping(options: Mapping[str, object]) -> None:
         )
 
 
-def require_count(name: str, value: object) -> None:
-    """Raise unless it is a whole number >= 1, or None for unknown."""
+_KINDS: Mapping[str, tuple[type, str]] = {
+    "model": (nn.Module, "a torch.nn.Module, made and not its class"),
+    "scaler": (GradScaler, "a torch.amp.GradScaler, or None where gradients are not scaled"),
+    "governor": (GovernorRules, "a GovernorRules, or None to never go back"),
+    "keep_best": (bool, "True or False"),
+    "generator": (torch.Generator, "a torch.Generator, or None to take the first choice"),
+}
+"""option -> the class of its values, and what to say of another value"""
+
+
+def require_kinds(**options: object) -> None:
+    """Raise unless each option is of its class, or None where that means something."""
+    for name, value in options.items():
+        kind, expected = _KINDS[name]
+        if not isinstance(value, kind) and (value is not None or " None " not in expected):
+            raise TypeError(f"{name} is {value!r}; expected {expected}")
+
+
+def require_rent(rent: object) -> None:
+    """Raise unless it is a finite number >= 0."""
+    if isinstance(rent, bool) or not isinstance(rent, Real) or not 0.0 <= float(rent) < math.inf:
+        raise ValueError(f"rent is {rent!r}; expected a finite number >= 0")
+
+
+def require_count(name: str, value: object, none: str | None = None) -> None:
+    """Raise unless it is a whole number >= 1, or None where None means something: `none` says what."""
     whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    if value is not None and not whole:
-        raise ValueError(f"{name} is {value!r}; expected a whole number >= 1, or None where it is unknown")
+    if not whole and (value is not None or none is None):
+        or_none = f", or None {none}" if none else ""
+        raise ValueError(f"{name} is {value!r}; expected a whole number >= 1{or_none}")
+
+
+def require_place(
+    slots: Sequence[str] | None, example_input: ExampleInput | None
+) -> tuple[Sequence[str], ExampleInput]:
+    """Both, of a plain model; raises where either is missing, naming the one that is."""
+    if slots is not None and example_input is not None:
+        return slots, example_input
+    questions = {"slots": "where may the model grow", "example_input": "what goes through it"}
+    given = {"slots": slots, "example_input": example_input}
+    missing = [name for name, value in given.items() if value is None]
+    verb = "are" if len(missing) > 1 else "is"
+    asked = ", and ".join(questions[name] for name in missing)
+    raise WrapError(f"{' and '.join(missing)} {verb} missing: {asked}?")
 
 
 def untrained_part(host: nn.Module, optimizer: Optimizer) -> str | None:
@@ -61,15 +107,31 @@ def untrained_part(host: nn.Module, optimizer: Optimizer) -> str | None:
     )
 
 
-def too_short(who: Decider, epochs: int | None) -> str | None:
-    """What to say of a run in which this decider cannot grow anything; None if it can."""
-    first_growth = who.settings.first_growth
-    if epochs is None or not first_growth or epochs >= first_growth + EPOCHS_TO_BLEND:
+def too_short(who: Decider, epochs: int | None, *, first_decision: int) -> str | None:
+    """What to say of a run in which this decider cannot grow anything; None if it can.
+
+    first_decision  the epochs that are trained before it is asked for the first time
+    """
+    if epochs is None:
         return None
-    return (
-        f"controller {who.name} germinates nothing before epoch {first_growth}, so in epochs={epochs} no seed can "
-        "take part: train longer, or choose a rule such as probe_and_keep"
-    )
+    first_growth = who.settings.first_growth
+    if first_growth and epochs < first_growth + EPOCHS_TO_BLEND:
+        return (
+            f"controller {who.name} germinates nothing before epoch {first_growth}, so in epochs={epochs} no seed "
+            f"can take part: train for {first_growth + EPOCHS_TO_BLEND} epochs or more"
+        )
+    rule = who.rule if isinstance(who, RuleDecider) else None
+    if not isinstance(rule, TimedRule) or _begins(rule, epochs, first_decision):
+        return None
+    longer = range(epochs + 1, epochs + 1_000)
+    enough = next((length for length in longer if _begins(rule, length, first_decision)), None)
+    advice = "another controller" if enough is None else f"{enough} epochs or more"
+    return f"the rule {who.name} begins nothing in so short a run as epochs={epochs}: train with {advice}"
+
+
+def _begins(rule: TimedRule, epochs: int, first_decision: int) -> bool:
+    """Whether it may germinate in a run of so many epochs."""
+    return any(epoch >= first_decision for epoch in rule.may_begin(epochs))
 
 
 def nothing_on_the_menu(who: Decider, cards: Mapping[str, Sequence[BlueprintCard]]) -> str | None:
@@ -79,7 +141,7 @@ def nothing_on_the_menu(who: Decider, cards: Mapping[str, Sequence[BlueprintCard
         return None
     return (
         f"controller {who.name} germinates {', '.join(menu)} only, and no slot is offered that: nothing will grow. "
-        "Choose another controller, or a rule such as probe_and_keep"
+        "Choose another controller, or leave it out: the rule by_layout goes by what is offered"
     )
 
 

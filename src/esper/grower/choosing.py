@@ -5,6 +5,7 @@ from torch import nn
 from esper.kasmina import GrowingModel
 from esper.leyline import Situation
 from esper.tamiyo.rules.by_layout import suited_candidates
+from esper.tamiyo.rules.policy import affordable
 
 USUAL, USUAL_FOR_FROZEN = "by_layout", "frozen_spread"
 
@@ -30,11 +31,31 @@ def is_frozen(host: nn.Module, slots: list[str]) -> bool:
 
 
 def nothing_suits(rule: str, situation: Situation) -> str | None:
-    """What to say of slots for which `by_layout` has no candidate; None if it has some, or another rule decides."""
-    if rule != USUAL or suited_candidates(situation):
+    """What to say of slots for which `by_layout` has no candidate, or none that the parameter budget has room for.
+
+    None if it has some, or another rule decides.
+    """
+    if rule != USUAL:
         return None
+    candidates = suited_candidates(situation)
+    if candidates:
+        return _too_dear(candidates, situation)
     slots = ", ".join(slot.name for slot in situation.slots)
     return (
         f"the rule {USUAL} has nothing that suits {slots}, and nothing will grow: name blocks with weights and an "
         "activation, such as Sequential(Linear, ReLU), as slots, or pass controller='probe_and_keep'"
+    )
+
+
+def _too_dear(candidates: list[tuple[str, str]], situation: Situation) -> str | None:
+    """What to say where the parameter budget has room for none of the candidates; None if it has."""
+    signals = situation.signals
+    cards = [(slot, card) for slot, kind in candidates for card in situation.cards[slot] if card.name == kind]
+    if any(affordable(card, signals) for _, card in cards):
+        return None
+    slot, least = min(cards, key=lambda each: each[1].parameters)
+    return (
+        f"parameter_budget is {signals.parameter_budget:,}, and nothing will grow: the smallest that the rule "
+        f"{USUAL} would try is {least.name} at {slot} with {least.parameters:,} parameters. Raise the budget to "
+        f"{signals.added_parameters + least.parameters:,} or more, or choose another controller"
     )

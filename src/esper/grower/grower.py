@@ -17,7 +17,7 @@ from esper.grower import checks
 from esper.grower import history as reporting
 from esper.grower import replicas as together
 from esper.grower.averages import Averages
-from esper.grower.best import BestEpoch, restore_best
+from esper.grower.best import BestEpoch, remove_unseen, restore_best
 from esper.grower.choosing import nothing_suits, usual_rule
 from esper.grower.deciding import WAIT, Deciding
 from esper.grower.finishing import settle_loop
@@ -36,7 +36,7 @@ from esper.grower.measuring import (
 )
 from esper.grower.twin import Gain, TrainStep, measure_gain, twin_of
 from esper.grower.validating import Loss, Metric
-from esper.kasmina import GrowingModel, WrapError, settling, wrap
+from esper.kasmina import GrowingModel, settling, wrap
 from esper.kasmina.governor import GovernorRules, Guard, Verdict, Vitals
 from esper.kasmina.gradients import GradientWatch
 from esper.kasmina.parallel import recognise
@@ -127,12 +127,14 @@ class Grower:
         **wrapping: Unpack[WrapOptions],
     ) -> None:
         checks.refuse_unknown(wrapping)
-        checks.require_count("epochs", epochs)
-        checks.require_count("training_samples", training_samples)
-        checks.require_count("parameter_budget", parameter_budget)
+        checks.require_count("epochs", epochs, "where it is unknown")
+        checks.require_count("training_samples", training_samples, "where it is unknown")
+        checks.require_count("parameter_budget", parameter_budget, "for no limit")
         checks.require_count("accumulate", accumulate)
-        if not 0.0 <= rent < math.inf:
-            raise ValueError(f"rent is {rent!r}; expected a finite number >= 0")
+        checks.require_rent(rent)
+        checks.require_kinds(
+            model=model, scaler=scaler, governor=governor, keep_best=keep_best, generator=generator
+        )
         bare, replicas = (model, model.replicas) if isinstance(model, GrowingModel) else recognise(model)
         together.refuse_strangers(bare, replicas)
         together.require_as_many(replicas, validate)
@@ -164,11 +166,8 @@ class Grower:
             if isinstance(model, GrowingModel):
                 checks.refuse_wrapping({"slots": slots, "example_input": example_input, **wrapping})
                 self.model = model
-            elif slots is None or example_input is None:
-                raise WrapError(
-                    "slots and example_input are missing: where may the model grow, and what goes through it?"
-                )
             else:
+                slots, example_input = checks.require_place(slots, example_input)
                 wrapping["isolation_penalty"] = wrapping.get("isolation_penalty", 1.0) / accumulate
                 came_with_slots = bool(copied_slots(bare))
                 self.model = wrap(model, slots, example_input, **wrapping)
@@ -203,7 +202,7 @@ class Grower:
             )
             doubts = (
                 checks.untrained_part(self.model.host, optimizer),
-                checks.too_short(who, epochs),
+                checks.too_short(who, epochs, first_decision=1),
                 checks.nothing_on_the_menu(who, self._host.cards),
                 nothing_suits(who.name, self._deciding.observer.situation(0)),
             )
@@ -454,13 +453,14 @@ class Grower:
         `validate`, what is HOLDING or FOSSILIZED stays. With `settle="committed"` just fossilised seeds do.
 
         With `best=True` it is the network of the epoch that validated best, as it was then and not settled
-        (`keep_best=True`, which no twin goes with); the model goes back to it. A twin that does better on validation,
-        rent counted, is given back in its place.
+        (`keep_best=True`, which no twin goes with); the model goes back to it, but for seeds that its output did not
+        show. A twin that does better on validation, rent counted, is given back in its place.
         """
         settling.require_settle(settle)
         self.model.replicas.align()
         if best:
             self._returned = restore_best(self._best, settle)
+            self._removed = remove_unseen(self.model)
             return self._handed_over()
         if not self.epoch:
             self._notes.warn(

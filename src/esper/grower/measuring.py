@@ -111,6 +111,8 @@ def _number(name: str, value: SupportsFloat | None) -> float | None:
     if isinstance(value, Tensor):
         value = value.detach()
     try:
+        if isinstance(value, str | bytes):
+            raise TypeError  # float() would read it
         return float(value)
     except (TypeError, ValueError, RuntimeError):  # a tensor of many numbers is a RuntimeError
         raise TypeError(

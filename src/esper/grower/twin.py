@@ -1,6 +1,7 @@
 """The twin: the same model without growth, trained on the same batches; and the gain that is measured against it."""
 
 import copy
+import inspect
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -238,7 +239,7 @@ def twin_of(
     """
     if train_step is None:
         return None
-    if not callable(train_step):
+    if not _takes_three(train_step):
         raise TypeError(
             f"twin is {train_step!r}; expected a function (model, optimizer, batch) -> loss that trains"
         )
@@ -269,6 +270,21 @@ def twin_of(
             "them too. Make them a part of the model"
         )
     return Twin(model, optimizer, train_step)
+
+
+def _takes_three(function: object) -> bool:
+    """Whether it can be called with three arguments; what does not show its arguments counts as if it could."""
+    if not callable(function):
+        return False
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind("model", "optimizer", "batch")
+    except TypeError:
+        return False
+    return True
 
 
 # The gain

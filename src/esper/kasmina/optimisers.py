@@ -48,7 +48,7 @@ class OptimiserCare:
                 "instance torch.optim.Adam(model.parameters())"
             )
         if not schedulers and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
-            raise ValueError("a scheduler drives this optimizer: pass it too, attach(optimizer, scheduler)")
+            raise ValueError("a scheduler drives this optimizer: pass it too, as scheduler=")
         self.begun_anew = try_out(optimizer)
         """Options of a group that the optimiser's step moves: its own for every group."""
         self.optimizer, self.seed_lr_multiplier = optimizer, seed_lr_multiplier

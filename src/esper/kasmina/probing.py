@@ -52,6 +52,12 @@ def call_with(model: nn.Module, example: ExampleInput) -> object:
     return model(example)
 
 
+def _described(example: ExampleInput) -> str:
+    """The shapes of its tensors, in words."""
+    shapes = [str(tuple(leaf.shape)) for leaf in tree_leaves(example) if isinstance(leaf, Tensor)]
+    return f"shape {', '.join(shapes)}" if shapes else type(example).__name__
+
+
 def batch_size(example: ExampleInput, axis: int = 0) -> int:
     """Samples in the example: the length of an axis, the first by default, of its first tensor that has it."""
     tensors = (leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor))
@@ -72,9 +78,12 @@ def probe(model: nn.Module, slots: Mapping[str, nn.Module], example: ExampleInpu
     """
     try:
         watch = _watched(model, slots, example, {})
-    except Exception as error:
-        error.add_note("while running example_input through the host to find out about its slots")
+    except WrapError:
         raise
+    except Exception as error:
+        raise WrapError(
+            f"example_input ({_described(example)}) does not go through the model: {type(error).__name__}: {error}"
+        ) from error
     several = {name: seen.forms for name, seen in watch.sightings.items() if len(seen.forms) > 1}
     forms = {name: _used_form(model, slots[name], example, found) for name, found in several.items()}
     if any(form != watch.sightings[name].form for name, form in forms.items()):

@@ -105,9 +105,12 @@ class ByLayoutPolicy(Remembering[_Trials]):
         """Whether a candidate that begins now can be trained, judged and, if need be, recovered from."""
         signals = situation.signals
         share = signals.learning_rate_share
-        needed = trial_epochs(signals.horizon) + recovery_epochs(signals.horizon)
-        soon_enough = signals.epoch + needed <= signals.horizon
+        soon_enough = signals.epoch in self.may_begin(signals.horizon)
         return soon_enough and (share is None or share >= self.least_rate)
+
+    def may_begin(self, horizon: int) -> range:
+        """The epochs after which it may germinate, in a run of `horizon` epochs."""
+        return range(horizon - trial_epochs(horizon) - recovery_epochs(horizon) + 1)
 
     def _begin(self, situation: Situation) -> ActionSpec:
         """Germinate the first candidate in the queue whose slot is free."""

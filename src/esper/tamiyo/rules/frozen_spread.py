@@ -54,7 +54,7 @@ class FrozenSpreadPolicy(Remembering[_Spread]):
             if refusal(advance, situation) is None:
                 return advance
         signals = situation.signals
-        if not memory.places or signals.epoch + EPOCHS_TO_FULL_STRENGTH > signals.horizon:
+        if not memory.places or signals.epoch not in self.may_begin(signals.horizon):
             return ActionSpec()
         slot, blueprint = memory.places[0]
         germinate = ActionSpec(LifecycleOp.GERMINATE, slot, blueprint)
@@ -67,6 +67,10 @@ class FrozenSpreadPolicy(Remembering[_Spread]):
             if refusal(fossilize, situation) is None:
                 return fossilize
         return ActionSpec()
+
+    def may_begin(self, horizon: int) -> range:
+        """The epochs after which it may germinate, in a run of `horizon` epochs."""
+        return range(horizon - EPOCHS_TO_FULL_STRENGTH + 1)
 
 
 def even_spread(situation: Situation) -> list[tuple[str, str]]:

@@ -50,6 +50,14 @@ class ReasoningRule(RulePolicy, Protocol):
     """In words, with the numbers that were compared; None where there is nothing to say."""
 
 
+@runtime_checkable
+class TimedRule(RulePolicy, Protocol):
+    """A rule that begins nothing too early, or too late to see it through."""
+
+    def may_begin(self, horizon: int) -> range:
+        """The epochs after which it may germinate, in a run of `horizon` epochs."""
+
+
 class Remembering(Generic[Memory]):
     """Base of rules whose memory of an episode is one dataclass of plain data, `memory`.
 

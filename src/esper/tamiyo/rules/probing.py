@@ -60,7 +60,13 @@ class ProbeAndKeepPolicy(Remembering[_Trials]):
             if seed is not None and seed.stage.is_live and not seed.fading:
                 return self._continue(seed, situation)
             memory.trial = None
-        return self._begin(situation) if situation.signals.epoch >= self.start else ActionSpec()
+        signals = situation.signals
+        in_time = signals.epoch in self.may_begin(signals.horizon)
+        return self._begin(situation) if in_time else ActionSpec()
+
+    def may_begin(self, horizon: int) -> range:
+        """The epochs after which it may germinate, in a run of `horizon` epochs."""
+        return range(self.start, horizon - self.judge_age)
 
     def _continue(self, seed: SlotSnapshot, situation: Situation) -> ActionSpec:
         """See a trial through to its verdict, and the verdict through to its execution."""
@@ -82,8 +88,6 @@ class ProbeAndKeepPolicy(Remembering[_Trials]):
         """Germinate the next candidate, once its slot is free; drop those whose slot never will be."""
         signals, memory = situation.signals, self.memory
         assert memory.queue is not None
-        if signals.epoch + self.judge_age >= signals.horizon:
-            return ActionSpec()
         stages = {slot.name: slot.stage for slot in situation.slots}
         while memory.queue:
             slot, blueprint = memory.queue[0]
