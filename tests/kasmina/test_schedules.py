@@ -231,7 +231,7 @@ def test_a_schedule_that_drives_nothing_here_is_refused() -> None:
     model = tiny_model(Layout.FLAT, 8)
     optimizer, other = Adam(model.parameters()), Adam(model.parameters())
     ours = lrs.StepLR(optimizer, 1)
-    with pytest.raises(ValueError, match=r"pass it too, attach\(optimizer, scheduler\)"):
+    with pytest.raises(ValueError, match="pass it too, as scheduler="):
         model.attach(optimizer)
     with pytest.raises(ValueError, match="StepLR drives another optimizer"):
         model.attach(optimizer, [ours, lrs.StepLR(other, 1)])
