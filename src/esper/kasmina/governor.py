@@ -173,6 +173,8 @@ class ModelSnapshot:
         sources += [slot.non_finite for slot in self._model.slots.values()]
         moved = frozenset[str]() if care is None else care.begun_anew
         stepped = [{key: group[key] for key in moved & group.keys()} for group in self._groups]
+        if care is not None and not care.scheduled:
+            stepped = self._groups
         for values in (*stepped, *self._state.values()):
             sources += [value for value in values.values() if isinstance(value, Tensor)]
         if list(map(id, sources)) == list(map(id, self._sources)):
@@ -193,7 +195,8 @@ class ModelSnapshot:
             optimizer = care.optimizer
             now = {_first(group): group for group in optimizer.param_groups if group["params"]}
             optimizer.param_groups[:] = [
-                _own(group) | _scheduled(now.get(_first(group), {}), care.begun_anew)
+                _own(group)
+                | (_scheduled(now.get(_first(group), {}), care.begun_anew) if care.scheduled else {})
                 for group in self._groups
             ]
             optimizer.state.clear()

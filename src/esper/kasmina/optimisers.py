@@ -54,6 +54,8 @@ class OptimiserCare:
         self.optimizer, self.seed_lr_multiplier = optimizer, seed_lr_multiplier
         self._slots, self._guards = tuple(slots), guard_gradients
         self._homes: dict[str, Tensor | None] = {}  # slot -> the first parameter of its submodule's group
+        self.scheduled = bool(schedulers)
+        """Whether options of groups are set from outside, in time."""
         hide_seeds(schedulers, optimizer, self._is_seeds)
         self._handle = optimizer.register_step_pre_hook(self._before_step)
         self._stepped = False
