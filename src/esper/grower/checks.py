@@ -77,6 +77,17 @@ def require_count(name: str, value: object, none: str | None = None) -> None:
         raise ValueError(f"{name} is {value!r}; expected a whole number >= 1{or_none}")
 
 
+def require_numbers(
+    epochs: object, training_samples: object, parameter_budget: object, accumulate: object, rent: object
+) -> None:
+    """Raise unless the numbers that a Grower takes are what they count or cost."""
+    require_count("epochs", epochs, "where it is unknown")
+    require_count("training_samples", training_samples, "where it is unknown")
+    require_count("parameter_budget", parameter_budget, "for no limit")
+    require_count("accumulate", accumulate)
+    require_rent(rent)
+
+
 def require_place(
     slots: Sequence[str] | None, example_input: ExampleInput | None
 ) -> tuple[Sequence[str], ExampleInput]:

@@ -8,7 +8,6 @@ from esper.grower import history as reporting
 from esper.grower import replicas as together
 from esper.grower.history import Decision, Notes
 from esper.grower.host import LoopHost
-from esper.grower.loop import EPOCHS_AHEAD, USUAL_EPOCHS
 from esper.grower.measuring import EpochMetrics
 from esper.leyline import ActionSpec, LifecycleOp
 from esper.tamiyo.deciders import Choice, Decider, LearnedDecider
@@ -16,6 +15,10 @@ from esper.tamiyo.rules.policy import refusal
 from esper.tamiyo.tracker import Forecast, Paymaster
 
 WAIT = Choice(ActionSpec())
+USUAL_EPOCHS = 20
+"""The length of a run that did not say: what controllers are trained on."""
+EPOCHS_AHEAD = 8
+"""A run of unknown length never has fewer left, nor one that outlives what it said."""
 
 
 class Deciding:

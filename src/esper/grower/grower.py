@@ -1,6 +1,5 @@
 """`esper.Grower`: growth in a training loop of your own, one decision an epoch."""
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -17,13 +16,12 @@ from esper.grower import checks
 from esper.grower import history as reporting
 from esper.grower import replicas as together
 from esper.grower.averages import Averages
-from esper.grower.best import BestEpoch, remove_unseen, restore_best
 from esper.grower.choosing import nothing_suits, usual_rule
 from esper.grower.deciding import WAIT, Deciding
-from esper.grower.finishing import settle_loop
+from esper.grower.finishing import BestEpoch, remove_unseen, restore_best, settle_loop
 from esper.grower.history import DECISIONS, FORMAT, VERSION, Decision, Notes, read_state
-from esper.grower.host import LoopHost
-from esper.grower.loop import compiled_graphs, topology
+from esper.grower.host import LoopHost, compiled_graphs, topology
+from esper.grower.judging import Judge
 from esper.grower.measuring import (
     EpochMetrics,
     Gauge,
@@ -31,23 +29,21 @@ from esper.grower.measuring import (
     Validate,
     as_call,
     check,
-    mean_metrics,
-    read_metrics,
 )
 from esper.grower.twin import Gain, TrainStep, measure_gain, twin_of
 from esper.grower.validating import Loss, Metric
 from esper.kasmina import GrowingModel, settling, wrap
-from esper.kasmina.governor import GovernorRules, Guard, Verdict, Vitals
+from esper.kasmina.governor import GovernorRules, Guard
 from esper.kasmina.gradients import GradientWatch
 from esper.kasmina.parallel import recognise
 from esper.kasmina.persistence import ModelFileError, describe, reinstate
 from esper.kasmina.probing import ExampleInput
 from esper.kasmina.schedules import Scheduler
 from esper.kasmina.wrapping import WrapOptions, copied_slots
-from esper.leyline import EpochReport, LifecycleOp, Settle
+from esper.leyline import LifecycleOp, Settle
 from esper.leyline.utility import rent_due
 from esper.tamiyo.controller import Controller
-from esper.tamiyo.deciders import decider
+from esper.tamiyo.deciders import Decider, decider
 from esper.tamiyo.rules import RulePolicy
 
 if TYPE_CHECKING:
@@ -127,11 +123,7 @@ class Grower:
         **wrapping: Unpack[WrapOptions],
     ) -> None:
         checks.refuse_unknown(wrapping)
-        checks.require_count("epochs", epochs, "where it is unknown")
-        checks.require_count("training_samples", training_samples, "where it is unknown")
-        checks.require_count("parameter_budget", parameter_budget, "for no limit")
-        checks.require_count("accumulate", accumulate)
-        checks.require_rent(rent)
+        checks.require_numbers(epochs, training_samples, parameter_budget, accumulate, rent)
         checks.require_kinds(
             model=model, scaler=scaler, governor=governor, keep_best=keep_best, generator=generator
         )
@@ -163,15 +155,7 @@ class Grower:
         self._removed: dict[str, str] = {}  # slot -> blueprint of the seeds that finish() took out
         self._returned: int | None = None  # the epoch that finish() went back to
         with ExitStack() as undo:  # a Grower that is refused leaves nothing on the model and the optimiser
-            if isinstance(model, GrowingModel):
-                checks.refuse_wrapping({"slots": slots, "example_input": example_input, **wrapping})
-                self.model = model
-            else:
-                slots, example_input = checks.require_place(slots, example_input)
-                wrapping["isolation_penalty"] = wrapping.get("isolation_penalty", 1.0) / accumulate
-                came_with_slots = bool(copied_slots(bare))
-                self.model = wrap(model, slots, example_input, **wrapping)
-                undo.callback(self.model.release if came_with_slots else self.model.unwrap)
+            self.model = _growing(model, slots, example_input, wrapping, accumulate, undo)
             who = who or decider(usual_rule(self.model))
             if parameter_budget is not None:
                 checks.require_room(self.model.slots, parameter_budget, who.settings.menu)
@@ -192,6 +176,15 @@ class Grower:
             self._graphs_before = compiled_graphs()  # what was compiled before does not concern this model
             self._notes = Notes(silent=self.model.replicas.rank > 0)
             self._best = BestEpoch(self.model) if keep_best else None
+            self._judge = Judge(
+                self._host,
+                self._gauge,
+                self._guard,
+                self._watch,
+                self._notes,
+                twin=self._twin,
+                best=self._best,
+            )
             self._averages = Averages(self.model)
             together.require_alike(
                 replicas,
@@ -200,16 +193,20 @@ class Grower:
                 epochs=epochs,
                 mode=mode,
             )
-            doubts = (
-                checks.untrained_part(self.model.host, optimizer),
-                checks.too_short(who, epochs, first_decision=1),
-                checks.nothing_on_the_menu(who, self._host.cards),
-                nothing_suits(who.name, self._deciding.observer.situation(0)),
-            )
-            for doubt in doubts:
-                if doubt is not None:
-                    self._notes.warn(doubt)
+            self._voice_doubts(who)
             undo.pop_all()
+
+    def _voice_doubts(self, who: Decider) -> None:
+        """Warn of what makes it unlikely that anything grows."""
+        doubts = (
+            checks.untrained_part(self.model.host, self._optimizer),
+            checks.too_short(who, self.epochs, first_decision=1),
+            checks.nothing_on_the_menu(who, self._host.cards),
+            nothing_suits(who.name, self._deciding.observer.situation(0)),
+        )
+        for doubt in doubts:
+            if doubt is not None:
+                self._notes.warn(doubt)
 
     @property
     def controller(self) -> str:
@@ -266,54 +263,20 @@ class Grower:
                 "step() after finish(): what finish() returned would not grow with this model. To go on, "
                 "load_state_dict() a state from before, or make a new Grower over what finish() returned"
             )
-        replicas = self.model.replicas
-        given, lost = mean_metrics(replicas.gather(read_metrics(**numbers)))
-        scale = self._gauge.scale
-        scale.require(given)
-        if scale.needs(given) and self._gauge.validate is None and not lost:
-            raise ValueError(
-                f"step() was given nothing of validation: pass {scale.wanted}, or make the "
-                "Grower with validate=, a loader or a function of the model"
+        judged = self._judge.take_in(self.epoch + 1, numbers)
+        if judged.idle:
+            reason = "nothing was trained since the last decision"
+            score = self._gauge.scale.score(judged.metrics)
+            self._waiting = self._deciding.decision(judged.metrics, score, WAIT, reason)
+        elif judged.verdict is not None:
+            self._deciding.record()
+            reason = "the governor went back to the last good epoch"
+            found = judged.verdict.value
+            self._waiting = self._conclude(
+                self._deciding.decision(judged.metrics, None, WAIT, reason, rolled_back=found)
             )
-        if not all(replicas.gather(self._watch.steps)):
-            self._waiting = self._refuse_idle(given)
-            return
-        if self._twin is not None:
-            self._twin.require_same(self._watch.steps)
-        replicas.align()
-        # Validation is the user's code: whatever it raises, nothing has changed yet.
-        metrics, unknown, base = self._gauge.validated(self.model, given)
-        # Numbers of the loop's own need not be comparable with ours.
-        measured = None if metrics.broken else self._gauge.with_and_without(self.model, base)
-        self._warn_unmeasured()
-        for name in dict.fromkeys(lost + unknown):
-            self._notes.warn(f"{name} is NaN and counts as unknown: look at how it is computed", once=name)
-        if metrics.only_validation_is_nan and self._guard.host_finite():
-            self._notes.warn(
-                "validation_loss is NaN while the network is finite: look at validate= or at how validation_loss is "
-                "computed. The epoch has no score",
-                once="validation_loss",
-            )
-            metrics, base = metrics.without_validation(), None
-        replicas.share_flags()
-        self._warn_unreached(replicas.agree(self._watch.unreached))
-        norm, gradients = replicas.agree(self._watch.take())
-        if self._twin is not None:
-            self._twin.begin_epoch()
-        verdict = self._guard.judge(
-            Vitals(metrics.train_loss, norm, metrics.validation_loss, metrics.validation_accuracy)
-        )
-        epoch = self.epoch + 1
-        if verdict is not None:
-            self._waiting = self._go_back(epoch, metrics, verdict)
-            return
-        self._host.report_seeds(gradients, self._gauge.worths(metrics, base, measured))
-        if not self._remove_broken() and self._best is not None:
-            self._best.offer(epoch, scale.goodness(metrics))
-        if self._guard.content:
-            self._guard.remember()
-        self._host.take(metrics.report(epoch, norm, scale.score(metrics)))
-        self._waiting = metrics
+        else:
+            self._waiting = judged.metrics
 
     @property
     def undecided(self) -> bool:
@@ -348,60 +311,6 @@ class Grower:
         decision = replace(decision, notes=self._notes.take())
         self.history = (*self.history, decision)
         return decision
-
-    # What is measured
-
-    def _warn_unmeasured(self) -> None:
-        if self._gauge.validate is None and self.model.live_slots:
-            self._notes.warn(
-                "seeds grow, and without validate= it is unknown what each contributes: the controller does "
-                "not know, and finish() keeps what is HOLDING or FOSSILIZED",
-                once="validate",
-            )
-
-    def _warn_unreached(self, slots: Sequence[str]) -> None:
-        for name in slots:
-            self._notes.warn(
-                f"the seed at {name} got no gradient in the whole epoch and does not learn. If its part of the model "
-                "runs under torch.no_grad() or is detached, run it with gradients: freeze by requires_grad_(False) "
-                "instead of no_grad",
-                once=f"unreached {name}",
-            )
-
-    def _remove_broken(self) -> bool:
-        """Whether a seed had to go, so that the model is not the one that was validated."""
-        broken = self._guard.broken_seeds()
-        for name in broken:
-            self.model.remove(name)
-            self._notes.warn(
-                f"the seed at {name} put out NaN or Inf and was removed; the host was kept from it"
-            )
-        return bool(broken)
-
-    # When something is wrong
-
-    def _refuse_idle(self, metrics: EpochMetrics) -> Decision:
-        """Nothing was trained since the last step: the clock of the seeds stands still."""
-        self._notes.warn(
-            "step() was called although the optimizer has not stepped since the last time: call it once an epoch, "
-            "after training with the optimizer that the Grower was given. This call is ignored"
-        )
-        score = self._gauge.scale.score(metrics)
-        return self._deciding.decision(metrics, score, WAIT, "nothing was trained since the last decision")
-
-    def _go_back(self, epoch: int, metrics: EpochMetrics, verdict: Verdict) -> Decision:
-        self._guard.restore()
-        self._notes.warn(
-            f"the governor found the model {verdict.value.replace('_', ' ')} and went back to the last good epoch; "
-            "a lower learning rate helps if this repeats",
-            epoch=epoch,
-        )
-        if self._guard.gives_up():
-            self._notes.warn("going back has not helped; from here on the model is left as it is")
-        self._host.take(EpochReport(epoch, None, None, math.nan, None, None, verdict.value))
-        self._deciding.record()
-        reason = "the governor went back to the last good epoch"
-        return self._conclude(self._deciding.decision(metrics, None, WAIT, reason, rolled_back=verdict.value))
 
     # What is reported
 
@@ -558,3 +467,23 @@ class Grower:
                     "from here on"
                 )
         self._averages.update()
+
+
+def _growing(
+    model: nn.Module,
+    slots: Sequence[str] | None,
+    example_input: ExampleInput | None,
+    wrapping: WrapOptions,
+    accumulate: int,
+    undo: ExitStack,
+) -> GrowingModel:
+    """The model that grows; one that is wrapped here is unwrapped by `undo`."""
+    if isinstance(model, GrowingModel):
+        checks.refuse_wrapping({"slots": slots, "example_input": example_input, **wrapping})
+        return model
+    slots, example_input = checks.require_place(slots, example_input)
+    wrapping["isolation_penalty"] = wrapping.get("isolation_penalty", 1.0) / accumulate
+    came_with_slots = bool(copied_slots(recognise(model)[0]))
+    wrapped = wrap(model, slots, example_input, **wrapping)
+    undo.callback(wrapped.release if came_with_slots else wrapped.unwrap)
+    return wrapped

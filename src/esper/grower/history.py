@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, Json, TypeAdapter, ValidationError
 from torch import Tensor
 
-from esper.grower.best import SavedBest
+from esper.grower.finishing import SavedBest
 from esper.grower.measuring import EpochMetrics, Scale
 from esper.kasmina import GrowingModel
 from esper.kasmina.drawing import draw_text

@@ -1,8 +1,10 @@
-"""The model in a user's loop, as deciders read hosts."""
+"""The model in a user's loop, as deciders read hosts; and what torch.compile has made of it."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
+import torch
 from torch.optim import Optimizer
 
 from esper.kasmina import GrowingModel
@@ -47,3 +49,15 @@ class LoopHost(GrowingHost):
                 gradient_norm=seen.norm if seen is not None and seen.finite else None,
                 gradient_health=None if seen is None else seen.health,
             )
+
+
+def topology(model: GrowingModel) -> list[object]:
+    """What a compiled graph depends on; alpha does not belong to it."""
+    return [(slot.life.births, slot.stage, slot.life.fading) for slot in model.slots.values()]
+
+
+def compiled_graphs() -> int:
+    """How many graphs torch.compile has made in this process."""
+    if "torch._dynamo" not in sys.modules:  # a second's import, and without it nothing has been compiled
+        return 0
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])

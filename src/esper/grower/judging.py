@@ -1,0 +1,138 @@
+"""Judging an epoch of a user's loop: what was trained is measured, and found sound or gone back on."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import SupportsFloat
+
+from esper.grower.finishing import BestEpoch
+from esper.grower.history import Notes
+from esper.grower.host import LoopHost
+from esper.grower.measuring import EpochMetrics, Gauge, mean_metrics, read_metrics
+from esper.grower.twin import Twin
+from esper.kasmina.governor import Guard, Verdict, Vitals
+from esper.kasmina.gradients import GradientWatch
+from esper.leyline import EpochReport
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An epoch after it was taken in."""
+
+    metrics: EpochMetrics
+    idle: bool = False
+    """Whether nothing was trained: the clock of the seeds stands still."""
+    verdict: Verdict | None = None
+    """Why the model went back to the last good epoch; None if it did not."""
+
+
+class Judge:
+    """Measures each epoch, removes what broke, and goes back where the host broke."""
+
+    def __init__(
+        self,
+        host: LoopHost,
+        gauge: Gauge,
+        guard: Guard,
+        watch: GradientWatch,
+        notes: Notes,
+        *,
+        twin: Twin | None,
+        best: BestEpoch | None,
+    ) -> None:
+        self._host, self._model = host, host.model
+        self._gauge, self._guard, self._watch, self._notes = gauge, guard, watch, notes
+        self._twin, self._best = twin, best
+
+    def take_in(self, epoch: int, numbers: Mapping[str, SupportsFloat | None]) -> Judged:
+        """Measure and judge an epoch. The model stays as it was trained, unless it broke.
+
+        numbers  what the loop measured itself, by name
+        """
+        replicas, scale = self._model.replicas, self._gauge.scale
+        given, lost = mean_metrics(replicas.gather(read_metrics(**numbers)))
+        scale.require(given)
+        if scale.needs(given) and self._gauge.validate is None and not lost:
+            raise ValueError(
+                f"step() was given nothing of validation: pass {scale.wanted}, or make the "
+                "Grower with validate=, a loader or a function of the model"
+            )
+        if not all(replicas.gather(self._watch.steps)):
+            self._notes.warn(
+                "step() was called although the optimizer has not stepped since the last time: call it once an "
+                "epoch, after training with the optimizer that the Grower was given. This call is ignored"
+            )
+            return Judged(given, idle=True)
+        if self._twin is not None:
+            self._twin.require_same(self._watch.steps)
+        replicas.align()
+        # Validation is the user's code: whatever it raises, nothing has changed yet.
+        metrics, unknown, base = self._gauge.validated(self._model, given)
+        # Numbers of the loop's own need not be comparable with ours.
+        measured = None if metrics.broken else self._gauge.with_and_without(self._model, base)
+        self._warn_unmeasured(*lost, *unknown)
+        if metrics.only_validation_is_nan and self._guard.host_finite():
+            self._notes.warn(
+                "validation_loss is NaN while the network is finite: look at validate= or at how validation_loss is "
+                "computed. The epoch has no score",
+                once="validation_loss",
+            )
+            metrics, base = metrics.without_validation(), None
+        replicas.share_flags()
+        self._warn_unreached(*replicas.agree(self._watch.unreached))
+        norm, gradients = replicas.agree(self._watch.take())
+        if self._twin is not None:
+            self._twin.begin_epoch()
+        verdict = self._guard.judge(
+            Vitals(metrics.train_loss, norm, metrics.validation_loss, metrics.validation_accuracy)
+        )
+        if verdict is not None:
+            self._go_back(epoch, verdict)
+            return Judged(metrics, verdict=verdict)
+        self._host.report_seeds(gradients, self._gauge.worths(metrics, base, measured))
+        if not self._remove_broken() and self._best is not None:
+            self._best.offer(epoch, scale.goodness(metrics))
+        if self._guard.content:
+            self._guard.remember()
+        self._host.take(metrics.report(epoch, norm, scale.score(metrics)))
+        return Judged(metrics)
+
+    def _go_back(self, epoch: int, verdict: Verdict) -> None:
+        self._guard.restore()
+        self._notes.warn(
+            f"the governor found the model {verdict.value.replace('_', ' ')} and went back to the last good epoch; "
+            "a lower learning rate helps if this repeats",
+            epoch=epoch,
+        )
+        if self._guard.gives_up():
+            self._notes.warn("going back has not helped; from here on the model is left as it is")
+        self._host.take(EpochReport(epoch, None, None, math.nan, None, None, verdict.value))
+
+    def _remove_broken(self) -> bool:
+        """Whether a seed had to go, so that the model is not the one that was validated."""
+        broken = self._guard.broken_seeds()
+        for name in broken:
+            self._model.remove(name)
+            self._notes.warn(
+                f"the seed at {name} put out NaN or Inf and was removed; the host was kept from it"
+            )
+        return bool(broken)
+
+    def _warn_unmeasured(self, *lost: str) -> None:
+        if self._gauge.validate is None and self._model.live_slots:
+            self._notes.warn(
+                "seeds grow, and without validate= it is unknown what each contributes: the controller does "
+                "not know, and finish() keeps what is HOLDING or FOSSILIZED",
+                once="validate",
+            )
+        for name in dict.fromkeys(lost):
+            self._notes.warn(f"{name} is NaN and counts as unknown: look at how it is computed", once=name)
+
+    def _warn_unreached(self, *slots: str) -> None:
+        for name in slots:
+            self._notes.warn(
+                f"the seed at {name} got no gradient in the whole epoch and does not learn. If its part of the model "
+                "runs under torch.no_grad() or is detached, run it with gradients: freeze by requires_grad_(False) "
+                "instead of no_grad",
+                once=f"unreached {name}",
+            )
