@@ -1,5 +1,6 @@
 """Running: resumable, the same over processes, stopped when asked, and refused when it cannot work."""
 
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -13,7 +14,7 @@ from esper.benchmark.planning import BenchPlan
 from esper.benchmark.playing import play_chunk
 from esper.benchmark.record import BenchMismatch, merge_record, read_bench, read_record, record_of
 from esper.benchmark.rows import BenchRow, RowsError
-from esper.benchmark.runner import LOST_PROCESS, _Work
+from esper.benchmark.runner import ATTEMPTS, LOST_PROCESS, _Work
 from esper.benchmark.suites import BenchSuite, bench_suite
 from esper.tolaria.worlds.baselines import NUMERICS
 
@@ -105,22 +106,54 @@ def test_nothing_is_played_before_what_it_needs(tmp_path: Path) -> None:
     assert set(last[1].known) == {("wait", 0, case), ("probe_and_keep", 0, case)}
 
 
-def test_a_lost_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [BrokenProcessPool("killed"), RuntimeError("cuDNN error: internal")])
+def test_a_chunk_that_fails_twice_is_played_a_third_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    run_bench(toy_plan(seeds=2), RowStore(tmp_path / "whole"))
+    attempts: Counter[tuple[str, str]] = Counter()
+
+    def unlucky(arm: Arm, hosts: Hosts) -> list[BenchRow]:
+        attempts[arm.name, hosts.instance] += 1
+        if arm.name == "probe_and_keep" and attempts[arm.name, hosts.instance] < ATTEMPTS:
+            raise error
+        return play_chunk(arm, hosts)
+
+    monkeypatch.setattr("esper.benchmark.runner.play_chunk", unlucky)
+    assert run_bench(toy_plan(seeds=2), RowStore(tmp_path / "unlucky")) is None
+    rows = RowStore(tmp_path / "unlucky").read()
+    assert timeless(rows) == timeless(RowStore(tmp_path / "whole").read())
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (BrokenProcessPool("killed"), LOST_PROCESS),
+        (RuntimeError("cuDNN error: internal"), "RuntimeError: cuDNN error: internal"),
+    ],
+)
+def test_lost_episodes_are_reported_with_their_cause_and_the_others_are_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, cause: str
+) -> None:
+    plan = toy_plan(seeds=2)
+    sick = plan.suite.instances[0]
+
     def lost(arm: Arm, hosts: Hosts) -> list[BenchRow]:
-        if arm.name != "wait":
-            raise BrokenProcessPool("killed")
+        if arm.name == "probe_and_keep" and hosts.instance == sick:
+            raise error
         return play_chunk(arm, hosts)
 
     monkeypatch.setattr("esper.benchmark.runner.play_chunk", lost)
-    assert run_bench(toy_plan(seeds=2), RowStore(tmp_path)) == LOST_PROCESS
-    assert len(RowStore(tmp_path).read()) == 6
-
-
-def test_a_failure_leaves_what_was_finished(tmp_path: Path) -> None:
-    plan = toy_plan(arms=(RuleArm("wait"), RuleArm("schedule")), reference="wait", treatments=())
-    with pytest.raises(ValueError, match="schedule"):
-        run_bench(plan, RowStore(tmp_path))
-    assert len(RowStore(tmp_path).read()) == 33
+    stopped = run_bench(plan, RowStore(tmp_path))
+    assert stopped == f"2 lost episodes, the first by probe_and_keep on {sick} ({cause})"
+    played = {(row.arm, row.instance) for row in RowStore(tmp_path).read()}
+    everything = {(arm.name, instance) for (_, _, instance), arm in plan.groups()}
+    assert {arm for arm, instance in everything - played if instance == sick} == {
+        "probe_and_keep",
+        "from_birth",
+    }
+    monkeypatch.undo()
+    assert run_bench(plan, RowStore(tmp_path)) is None
 
 
 @pytest.mark.parametrize(

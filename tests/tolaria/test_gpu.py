@@ -1,5 +1,6 @@
 """The engine on CUDA: captured steps give the CPU's numbers, wait for nothing, and leave no memory behind."""
 
+import gc
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -208,6 +209,26 @@ def test_memory_is_steady_over_topology_changes() -> None:
         population.train_epoch()
         sizes.append(torch.cuda.memory_reserved())
     assert sizes[-1] <= sizes[19]
+
+
+def test_fifty_worlds_leave_nothing_behind() -> None:
+    """Of cuBLAS's workspaces too, which belong to streams and stay."""
+    left = []
+    for life in range(50):
+        _live(hosts=1 + life % 4)
+        gc.collect()
+        torch.cuda.empty_cache()
+        left.append((torch.cuda.memory_allocated(), torch.cuda.memory_reserved()))
+    assert left[3:] == [left[3]] * 47
+
+
+def _live(hosts: int) -> None:
+    world = EngineWorld(hosts, "cuda")
+    for index in range(hosts):
+        begin_host(world, index, "synthetic:samples=512", index)
+        world.host(index).apply(germinate(0))
+    for _ in range(2):
+        run_epoch(world, range(hosts))
 
 
 def test_a_host_saved_on_cuda_goes_on_there() -> None:

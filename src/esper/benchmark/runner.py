@@ -5,7 +5,7 @@ import multiprocessing
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +21,10 @@ from esper.tolaria.worlds.cluster.connecting import require_cluster
 
 SIDE_BY_SIDE = 8
 """Hosts of one chunk. They share their data; a kill costs at most the chunks that are being played."""
-LOST_PROCESS = "the loss of a process"
+LOST_PROCESS = "its process died"
+ATTEMPTS = 3
+"""Times that a chunk is played before its episodes are given up."""
+Chunk = tuple[Arm, Hosts]
 _POLL_SECONDS = 0.5
 
 
@@ -50,47 +53,79 @@ def run_bench(
     minutes: float = math.inf,
     progress: Callable[[BenchProgress], None] = lambda _: None,
 ) -> str | None:
-    """Play what is not in the store yet. Returns what stopped it (a signal, the clock, a lost process), or None.
+    """Play what is not in the store yet. Returns what stopped it (a signal, the clock, lost episodes), or None.
 
     workers   processes to play in; 0 plays in this one, or on a cluster in as many as it has CPUs
     cluster   a Ray cluster to play on: "local" starts one, "auto" joins that of this machine; or HOST:PORT
     minutes   no chunk is begun after so long
     progress  called at the start and after each chunk
 
-    After a first signal the chunks that are being played are finished and kept; a second one interrupts.
+    A chunk that fails, or whose process dies, is played again, `ATTEMPTS` times in all; then its episodes are lost,
+    and the others are played. After a first signal the chunks that are being played are finished and kept; a second
+    one interrupts.
     """
     work, began = _Work(plan, store), time.monotonic()
-    left = sum(len(hosts.seeds) for _, hosts in work.queue)
-    played, running = 0, dict[Future[list[BenchRow]], Group]()
-
-    with stop_on_signals() as stop, _executor(workers, cluster, plan.device) as (executor, at_once):
+    left = work.episodes
+    progress(BenchProgress(plan.episodes - left, plan.episodes, 0.0, None, None))
+    with stop_on_signals() as stop:
 
         def may_begin() -> bool:
             return not stop and time.monotonic() - began < 60 * minutes
 
-        progress(BenchProgress(plan.episodes - left, plan.episodes, 0.0, None, None))
-        try:
-            while running or (work.queue and may_begin()):
-                while may_begin() and len(running) < at_once and (chunk := work.take()) is not None:
-                    arm, hosts = chunk
-                    group = arm.name, hosts.member, hosts.instance
-                    running[executor.submit(play_chunk, arm, hosts)] = group
-                finished, _ = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    group, rows = running.pop(future), future.result()
-                    store.append(rows)
-                    work.add(rows)
-                    played += len(rows)
-                    seconds = time.monotonic() - began
-                    seconds_left = seconds / played * (left - played)
-                    done = plan.episodes - left + played
-                    progress(BenchProgress(done, plan.episodes, seconds, seconds_left, group))
-        except BrokenExecutor:  # killed, as a rule by the system for want of memory
-            return LOST_PROCESS
-        stopped = stop.reason or ("the clock" if work.queue else None)
+        def keep(group: Group, rows: Sequence[BenchRow]) -> None:
+            store.append(rows)
+            work.add(rows)
+            work.episodes -= len(rows)
+            seconds, played = time.monotonic() - began, left - work.episodes
+            seconds_left = seconds / played * work.episodes
+            done = plan.episodes - work.episodes
+            progress(BenchProgress(done, plan.episodes, seconds, seconds_left, group))
+
+        barren = 0  # executors in a row that died before anything was played
+        while work.queue and may_begin() and barren < ATTEMPTS:
+            before = work.episodes
+            with _executor(workers, cluster, plan.device) as (executor, at_once):
+                if not _play(work, executor, at_once, may_begin, keep):
+                    break
+            barren = barren + 1 if work.episodes == before else 0
+        stopped = stop.reason or work.losses() or ("the clock" if work.queue else None)
     if stopped is None:
         store.compact()
     return stopped
+
+
+def _play(
+    work: "_Work",
+    executor: Executor,
+    at_once: int,
+    may_begin: Callable[[], bool],
+    keep: Callable[[Group, Sequence[BenchRow]], None],
+) -> bool:
+    """Play until nothing is left or nothing may begin. Returns whether another executor is needed: a process died."""
+    running: dict[Future[list[BenchRow]], Chunk] = {}
+    died = False
+    while running or (work.queue and may_begin() and not died):
+        while not died and may_begin() and len(running) < at_once and (chunk := work.take()) is not None:
+            try:
+                running[executor.submit(play_chunk, *chunk)] = chunk
+            except BrokenExecutor:
+                died = True
+                work.put_back(chunk)
+        if not running:
+            return died  # what is left needs what was lost
+        finished, _ = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
+        for future in finished:
+            arm, hosts = chunk = running.pop(future)
+            try:
+                rows = future.result()
+            except BrokenExecutor:  # killed, as a rule by the system for want of memory
+                died = True
+                work.put_back(chunk, LOST_PROCESS)
+            except Exception as error:
+                work.put_back(chunk, f"{type(error).__name__}: {error}")
+            else:
+                keep((arm.name, hosts.member, hosts.instance), rows)
+    return died
 
 
 class _Work:
@@ -100,7 +135,9 @@ class _Work:
         self._instances = plan.suite.instances
         self._rows: dict[Group, dict[int, BenchRow]] = defaultdict(dict)
         self.add(store.read())
-        self.queue: list[tuple[Arm, Hosts]] = []
+        self.queue: list[Chunk] = []
+        self._failures: dict[object, list[str]] = defaultdict(list)
+        self._lost: list[tuple[Chunk, str]] = []
         for group, arm in plan.groups():
             _, member, instance = group
             seeds = [seed for seed in plan.all_seeds if seed not in self._rows[group]]
@@ -108,12 +145,33 @@ class _Work:
                 chosen = tuple(seeds[start : start + SIDE_BY_SIDE])
                 hosts = Hosts(plan.suite.name, instance, chosen, member=member, device=plan.device)
                 self.queue.append((arm, hosts))
+        self.episodes = sum(len(hosts.seeds) for _, hosts in self.queue)
+        """Episodes that are not in the store."""
 
     def add(self, rows: Iterable[BenchRow]) -> None:
         for row in rows:
             self._rows[row.arm, row.member, row.instance][row.seed] = row
 
-    def take(self) -> tuple[Arm, Hosts] | None:
+    def put_back(self, chunk: Chunk, failure: str | None = None) -> None:
+        """Take a chunk back that was not played; after too many failures it is lost."""
+        arm, hosts = chunk
+        attempts = self._failures[arm.name, hosts.member, hosts.instance, hosts.seeds]
+        if failure is not None:
+            attempts.append(failure)
+        if len(attempts) < ATTEMPTS:
+            self.queue.insert(0, chunk)
+        else:
+            self._lost.append((chunk, attempts[-1]))
+
+    def losses(self) -> str | None:
+        """What to say of episodes that could not be played; None if there are none."""
+        if not self._lost:
+            return None
+        (arm, hosts), cause = self._lost[0]
+        episodes = sum(len(lost.seeds) for (_, lost), _ in self._lost)
+        return f"{episodes} lost episodes, the first by {arm.name} on {hosts.instance} ({cause})"
+
+    def take(self) -> Chunk | None:
         """Take the first chunk out of the queue whose needs are met, with the rows that it needs."""
         for place, (arm, hosts) in enumerate(self.queue):
             needs = arm.needs(hosts.instance, self._instances)
@@ -147,7 +205,10 @@ class _Here(Executor):
 
     def submit(self, fn, /, *args, **kwargs):  # type: ignore[no-untyped-def]
         future: Future[object] = Future()
-        future.set_result(fn(*args, **kwargs))
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
         return future
 
 

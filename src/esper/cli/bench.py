@@ -61,7 +61,6 @@ def run(arguments: list[str]) -> int:
 
 def _play(chosen: "Namespace") -> int:
     from esper.benchmark import BenchRequest
-    from esper.benchmark.runner import LOST_PROCESS
     from esper.runs.bench import bench
 
     request = BenchRequest(
@@ -86,13 +85,16 @@ def _play(chosen: "Namespace") -> int:
     stopped = result.interrupted
     if stopped is not None:
         print(f"esper: stopped by {stopped}; the same command goes on from {chosen.out}", flush=True)
-        return INTERRUPTED if stopped.startswith("SIG") else int(stopped == LOST_PROCESS)
+    if stopped == "the clock":
+        return 0
+    if stopped is not None and stopped.startswith("SIG"):
+        return INTERRUPTED
     if not chosen.quiet and not result.tables:
         print(f"there is no table yet: no instance in {chosen.out} was played by every arm with every seed")
     elif not chosen.quiet:
         print(tables_text(result.tables))
         print(f"\n`esper bench report {chosen.out}` makes a page of it")
-    return 0
+    return int(stopped is not None)
 
 
 def _controllers(given: list[list[str]]) -> dict[str, list[Path]]:

@@ -46,9 +46,6 @@ def room_for(hosts: int, *, placed: int, device: torch.device) -> Iterator[None]
         ) from error
 
 
-STREAMS = 16
-
-
 @dataclass(frozen=True, slots=True)
 class EpochTally:
     """Means over one epoch's steps, on the device. Slots without a trained seed are NaN."""
@@ -97,7 +94,7 @@ class Population:
         self._data: dict[str, ResidentData] = {}
         self._tally = torch.zeros(size, tally_width(max_slots), device=self.device)
         self._steps: list[TrainingStep | CapturedStep | None] = [None] * size
-        self._pool = StreamPool(self.device, min(STREAMS, size)) if self.device.type == "cuda" else None
+        self._pool = StreamPool(self.device, size) if self.device.type == "cuda" else None
 
     def __len__(self) -> int:
         return len(self._hosts)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -149,6 +150,19 @@ def clip_groups_(groups: Sequence[Sequence[Tensor]], limits: Sequence[float]) ->
 # CUDA: a host's training step as a captured graph, replayed on one of a pool of streams.
 
 
+STREAMS = 16
+
+
+@cache
+def streams_of(device: torch.device) -> tuple[torch.cuda.Stream, ...]:
+    """The streams of a device, the same for all populations of a process.
+
+    cuBLAS keeps a workspace for every stream it was ever used on (65 MB with that of the backward pass): streams of
+    their own would let each population leave that much behind.
+    """
+    return tuple(torch.cuda.Stream(device) for _ in range(STREAMS))
+
+
 class StreamPool:
     """Streams that hosts share, each with its own graph memory.
 
@@ -157,9 +171,9 @@ class StreamPool:
 
     def __init__(self, device: torch.device, size: int) -> None:
         self.device = device
-        self.streams = [torch.cuda.Stream(device) for _ in range(size)]
-        self.memory = [torch.cuda.graph_pool_handle() for _ in range(size)]
-        self._anchors = [self._anchor(index) for index in range(size)]
+        self.streams = streams_of(device)[:size]
+        self.memory = [torch.cuda.graph_pool_handle() for _ in self.streams]
+        self._anchors = [self._anchor(index) for index in range(len(self.streams))]
 
     def _anchor(self, index: int) -> torch.cuda.CUDAGraph:
         """A graph that is never replayed: a pool whose last graph is gone cannot be captured into again."""
