@@ -47,3 +47,11 @@ def test_every_row_has_a_name_of_its_own(capsys: pytest.CaptureFixture[str]) -> 
     assert len(set(names)) == len(names)
     assert mutate.main(["--list", "--only", names[0]]) == 0
     assert capsys.readouterr().out.split()[0] == names[0]
+
+
+@pytest.mark.parametrize("row", MUTANTS, ids=lambda row: row.name)
+def test_every_row_fits_the_tree(row: Mutant) -> None:
+    mutate.planted(row, mutate.ROOT / "src" / "esper" / row.file)
+    for test in row.tests:
+        file, _, name = test.partition("::")
+        assert f"def {name.partition('[')[0]}" in (mutate.ROOT / file).read_text()
