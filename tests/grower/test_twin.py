@@ -306,9 +306,23 @@ def test_training_beside_the_twin_is_noticed() -> None:
         run.grower.step(train_loss=1.0)
 
 
-def test_a_step_that_does_not_use_its_arguments_is_noticed() -> None:
-    def careless(_: nn.Module, __: Optimizer, batch: Batch) -> Tensor:
-        return train_step(run.grower.model, run.optimizer, batch)
+@pytest.mark.parametrize("with_the_given_optimizer", [False, True])
+def test_a_step_that_trains_the_model_of_the_loop_is_noticed(with_the_given_optimizer: bool) -> None:
+    def careless(_: nn.Module, optimizer: Optimizer, batch: Batch) -> Tensor:
+        return train_step(run.grower.model, optimizer if with_the_given_optimizer else run.optimizer, batch)
+
+    run = Run(twin=careless)
+    with pytest.raises(
+        RuntimeError, match="twin= trained the model of your loop while it was given the twin"
+    ):
+        run.grower.train(run.loop.batches()[0])
+
+
+def test_a_twin_that_is_not_stepped_is_noticed() -> None:
+    def careless(model: nn.Module, optimizer: Optimizer, batch: Batch) -> Tensor:
+        if model is run.grower.model:
+            return train_step(model, optimizer, batch)
+        return torch.zeros(())
 
     run = Run(twin=careless)
     run.grower.train(run.loop.batches()[0])

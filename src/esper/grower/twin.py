@@ -102,12 +102,17 @@ class Twin:
         random, on_devices = torch.get_rng_state(), [torch.cuda.get_rng_state(each) for each in devices]
         began = time.perf_counter()
         found = tree_map_only(Tensor, lambda loss: loss.detach(), self._train_step(grown, optimizer, batch))
-        middle, rates = time.perf_counter(), self._settings(optimizer)
+        middle, rates, before = time.perf_counter(), self._settings(optimizer), _versions(grown)
         with torch.random.fork_rng(devices=devices):
             torch.set_rng_state(random)
             for device, state in zip(devices, on_devices, strict=True):
                 torch.cuda.set_rng_state(state, device)
             self._train_step(self.model, self.optimizer, batch)
+        if _versions(grown) != before:
+            raise RuntimeError(
+                "twin= trained the model of your loop while it was given the twin: it must use its arguments (model, "
+                "optimizer, batch) and no model from outside"
+            )
         if [group["lr"] for group in rates] != [group["lr"] for group in self._settings(optimizer)]:
             raise RuntimeError(
                 "the learning rate of the model's optimizer changed while the twin was trained: twin= must use only "
@@ -371,3 +376,11 @@ def _whole_interval(tallies: Sequence[Tally]) -> tuple[tuple[float, float], str]
 def rows_of(rows: Tensor) -> Callable[[Tensor], Tensor]:
     """The function that picks these rows of a tensor."""
     return lambda tensor: tensor[rows]
+
+
+def _versions(model: nn.Module) -> list[tuple[int, int | None, int | None]]:
+    """Which values the parameters and their gradients have: any that is written to changes it."""
+    return [
+        (p._version, None if p.grad is None else id(p.grad), None if p.grad is None else p.grad._version)
+        for p in model.parameters()
+    ]
