@@ -40,6 +40,7 @@ class ReadyHost:
     rows: Sequence[SlotReading]
     seen: tuple[SlotSnapshot, ...]
     legal: Mapping[str, LegalOperations]
+    parameter_budget: int | None = None
 
     def readings(self) -> Sequence[SlotReading]:
         return self.rows

@@ -1,4 +1,4 @@
-"""How the held-out instances of the suites `cpu` and `shift` were made.
+"""How the held-out instances of the suites `cpu`, `shift` and `stream` were made.
 
 python scripts/held_out.py            prints them
 """
@@ -7,10 +7,13 @@ import json
 
 import numpy as np
 
+from esper.tolaria.tasks.changes import CHANGE_KINDS, MOST_CHANGES
 from esper.tolaria.tasks.shift import KINDS
+from esper.tolaria.tasks.streaming import DRAWN_COUNTS, DRAWN_KINDS, streaming
 from esper.tolaria.tasks.suites import HELD_OUT_DATA, Parameters, any_case, in_corner, instance_of, shifting
 
 _HELD_OUT_PERMUTATIONS = (1_000_000, 1_100_000)
+_HELD_OUT_KINDS = ("corrupt",)
 
 
 def generate_held_out(each: int = 16, cornered: int = 8, seed: int = 20_000) -> dict[str, list[str]]:
@@ -28,7 +31,23 @@ def generate_held_out(each: int = 16, cornered: int = 8, seed: int = 20_000) -> 
             if suite == "shift":
                 parameters = shifting(parameters, KINDS[place % len(KINDS)], rng)
             lists[suite].append(str(instance_of("mnist1d" if suite == "cpu" else suite, parameters)))
-    return lists
+    return lists | {"stream": _streams(each // 2, seed)}
+
+
+def _streams(each: int, seed: int) -> list[str]:
+    """So many like the draws, as many with a kind of change that is never drawn, and as many with more changes."""
+    rng, cases = np.random.default_rng([seed, 2]), []
+    for place in range(3 * each):
+        like_draws, other_kinds = place < each, each <= place < 2 * each
+        counts = range(DRAWN_COUNTS.stop, MOST_CHANGES + 1) if place >= 2 * each else DRAWN_COUNTS
+        kinds = CHANGE_KINDS if other_kinds else DRAWN_KINDS
+        while True:
+            count = int(rng.integers(counts.start, counts.stop))
+            case = instance_of("stream", streaming(_held_out(rng, corner=False), count, kinds, rng))
+            if like_draws or not other_kinds or any(kind in str(case) for kind in _HELD_OUT_KINDS):
+                break
+        cases.append(str(case))
+    return cases
 
 
 def _held_out(rng: np.random.Generator, *, corner: bool) -> Parameters:

@@ -87,6 +87,7 @@ class PaperHost:
     cards: Mapping[str, tuple[BlueprintCard, ...]]
     host_parameters: int = 1000
     training_samples: int = 1000
+    parameter_budget: int | None = None
     report: EpochReport = field(default_factory=lambda: report(0))
     rows: list[SlotReading] = field(default_factory=list)
     channels: tuple[int, ...] = ()
@@ -181,6 +182,7 @@ class ModelHost:
         self.model = model
         self.measure, self.accuracy = measure, accuracy
         self.training_samples = 1000
+        self.parameter_budget: int | None = None
         self.report = report(0, accuracy(0))
 
     @property

@@ -6,7 +6,7 @@
 
 import gymnasium
 
-SUITES = ("toy", "digits", "mnist1d", "shift", "cpu")
+SUITES = ("toy", "digits", "mnist1d", "shift", "stream", "cpu")
 """Suites and tasks with an id of their own: esper/Growth-<suite>-v0. `esper.make_env` makes any other."""
 
 for _suite in SUITES:

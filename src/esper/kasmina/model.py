@@ -423,6 +423,8 @@ class GrowingHost:
         self.readings, self.snapshots = model.readings, model.snapshots
         self.legal_operations = model.legal_operations
         self.report = EpochReport(0, None, None, math.nan, None, None, None)
+        self.parameter_budget: int | None = None
+        """Parameters that may be added in all, where the task has a cap; None is any number."""
 
     @property
     def cards(self) -> Mapping[str, tuple[BlueprintCard, ...]]:

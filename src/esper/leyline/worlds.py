@@ -96,6 +96,10 @@ class HostProtocol(Protocol):
         """Parameters of the seeds that it has now."""
 
     @property
+    def parameter_budget(self) -> int | None:
+        """Parameters that its instance lets be added in all; None is any number."""
+
+    @property
     def training_samples(self) -> int:
         """Training samples of the latest epoch (of the first one, before that); a task that shifts changes them."""
 

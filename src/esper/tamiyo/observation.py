@@ -133,7 +133,12 @@ class Observer:
     def begin(
         self, env_idx: int, host: HostProtocol, *, horizon: int, parameter_budget: int | None = None
     ) -> None:
-        """Forget what was there and watch a new host, whose report is that of epoch 0."""
+        """Forget what was there and watch a new host, whose report is that of epoch 0.
+
+        parameter_budget  parameters that may be added in all, if its task allows as many; None is as many as those
+        """
+        budgets = [budget for budget in (parameter_budget, host.parameter_budget) if budget is not None]
+        parameter_budget = min(budgets, default=None)
         tracker = SignalTracker(horizon, plateau_threshold=self.decisions.plateau_threshold)
         env = _Env(host, tracker, parameter_budget, LifecycleOp.WAIT, self.decisions)
         self._watch(env_idx, env, new_epoch=True)

@@ -1,5 +1,6 @@
 """The one place where a test split is opened."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from esper.kasmina.model import untouched
-from esper.tolaria.data.splits import ReportKey, TaskData
+from esper.tolaria.data.splits import ReportKey, SealedTest, TaskData
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,26 @@ class TestScore:
 
 def test_score(model: nn.Module, data: TaskData, *, batch: int = 1000) -> TestScore:  # noqa: PT028
     """Score a model on the test split, in eval mode, where its parameters are. Its modes are put back after."""
-    split = data.test.open(ReportKey())
+    return _score(model, data.test, batch)
+
+
+def phase_scores(models: Sequence[nn.Module], data: TaskData, *, batch: int = 1000) -> tuple[TestScore, ...]:
+    """Score one model for each phase on that phase's own test split.
+
+    models  as they stood when each phase ended, in the order of time; or the final model, again and again
+    """
+    tests = [data.test] if len(data.phases) == 1 else [phase.test for phase in data.phases]
+    sealed = [test for test in tests if test is not None]
+    if not len(models) == len(tests) == len(sealed):
+        raise ValueError(
+            f"{len(models)} models for {len(tests)} phases, of which {len(tests) - len(sealed)} have no test split; "
+            "expected one model for each phase, and a task whose phases are tested, such as stream"
+        )
+    return tuple(_score(model, test, batch) for model, test in zip(models, sealed, strict=True))
+
+
+def _score(model: nn.Module, test: SealedTest, batch: int) -> TestScore:
+    split = test.open(ReportKey())
     device = next(model.parameters()).device
     loss_sum = correct = 0.0
     with untouched(model), torch.inference_mode():

@@ -25,6 +25,7 @@ SHIPPED = (
     "digits",
     "mnist1d",
     "shift",
+    "stream",
     "mnist",
     "fashion_mnist",
     "cifar10",

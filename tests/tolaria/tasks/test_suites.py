@@ -1,9 +1,14 @@
 """Suites: what is drawn, and what is kept away from the draws."""
 
+from collections.abc import Iterable
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from esper.tolaria.tasks import Instance, suite, suite_names
+from esper.tolaria.tasks.changes import CHANGE_KINDS, Change, parse_plan
+from esper.tolaria.tasks.stream import PLAN
 from esper.tolaria.tasks.suites import in_corner
 from held_out import generate_held_out
 
@@ -25,15 +30,15 @@ def parameters(instance: Instance) -> dict[str, int | float | str]:
 
 
 def test_the_names_and_an_unknown_one() -> None:
-    assert suite_names() == ("cpu", "shift", "digits", "mnist1d")
+    assert suite_names() == ("cpu", "shift", "stream", "digits", "mnist1d")
     assert all(suite(name).name == name for name in suite_names())
-    with pytest.raises(ValueError, match="no suite is named 'gpu'; there are cpu, shift, digits, mnist1d"):
+    with pytest.raises(ValueError, match="no suite is named 'gpu'; there are cpu, shift, stream, digits"):
         suite("gpu")
 
 
 def test_the_frozen_list_is_what_the_documented_function_makes() -> None:
     made = generate_held_out()
-    for name in ("cpu", "shift"):
+    for name in ("cpu", "shift", "stream"):
         assert [str(instance) for instance in suite(name).held_out] == made[name]
         assert len(set(made[name])) == 24
 
@@ -79,6 +84,26 @@ def test_shift_draws_every_kind_at_many_epochs() -> None:
     kinds = [each.get("kind", "classes") for each in drawn]
     assert all(kinds.count(kind) > 150 for kind in ("shuffle", "classes", "noise"))
     assert {each.get("change", 10) for each in drawn} == set(range(5, 16))
+
+
+def test_stream_draws_keep_kinds_and_numbers_of_changes_for_the_held_out() -> None:
+    def plans(some: Iterable[Instance]) -> list[list[Change]]:
+        rows = [dict(instance.parameters) for instance in some]
+        return [list(parse_plan(str(row.get("plan", PLAN)))) for row in rows]
+
+    drawn, held_out = plans(draws("stream", 200)), plans(suite("stream").held_out)
+    assert {len(plan) for plan in drawn} == set(range(3, 8))
+    assert {change.kind for plan in drawn for change in plan} == set(CHANGE_KINDS) - {"corrupt"}
+    assert sum(any(change.kind == "corrupt" for change in plan) for plan in held_out) == 8
+    assert sum(len(plan) > 7 for plan in held_out) == 8
+    for plan in drawn + held_out:
+        epochs = [0, *(change.epoch for change in plan), 80]
+        assert all(late - early >= 5 for early, late in pairwise(epochs))
+    permutations = [
+        {int(parameters(instance)["permutation"]) for instance in some}
+        for some in (draws("stream", 200), suite("stream").held_out)
+    ]
+    assert max(permutations[0]) < 100_000 < 1_000_000 <= min(permutations[1])
 
 
 def test_unshuffled_draws_carry_no_idle_permutation() -> None:

@@ -100,6 +100,8 @@ class Phase:
     """The first epoch that is trained on them, counted from 0."""
     train: Split
     validation: Split
+    test: "SealedTest | None" = None
+    """Test samples of this phase, where each has its own; None: only the last phase is tested."""
 
 
 class ReportKey:
@@ -193,7 +195,12 @@ class TaskData:
     def to(self, device: torch.device | str) -> "TaskData":
         """The same on another device."""
         moved = tuple(
-            Phase(phase.start_epoch, phase.train.to(device), phase.validation.to(device))
+            Phase(
+                phase.start_epoch,
+                phase.train.to(device),
+                phase.validation.to(device),
+                None if phase.test is None else phase.test.to(device),
+            )
             for phase in self.phases
         )
         return TaskData(moved, self.test.to(device), self.classes)
@@ -203,7 +210,8 @@ class TaskData:
         phases = (
             f"{each.start_epoch}:{each.train.digest()}:{each.validation.digest()}" for each in self.phases
         )
-        content = ";".join([*phases, self.test.digest(), str(self.classes)])
+        tests = [phase.test.digest() for phase in self.phases if phase.test is not None]
+        content = ";".join([*phases, *tests, self.test.digest(), str(self.classes)])
         return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 

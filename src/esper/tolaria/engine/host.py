@@ -10,9 +10,9 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from esper.kasmina import GrowingModel, Slot
 from esper.kasmina.model import GrowingHost
 from esper.kasmina.persistence import laid_out_like
-from esper.leyline import ActionSpec, EventSink, LifecycleOp, Stage
+from esper.leyline import ActionSpec, EventSink, LifecycleOp, Stage, Style, gate_parameters
 from esper.tolaria.data import Split, TaskData
-from esper.tolaria.tasks import OptimiserSpec, Task
+from esper.tolaria.tasks import Instance, OptimiserSpec, Task
 
 
 def derived_seed(seed: int, purpose: str) -> int:
@@ -72,7 +72,7 @@ class ResidentData:
 
     def __init__(self, data: TaskData, task: Task, device: torch.device) -> None:
         self.source = data
-        phases = [phase.train for phase in data.phases]
+        phases = list({id(phase.train): phase.train for phase in data.phases}.values())  # a state may return
         self.inputs = _place(torch.cat([train.inputs for train in phases]), task, device)
         self.targets = torch.cat([train.targets for train in phases]).to(device)
         halves = [phase.validation.halves() for phase in data.phases]
@@ -89,7 +89,8 @@ class ResidentData:
         self.chances = [observed.commonest_share for observed, _ in halves]
         """For each phase, the observed accuracy of always predicting the commonest class."""
         ends = torch.tensor([len(train) for train in phases]).cumsum(0).tolist()
-        self.ranges = [range(end - len(train), end) for end, train in zip(ends, phases, strict=True)]
+        places = {id(train): range(end - len(train), end) for end, train in zip(ends, phases, strict=True)}
+        self.ranges = [places[id(phase.train)] for phase in data.phases]
         self._starts = [phase.start_epoch for phase in data.phases]
 
     def phase_at(self, epoch: int) -> int:
@@ -119,6 +120,8 @@ class TrainedHost(GrowingHost):
         super().__init__(task.grow(data.source, seed=seed, device=device, events=events))
         if task.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        cap = Instance.parse(case).cap
+        self.parameter_budget = None if cap is None else int(cap * self.host_parameters)
         self.optimizer = make_optimizer(task.optimiser, self.model, device)
         self.model.attach(self.optimizer, seed_lr_multiplier=task.seed_lr_multiplier, guard_gradients=False)
         self.non_finite = torch.zeros(len(self.slots), 2, dtype=torch.bool, device=device)
@@ -196,10 +199,24 @@ class TrainedHost(GrowingHost):
             }
 
     def apply(self, action: ActionSpec) -> None:
-        """Execute one operation; an illegal one is refused by the model."""
+        """Execute one operation; an illegal one is refused by the model, one over the cap here."""
+        self._require_room(action)
         self.model.execute(action)
         if action.op is LifecycleOp.GERMINATE:
             self.lay_out_seeds()
+
+    def _require_room(self, action: ActionSpec) -> None:
+        slot, cap = self.model.slots.get(action.slot or ""), self.parameter_budget
+        if action.op is not LifecycleOp.GERMINATE or slot is None or cap is None:
+            return
+        card = next((card for card in slot.cards if card.name == action.blueprint), None)
+        gate = gate_parameters(slot.snapshot().channels) if action.style is Style.GATE else 0
+        grown = self.added_parameters + gate + (0 if card is None else card.parameters)
+        if grown > cap:
+            raise ValueError(
+                f"{action.blueprint} at {action.slot!r} would make {grown:,} added parameters, and the cap of "
+                f"{self.case} is {cap:,}: choose a smaller seed, prune one first, or raise cap="
+            )
 
 
 def _role(slot: Slot) -> str:

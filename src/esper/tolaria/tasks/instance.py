@@ -54,6 +54,12 @@ class Instance:
         parts = ",".join(f"{name}={_written(value)}" for name, value in self.parameters)
         return f"{self.task}:{parts}" if parts else self.task
 
+    @property
+    def cap(self) -> float | None:
+        """Parameters that may be added over the host's, of a task with a parameter `cap`; None is any number."""
+        cap = task(self.task).complete(dict(self.parameters)).get("cap")
+        return None if cap is None else float(cap)
+
     def load(self) -> TaskData:
         """The data, on the CPU; the last few are kept in this process. Do not write into them."""
         row, key = task(self.task), self.source()

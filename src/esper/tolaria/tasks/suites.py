@@ -15,6 +15,7 @@ from esper.tolaria.data.mnist1d import POSITIONS
 from esper.tolaria.tasks.instance import Instance
 from esper.tolaria.tasks.parameters import Parameter
 from esper.tolaria.tasks.shift import KINDS
+from esper.tolaria.tasks.streaming import DRAWN_COUNTS, DRAWN_KINDS, streaming
 
 Parameters = dict[str, Parameter]
 
@@ -53,6 +54,12 @@ def draw_shift(rng: np.random.Generator) -> Instance:
     return instance_of("shift", shifting(_outside_the_corner(rng), str(rng.choice(KINDS)), rng))
 
 
+def draw_stream(rng: np.random.Generator) -> Instance:
+    """An MNIST-1D instance that changes several times; some kinds and numbers of changes are never drawn."""
+    count = int(rng.integers(DRAWN_COUNTS.start, DRAWN_COUNTS.stop))
+    return instance_of("stream", streaming(_outside_the_corner(rng), count, DRAWN_KINDS, rng))
+
+
 def suite(name: str) -> Suite:
     """The suite of that name."""
     if name not in _SUITES:
@@ -79,7 +86,7 @@ def any_case(rng: np.random.Generator, permutations: tuple[int, int]) -> Paramet
 
 def instance_of(task: str, parameters: Parameters) -> Instance:
     """Without the seed of a permutation that does not take place: equal cases are to be equal."""
-    idle = () if parameters["shuffled"] else ("permutation",)
+    idle = () if parameters["shuffled"] or task == "stream" else ("permutation",)
     return Instance.of(task, {name: value for name, value in parameters.items() if name not in idle})
 
 
@@ -109,6 +116,12 @@ def _frozen(name: str) -> tuple[Instance, ...]:
 _SUITES: dict[str, Callable[[], Suite]] = {
     "cpu": lambda: Suite("cpu", "MNIST-1D of any size, noise, order and classes", draw_cpu, _frozen("cpu")),
     "shift": lambda: Suite("shift", "MNIST-1D that changes at some epoch", draw_shift, _frozen("shift")),
+    "stream": lambda: Suite(
+        "stream",
+        "MNIST-1D that changes 3 to 7 times; held out are other kinds and numbers of changes, too",
+        draw_stream,
+        _frozen("stream"),
+    ),
     "digits": lambda: Suite(
         "digits",
         "the one case of digits; nothing is held out but its test split",

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import nn
 
 from esper.kasmina import GrowingModel, GrowthRules, wrap
 from esper.leyline import EventSink
+from esper.leyline.utility import Score
 from esper.tolaria.data import TaskData
 from esper.tolaria.tasks.parameters import Parameter, ParameterSpec, complete
 
@@ -64,6 +65,8 @@ class Task:
     epochs: int
     rent: float = 0.01
     """What utility pays for doubling the host's parameters."""
+    score: Score = "end"
+    """What counts: the utility of the product at the end, or the mean utility over the epochs of its life."""
     causal: bool = False
     """Whether positions may not look ahead, as in text."""
     seed_lr_multiplier: float = 3.0
@@ -101,6 +104,8 @@ class Task:
         for name, names in named.items():
             if isinstance(names, str) or not names:
                 raise ValueError(f"{owner} {name} must be a tuple of names, not {names!r}")
+        if self.score not in get_args(Score):
+            raise ValueError(f"{owner} score must be one of {', '.join(get_args(Score))}, not {self.score!r}")
         if self.precision not in ("fp32", "bf16"):
             raise ValueError(f"{owner} precision must be fp32 or bf16, not {self.precision!r}")
         object.__setattr__(self, "parameters", MappingProxyType(dict(self.parameters)))
@@ -142,9 +147,9 @@ class Task:
         return model.to(device)
 
     def settings(self) -> dict[str, str]:
-        """Every field that is plain data, as text."""
-        code = ("host", "load", "check", "parameters", "summary")
-        return {each.name: repr(getattr(self, each.name)) for each in fields(self) if each.name not in code}
+        """Every field that a host's numbers depend on and that is plain data, as text."""
+        others = ("host", "load", "check", "parameters", "summary", "score")
+        return {each.name: repr(getattr(self, each.name)) for each in fields(self) if each.name not in others}
 
     def __reduce__(self) -> tuple[Callable[[str], "Task"], tuple[str]]:
         return task, (self.name,)  # pickled by name: code is never stored

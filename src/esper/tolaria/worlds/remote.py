@@ -72,6 +72,7 @@ class RemoteHost:
 
     def __init__(self, new: NewHost, ask: Callable[[], Mapping[int, HostDetails]]) -> None:
         self.slot_config, self.cards, self.host_parameters = new.slot_config, new.cards, new.host_parameters
+        self.parameter_budget = new.parameter_budget
         self.update(new.view)
         self._ask = ask
         self._details: HostDetails | None = new.details

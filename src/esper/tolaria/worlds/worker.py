@@ -63,6 +63,7 @@ class NewHost(NamedTuple):
     slot_config: SlotConfig
     cards: Mapping[str, tuple[BlueprintCard, ...]]
     host_parameters: int
+    parameter_budget: int | None
     view: HostView
     details: HostDetails
 
@@ -164,7 +165,8 @@ def call(function: Callable[..., T], arguments: Sequence[object], world: World) 
 
 
 def _new(host: HostProtocol) -> NewHost:
-    return NewHost(host.slot_config, host.cards, host.host_parameters, _view(host, None), _details(host))
+    sizes = host.host_parameters, host.parameter_budget
+    return NewHost(host.slot_config, host.cards, *sizes, _view(host, None), _details(host))
 
 
 def _view(host: HostProtocol, lost: str | None) -> HostView:

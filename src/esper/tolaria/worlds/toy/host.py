@@ -193,6 +193,11 @@ class ToyHost(LivingHost):
         self._measure(0)
 
     @property
+    def parameter_budget(self) -> None:
+        """The toy has no cap."""
+        return
+
+    @property
     def training_samples(self) -> int:
         """Training samples of the instance."""
         return self.instance.training_samples
