@@ -27,6 +27,11 @@ model = task(instance.task).grow(data, seed=0, device="cpu")  # a host that can 
 Every task has three splits. Training and validation are what a run works with. The test split is sealed: only
 `esper.tolaria.final_report.test_score` opens it. Splits are disjoint and the same on every machine.
 
+Targets are classes (int64), trained by cross-entropy and scored by accuracy; or measured quantities (float32, of
+shape (sample, quantity)), trained by squared error and scored by the share of their variance that is explained, at
+least 0.
+Whatever is called accuracy, in reports, rewards and benchmarks, is that score.
+
 (This page is written by `python scripts/tasks_page.py > docs/tasks.md`.)
 """
 
@@ -41,9 +46,10 @@ is refused. Validation is 5,000 samples of the published training set; channels 
 Debian has one of them: after `apt-get install dataset-fashion-mnist`, link `$ESPER_DATA/fashion_mnist` to
 `/usr/share/datasets/fashion-mnist`.
 
-A table of your own is read by `tabular`, a text by `text`:
+A table of your own is read by `tabular`, or by `tabular_quantity` where a quantity is predicted; a text by `text`:
 
     tabular:path=flowers.csv,target=species
+    tabular_quantity:path=houses.csv,target=price
     text:path=book.txt,context=128
 
 Tables are split 70 / 15 / 15 %, stratified, and standardised by the training split; a cell that is not a finite

@@ -68,6 +68,16 @@ def test_positions_of_a_text_count_each() -> None:
     assert score.samples == 3
 
 
+def test_known_explained_variance() -> None:
+    outputs = torch.tensor([[0.0], [2.0], [4.0]])
+    targets = torch.tensor([[1.0], [2.0], [6.0]])  # errors 1, 0, 4; variance 14 / 3
+    score = final_report.test_score(Echo(), data_with(Split(outputs, targets), 1), batch=2)
+    assert score.loss == pytest.approx(5 / 3)
+    assert score.accuracy == pytest.approx(1 - 5 / 14)
+    worse = final_report.test_score(Echo(), data_with(Split(10 * outputs, targets), 1))
+    assert worse.accuracy == 0.0
+
+
 def test_modes_are_put_back_and_the_opening_is_counted() -> None:
     model, data = Echo(), data_with(Split(torch.zeros(5, 3), torch.zeros(5, dtype=torch.int64)), 3)
     final_report.test_score(model, data, batch=3)
@@ -83,7 +93,7 @@ def test_something_else_than_logits_is_refused_and_modes_are_still_put_back() ->
             return x, x
 
     model = Pair()
-    with pytest.raises(TypeError, match="logits, not tuple"):
+    with pytest.raises(TypeError, match="logits or quantities, not tuple"):
         final_report.test_score(model, data_with(Split(torch.zeros(2, 3), torch.tensor([0, 1])), 3))
     assert model.training
 

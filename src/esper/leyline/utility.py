@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", float, "NDArray[np.float64]")
 """One network's number, or an array with one entry a network."""
 Family = Literal["contribution", "loss"]
-"""What the score is: validation accuracy, or minus validation loss over the untrained loss."""
+"""What the score is: validation accuracy (of quantities their explained variance), or minus validation loss over the
+untrained loss."""
 Score = Literal["end", "life"]
 """When it counts: of the product at the end, or of every epoch of the host's life alike."""
 WORST_BY_LOSS = -3.0

@@ -1,7 +1,8 @@
 """The reward of one step in every environment: a pure function from `RewardInputs` to named components.
 
 Utility is what a host is worth: score minus rent, minus the score of its baseline where that is subtracted.
-The score is validation accuracy (family "contribution"), or minus the validation loss over that of the untrained
+The score is validation accuracy (family "contribution"; of quantities the share of their variance that is
+explained, at least 0), or minus the validation loss over that of the untrained
 host, at least -3 (family "loss"). The last step pays the utility of the product. Shaping (Ng, Harada and Russell
 1999) adds to every step
 

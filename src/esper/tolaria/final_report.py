@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from esper.kasmina.model import untouched
 from esper.tolaria.data.splits import ReportKey, SealedTest, TaskData
+from esper.tolaria.engine.objective import explained, loss_and_hits
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,9 @@ class TestScore:
     __test__: ClassVar[bool] = False  # pytest would take the name for a class of tests
 
     accuracy: float
+    """Of quantities the share of their variance that is explained, at least 0."""
     loss: float
-    """Mean cross-entropy."""
+    """Mean cross-entropy, or mean squared error."""
     samples: int
 
 
@@ -47,14 +48,14 @@ def phase_scores(models: Sequence[nn.Module], data: TaskData, *, batch: int = 10
 def _score(model: nn.Module, test: SealedTest, batch: int) -> TestScore:
     split = test.open(ReportKey())
     device = next(model.parameters()).device
-    loss_sum = correct = 0.0
+    sums = torch.zeros(2, dtype=torch.float64)
     with untouched(model), torch.inference_mode():
         for inputs, targets in zip(split.inputs.split(batch), split.targets.split(batch), strict=True):
-            logits = model(inputs.to(device))
-            if not isinstance(logits, Tensor):
-                raise TypeError(f"the model must put out logits, not {type(logits).__name__}")
-            flat, wanted = logits.flatten(0, -2).float(), targets.to(device).flatten()
-            loss_sum += F.cross_entropy(flat, wanted, reduction="sum").item()
-            correct += (flat.argmax(1) == wanted).sum().item()
-    count = split.targets.numel()
-    return TestScore(accuracy=correct / count, loss=loss_sum / count, samples=len(split))
+            outputs = model(inputs.to(device))
+            if not isinstance(outputs, Tensor):
+                raise TypeError(f"the model must put out logits or quantities, not {type(outputs).__name__}")
+            outputs = outputs.view(1, len(inputs), -1, outputs.shape[-1]).float()
+            sums += loss_and_hits(outputs, targets.to(device)).double().sum((0, 1)).cpu()
+    loss, hits = sums / len(split)
+    score = explained(loss, split.variance) if split.regression else hits
+    return TestScore(accuracy=score.item(), loss=loss.item(), samples=len(split))

@@ -41,7 +41,9 @@ def test_chance_and_untrained_loss_are_of_the_last_phase() -> None:
     ("inputs", "targets", "said"),
     [
         (torch.zeros(3, 2, dtype=torch.float64), torch.zeros(3, dtype=torch.int64), "inputs.*float64"),
-        (torch.zeros(3, 2), torch.zeros(3), "targets.*float32"),
+        (torch.zeros(3, 2), torch.zeros(3, dtype=torch.int32), "targets.*int32"),
+        (torch.zeros(3, 2), torch.zeros(3), r"\(sample, quantity\).*shape \(3,\)"),
+        (torch.zeros(2, 2), torch.tensor([[1.0], [torch.nan]]), "1 of them not finite"),
         (torch.zeros(3, 2), torch.zeros(4, dtype=torch.int64), "3 inputs and 4 targets"),
         (torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64), "0 inputs"),
     ],
@@ -49,6 +51,29 @@ def test_chance_and_untrained_loss_are_of_the_last_phase() -> None:
 def test_a_split_refuses_what_it_cannot_be(inputs: torch.Tensor, targets: torch.Tensor, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Split(inputs, targets)
+
+
+def quantities(*values: float) -> Split:
+    return Split(torch.zeros(len(values), 5), torch.tensor(values, dtype=torch.float32).unsqueeze(1))
+
+
+def test_quantities_are_known_by_their_variance() -> None:
+    data = TaskData((Phase(0, quantities(1, 5), quantities(0, 1, 2)),), SealedTest(quantities(3, 4)), 1)
+    assert data.regression
+    assert data.untrained_loss == 4.0
+    assert data.phases[0].validation.variance == pytest.approx(2 / 3)
+    halves = data.phases[0].validation.halves()
+    assert sorted(len(half) for half in halves) == [1, 2]
+    assert not some_data().regression
+
+
+def test_task_data_refuses_quantities_that_cannot_be_predicted() -> None:
+    with pytest.raises(ValueError, match="validation targets never vary"):
+        TaskData((Phase(0, quantities(1, 5), quantities(2, 2)),), SealedTest(quantities(3, 4)), 1)
+    with pytest.raises(ValueError, match="train targets have 1 quantities, not 2"):
+        TaskData((Phase(0, quantities(1, 5), quantities(2, 3)),), SealedTest(quantities(3, 4)), 2)
+    with pytest.raises(ValueError, match=r"validation targets are torch.int64"):
+        TaskData((Phase(0, quantities(1, 5), a_split()),), SealedTest(quantities(3, 4)), 1)
 
 
 def test_task_data_refuses_other_phases_and_targets() -> None:

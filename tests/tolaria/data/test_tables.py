@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from esper.tolaria.data import DatasetCorrupt, DatasetMissing
-from esper.tolaria.data.files import load_table, read_table
+from esper.tolaria.data.files import load_quantity_table, load_table, read_table
 from fake_datasets import write_csv
 
 HEAD = "a,b,kind\n"
@@ -151,3 +151,30 @@ def test_arrays_of_objects_and_broken_files_are_refused(tmp_path: Path) -> None:
     for name in ("objects.npy", "broken.npz", "empty.npy"):
         with pytest.raises(DatasetCorrupt, match=f"{name}: .*NumPy arrays without objects"):
             read_table(tmp_path / name, target="-1", header=True)
+
+
+def test_a_quantity_is_standardised_by_the_training_split(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,price\n" + "".join(f"{number % 7},{3 * number + 0.5}\n" for number in range(100)))
+    data = load_quantity_table(path, target="price", header=True)
+    (phase,) = data.phases
+    assert (len(phase.train), len(phase.validation), len(data.test), data.classes) == (70, 15, 15, 1)
+    assert phase.train.targets.shape == (70, 1)
+    assert phase.train.targets.mean().item() == pytest.approx(0.0, abs=1e-6)
+    assert phase.train.variance == pytest.approx(1.0, abs=1e-6)
+    everything = torch.cat((phase.train.targets, phase.validation.targets)).flatten().sort().values
+    steps = everything.diff()
+    assert (
+        (steps / steps.min()).round() * steps.min() - steps
+    ).abs().max().item() < 1e-5  # one scale for all
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [("1,x\n" * 20, "the target 'x'"), ("1,4\n" * 20, "targets that are all 4"), ("1,2\n2,3\n", "2 rows")],
+)
+def test_a_quantity_that_cannot_be_predicted_is_refused(tmp_path: Path, rows: str, said: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,price\n" + rows)
+    with pytest.raises(DatasetCorrupt, match=said):
+        load_quantity_table(path, target="price", header=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from esper.leyline import Stage
@@ -16,6 +15,7 @@ from esper.tolaria import final_report
 from esper.tolaria.data import DatasetMissing, Split, TaskData, mnist1d
 from esper.tolaria.data.images import FASHION_MNIST, MNIST
 from esper.tolaria.data.splits import ReportKey
+from esper.tolaria.engine.objective import mean_loss
 from esper.tolaria.tasks import Instance, Task, all_tasks, task
 from esper.tolaria.tasks.images import cifar_loader, idx_loader
 from fake_datasets import cifar_binary, small, write_csv, write_folder, write_idx, write_text
@@ -34,6 +34,9 @@ SHIPPED = (
     "synthetic",
     "tabular",
     "text",
+    "diabetes",
+    "functions",
+    "tabular_quantity",
 )
 
 
@@ -59,6 +62,9 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], t
         elif name.startswith("cifar10"):
             write_folder(tmp_path / "cifar10" / "cifar-10-batches-bin", cifar_binary(20))
             row = replace(row, load=cifar_loader(per_batch=20, validation=20))
+        elif name == "tabular_quantity":
+            np.save(tmp_path / "t.npy", np.random.default_rng(0).normal(3, 2, (120, 4)))
+            return row, Instance.of(name, {"path": str(tmp_path / "t.npy")}).load()
         elif name == "tabular":
             write_csv(tmp_path / "t.csv")
             return row, Instance.of(name, {"path": str(tmp_path / "t.csv")}).load()
@@ -70,11 +76,6 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], t
         return row, row.data({})
 
     return load
-
-
-def accuracy_loss(logits: object, targets: Tensor) -> Tensor:
-    assert isinstance(logits, Tensor)
-    return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -93,7 +94,9 @@ def test_every_row_loads_wraps_grows_and_trains(
     train = data.phases[0].train
     inputs, targets = train.inputs[:16], train.targets[:16]
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    loss = accuracy_loss(model(inputs), targets)
+    outputs = model(inputs)
+    assert isinstance(outputs, Tensor)
+    loss = mean_loss(outputs, targets)
     assert loss.item() == pytest.approx(data.untrained_loss, abs=1.0)
     loss.backward()
     optimiser.step()

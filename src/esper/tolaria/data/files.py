@@ -33,16 +33,43 @@ def load_table(path: Path, *, target: str, header: bool) -> TaskData:
     table = read_table(path, target=target, header=header)
     names = _class_names(path, table.targets)
     labels = np.array([names.index(text) for text in table.targets], np.int64)
-    train, validation = (int(share * len(labels)) for share in _TABLE_SHARES)
-    if not validation:
-        raise DatasetCorrupt(path, f"{len(labels)} rows", "rows enough for three splits")
-    parts = stratified_splits(labels, (train, validation, len(labels) - train - validation), seed=0)
-    known = table.features[parts[0]]
-    # A column that never varies in training has deviation 0, or nearly so after rounding.
-    scale = np.where(np.ptp(known, axis=0) == 0, 1.0, known.std(0))
-    features = ((table.features - known.mean(0)) / scale).astype(np.float32)
+    parts = stratified_splits(labels, _split_sizes(path, len(labels)), seed=0)
+    features = standardised(table.features, parts[0])
     splits = [Split.from_arrays(features[part], labels[part]) for part in parts]
     return TaskData((Phase(0, splits[0], splits[1]),), SealedTest(splits[2]), len(names))
+
+
+def load_quantity_table(path: Path, *, target: str, header: bool) -> TaskData:
+    """Splits of 70, 15 and 15 %; features and the quantity to predict standardised by the training split."""
+    table = read_table(path, target=target, header=header)
+    for text in table.targets:
+        if not _is_number(text):
+            raise DatasetCorrupt(path, f"the target {text!r}", "finite numbers (of classes use tabular)")
+    order = np.random.default_rng(0).permutation(len(table.targets))
+    parts = np.split(order, np.cumsum(_split_sizes(path, len(order)))[:-1])
+    measured = np.array([float(text) for text in table.targets])[:, None]
+    for part in parts:
+        if np.ptp(measured[part]) == 0:
+            raise DatasetCorrupt(path, f"targets that are all {measured[part][0, 0]:g}", "some that vary")
+    features, quantity = (standardised(columns, parts[0]) for columns in (table.features, measured))
+    train, validation, test = (Split.from_arrays(features[part], quantity[part]) for part in parts)
+    return TaskData((Phase(0, train, validation),), SealedTest(test), classes=1)
+
+
+def _split_sizes(path: Path, rows: int) -> tuple[int, int, int]:
+    train, validation = (int(share * rows) for share in _TABLE_SHARES)
+    if not validation:
+        raise DatasetCorrupt(path, f"{rows} rows", "rows enough for three splits")
+    return train, validation, rows - train - validation
+
+
+def standardised(columns: NDArray[np.float64], training: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Columns (row, column) on a scale where those rows have mean 0 and deviation 1."""
+    known = columns[training]
+    # A column that never varies in training has deviation 0, or nearly so after rounding.
+    scale = np.where(np.ptp(known, axis=0) == 0, 1.0, known.std(0))
+    scaled: NDArray[np.float32] = ((columns - known.mean(0)) / scale).astype(np.float32)
+    return scaled
 
 
 def read_table(path: Path, *, target: str, header: bool) -> Table:
@@ -157,7 +184,7 @@ def _class_names(path: Path, targets: Sequence[str]) -> list[str]:
     if all(map(_is_number, ordered)):
         for name in ordered:
             if not float(name).is_integer():
-                expected = "classes (measured quantities are not predicted)"
+                expected = "classes (a measured quantity is predicted by the task tabular_quantity)"
                 raise DatasetCorrupt(path, f"targets like {name}", expected)
         ordered.sort(key=float)
     if not 2 <= len(ordered) <= min(_MOST_CLASSES, len(targets) // 2):

@@ -38,13 +38,20 @@ class Split:
     inputs: Tensor
     """(sample, ...) float32, or (sample, position) int64 tokens"""
     targets: Tensor
-    """(sample,) int64; (sample, position) for text"""
+    """int64 classes (sample,), for text (sample, position); or float32 quantities (sample, quantity)"""
 
     def __post_init__(self) -> None:
         if self.inputs.dtype not in (torch.float32, torch.int64):
             raise ValueError(f"Split.inputs must be float32 or int64, not {self.inputs.dtype}")
-        if self.targets.dtype != torch.int64:
-            raise ValueError(f"Split.targets must be int64, not {self.targets.dtype}")
+        if self.targets.dtype not in (torch.int64, torch.float32):
+            raise ValueError(
+                f"Split.targets must be int64 classes or float32 quantities, not {self.targets.dtype}"
+            )
+        if self.regression and (self.targets.ndim != 2 or not self.targets.isfinite().all()):
+            raise ValueError(
+                f"Split.targets must be finite, of shape (sample, quantity), where they are float32; they have shape "
+                f"{tuple(self.targets.shape)}, {int((~self.targets.isfinite()).sum())} of them not finite"
+            )
         if not len(self.inputs) or len(self.inputs) != len(self.targets):
             raise ValueError(
                 f"Split needs one target per sample and at least one of them, not {len(self.inputs)} inputs and "
@@ -53,7 +60,9 @@ class Split:
 
     @classmethod
     def from_arrays(
-        cls, inputs: NDArray[np.float32] | NDArray[np.int64], targets: NDArray[np.int64]
+        cls,
+        inputs: NDArray[np.float32] | NDArray[np.int64],
+        targets: NDArray[np.int64] | NDArray[np.float32],
     ) -> "Split":
         """From copies, so that nothing else can write into it."""
         return cls(torch.tensor(inputs), torch.tensor(targets))
@@ -64,6 +73,16 @@ class Split:
     def to(self, device: torch.device | str) -> "Split":
         """The same on another device."""
         return Split(self.inputs.to(device), self.targets.to(device))
+
+    @property
+    def regression(self) -> bool:
+        """Whether targets are measured quantities, not classes."""
+        return self.targets.is_floating_point()
+
+    @property
+    def variance(self) -> float:
+        """Mean squared deviation of quantities from their means: the loss of always predicting these."""
+        return float(self.targets.double().var(0, correction=0).mean())
 
     @property
     def commonest_share(self) -> float:
@@ -171,26 +190,46 @@ class TaskData:
     test: SealedTest
     """Test samples of the last phase."""
     classes: int
+    """Outputs of a host: classes, or how many quantities are predicted."""
+
+    @property
+    def regression(self) -> bool:
+        """Whether quantities are predicted, not classes."""
+        return self.phases[0].train.regression
 
     @property
     def untrained_loss(self) -> float:
-        """log(classes): the cross-entropy of a uniform prediction."""
+        """log(classes): the cross-entropy of a uniform prediction. Of quantities the largest variance to train on."""
+        if self.regression:
+            return max(phase.train.variance for phase in self.phases)
         return math.log(self.classes)
 
     def __post_init__(self) -> None:
         starts = [phase.start_epoch for phase in self.phases]
         if not starts or starts[0] != 0 or starts != sorted(set(starts)):
             raise ValueError(f"TaskData.phases must start at 0 and then ever later, not at {starts}")
-        if self.classes < 2:
-            raise ValueError(f"TaskData.classes must be at least 2, not {self.classes}")
+        least = 1 if self.regression else 2
+        if self.classes < least:
+            raise ValueError(f"TaskData.classes must be at least {least}, not {self.classes}")
         for phase in self.phases:
             for name, split in (("train", phase.train), ("validation", phase.validation)):
+                if split.regression != self.regression:
+                    raise ValueError(f"{name} targets are {split.targets.dtype}, others are not: choose one")
+                if self.regression:
+                    self._require_quantities(name, split)
+                    continue
                 low, high = int(split.targets.min()), int(split.targets.max())
                 if low < 0 or high >= self.classes:
                     raise ValueError(
                         f"{name} targets must be 0..{self.classes - 1}, not {low}..{high} "
                         f"(phase from epoch {phase.start_epoch})"
                     )
+
+    def _require_quantities(self, name: str, split: Split) -> None:
+        if split.targets.shape[1] != self.classes:
+            raise ValueError(f"{name} targets have {split.targets.shape[1]} quantities, not {self.classes}")
+        if not split.variance > 0.0:
+            raise ValueError(f"{name} targets never vary: there is nothing to predict")
 
     def to(self, device: torch.device | str) -> "TaskData":
         """The same on another device."""

@@ -1,6 +1,7 @@
 """One host in training: its model, its optimiser, its data and the order in which it sees them."""
 
 import hashlib
+import math
 from collections.abc import Mapping
 
 import torch
@@ -86,8 +87,14 @@ class ResidentData:
         """For each phase, the half to observe and settle by, then the half to reward and select by."""
         self.observed = [len(observed) for observed, _ in halves]
         """For each phase, the samples of the first half."""
-        self.chances = [observed.commonest_share for observed, _ in halves]
-        """For each phase, the observed accuracy of always predicting the commonest class."""
+        self.chances = [0.0 if data.regression else observed.commonest_share for observed, _ in halves]
+        """For each phase, the observed score of the best constant prediction: the commonest class, or the mean."""
+        self.variance = data.untrained_loss if data.regression else math.nan
+        """Variance of the quantities to train on; NaN for classes."""
+        self.validation_variances = [
+            phase.validation.variance if data.regression else math.nan for phase in data.phases
+        ]
+        """For each phase, of all quantities to validate on."""
         ends = torch.tensor([len(train) for train in phases]).cumsum(0).tolist()
         places = {id(train): range(end - len(train), end) for end, train in zip(ends, phases, strict=True)}
         self.ranges = [places[id(phase.train)] for phase in data.phases]
@@ -165,8 +172,13 @@ class TrainedHost(GrowingHost):
 
     @property
     def chance_accuracy(self) -> float:
-        """The accuracy on the observed half of always predicting the commonest class."""
+        """The score on the observed half of the best constant prediction."""
         return self.data.chances[self._met_phase]
+
+    @property
+    def validation_variance(self) -> float:
+        """Variance of the quantities of the validation set; NaN for classes."""
+        return self.data.validation_variances[self._met_phase]
 
     @property
     def _met_phase(self) -> int:

@@ -15,10 +15,10 @@ from esper.leyline import EventSink
 from esper.leyline.errors import EsperError
 from esper.tolaria.engine.host import ResidentData, TrainedHost
 from esper.tolaria.engine.step import (
-    CORRECT,
     FIRST_SLOT,
     HOST_NORM,
     LOSS,
+    SCORE,
     CapturedStep,
     StreamPool,
     TrainingStep,
@@ -53,7 +53,7 @@ class EpochTally:
     loss: Tensor
     """(host,)"""
     accuracy: Tensor
-    """(host,)"""
+    """(host,), 0..1; of quantities the share of their variance that is explained"""
     gradient_norm: Tensor
     """(host,) before clipping"""
     seed_gradient_norm: Tensor
@@ -204,7 +204,7 @@ class Population:
         untrained = self._place(~trained)
         return EpochTally(
             loss=means[:, LOSS],
-            accuracy=means[:, CORRECT],
+            accuracy=means[:, SCORE].clamp(min=0.0),
             gradient_norm=means[:, HOST_NORM],
             seed_gradient_norm=seeds[..., 0].masked_fill(untrained, torch.nan),
             seed_gradient_health=seeds[..., 1].masked_fill(untrained, torch.nan),

@@ -5,14 +5,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from esper.kasmina.gradients import EXPLODING_NORM, VANISHING_NORM
 from esper.leyline import Stage
 from esper.tolaria.engine.host import TrainedHost
+from esper.tolaria.engine.objective import mean_loss, mean_score
 
-LOSS, CORRECT, HOST_NORM, FIRST_SLOT = 0, 1, 2, 3
+LOSS, SCORE, HOST_NORM, FIRST_SLOT = 0, 1, 2, 3
 """Columns of a tally: sums over the epoch's steps; then for each slot its seed's norm and health."""
 
 
@@ -33,7 +33,7 @@ class TrainingStep:
         self.topology = host.topology
         fossils: list[nn.Parameter] = []
         seeds: list[list[nn.Parameter]] = []
-        columns, trained = [LOSS, CORRECT, HOST_NORM], []
+        columns, trained = [LOSS, SCORE, HOST_NORM], []
         health_columns: list[int] = []
         for index, slot in enumerate(host.slots):
             if slot.seed is None or slot.life.fading:
@@ -55,23 +55,23 @@ class TrainingStep:
         host = self.host
         inputs, targets = host.data.inputs[indices], host.data.targets[indices]
         host.optimizer.zero_grad(set_to_none=True)
-        loss, logits = forward(host, inputs, targets)
+        loss, outputs = forward(host, inputs, targets)
         loss.backward()
         with torch.no_grad():  # inference tensors could not be trained on any more
             measured = clip_groups_(self._groups, self._limits)
             if self._guard is not None:
                 self._guard(measured[1 : len(self._groups)])
             host.optimizer.step()
-            correct = (logits.argmax(-1) == targets).float().mean()
-            self.tally.index_add_(0, self._columns, torch.cat((torch.stack((loss, correct)), measured)))
+            score = mean_score(outputs, targets, loss, host.data.variance)
+            self.tally.index_add_(0, self._columns, torch.cat((torch.stack((loss, score)), measured)))
 
 
 def forward(host: TrainedHost, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean loss, and the logits (sample, ..., class)."""
+    """The mean loss, and the outputs: logits (sample, ..., class), or quantities (sample, quantity)."""
     with autocast(host):
-        logits = host.model(inputs)
-        assert isinstance(logits, Tensor)
-        return F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten()), logits
+        outputs = host.model(inputs)
+        assert isinstance(outputs, Tensor)
+        return mean_loss(outputs, targets), outputs
 
 
 class SeedGuard:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from esper.kasmina.coalitions import CoalitionPlan
 from esper.tolaria.engine.host import TrainedHost
+from esper.tolaria.engine.objective import explained, loss_and_hits
 from esper.tolaria.engine.step import autocast
 
 ROWS_AT_ONCE = 16384
@@ -17,7 +17,7 @@ ELEMENTS_AT_ONCE = 2**18
 
 
 def validate_host(host: TrainedHost, plan: CoalitionPlan, alphas: Tensor | None, out: Tensor) -> None:
-    """Mean loss and accuracy under each coalition into `out` (coalition, half, 2), the observed half first.
+    """Mean loss and score under each coalition into `out` (coalition, half, 2), the observed half first.
 
     Both halves come from one pass. Nothing of the model is changed.
 
@@ -43,6 +43,8 @@ def validate_host(host: TrainedHost, plan: CoalitionPlan, alphas: Tensor | None,
                 out += _score(host, plan, columns, inputs, targets, first, copies=len(plan.coalitions))
     out[:, 0] /= observed
     out[:, 1] /= samples - observed
+    if host.data.source.regression:
+        out[..., 1] = explained(out[..., 0], host.validation_variance)
     host.model.train()
 
 
@@ -56,15 +58,14 @@ def _score(
     *,
     copies: int,
 ) -> Tensor:
-    """Loss and correct answers summed over the `first` samples and over the others, (copy, half, 2)."""
+    """Loss and right answers summed over the `first` samples and over the others, (copy, half, 2)."""
     override = dict(zip(plan.live, alphas, strict=True))
     stacked = inputs if copies == 1 else inputs.repeat(copies, *[1] * (inputs.ndim - 1))
     with host.model.override_alpha(override):
-        logits = host.model(stacked)
-    assert isinstance(logits, Tensor)
-    logits = logits.view(copies, len(inputs), -1, logits.shape[-1]).float()  # (copy, sample, position, class)
-    wanted = targets.view(1, len(inputs), -1).expand(copies, -1, -1)
-    losses = F.cross_entropy(logits.flatten(0, 2), wanted.flatten(), reduction="none").view(wanted.shape)
-    correct = (logits.argmax(-1) == wanted).float()
-    each = torch.stack((losses.mean(2), correct.mean(2)), dim=2)  # (copy, sample, 2)
+        outputs = host.model(stacked)
+    assert isinstance(outputs, Tensor)
+    outputs = outputs.view(
+        copies, len(inputs), -1, outputs.shape[-1]
+    ).float()  # (copy, sample, position, class)
+    each = loss_and_hits(outputs, targets)  # (copy, sample, 2)
     return torch.stack((each[:, :first].sum(1), each[:, first:].sum(1)), dim=1)

@@ -1,6 +1,6 @@
 """Tasks: what a host is trained on and how. Importing this registers the rows that Esper ships."""
 
-from esper.tolaria.tasks import files, images, series, shift, stream
+from esper.tolaria.tasks import files, images, regression, series, shift, stream
 from esper.tolaria.tasks.instance import Instance as Instance
 from esper.tolaria.tasks.parameters import Parameter as Parameter
 from esper.tolaria.tasks.parameters import ParameterError as ParameterError
@@ -15,5 +15,5 @@ from esper.tolaria.tasks.task import forget as forget
 from esper.tolaria.tasks.task import register as register
 from esper.tolaria.tasks.task import task as task
 
-for _row in (*series.ROWS, *shift.ROWS, *stream.ROWS, *images.ROWS, *files.ROWS):
+for _row in (*series.ROWS, *shift.ROWS, *stream.ROWS, *images.ROWS, *files.ROWS, *regression.ROWS):
     register(_row)

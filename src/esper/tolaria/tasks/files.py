@@ -33,35 +33,36 @@ def load_characters(parameters: Mapping[str, Parameter]) -> TaskData:
     return load_text(Path(str(parameters["path"])).expanduser(), context=int(parameters["context"]))
 
 
+TABULAR = Task(
+    name="tabular",
+    summary="a table of numbers with a column of classes, from a CSV, .npy or .npz file",
+    host=table_host,
+    slots=("blocks.*",),
+    blueprints=("norm", "lora", "mlp_small", "mlp", "widen"),
+    load=load_tabular,
+    parameters={
+        "path": ParameterSpec(
+            kind="str", is_path=True, doc="the file; an .npz holds two arrays, features and targets"
+        ),
+        "target": ParameterSpec(
+            kind="str",
+            default="-1",
+            doc="column (in an .npz: array) to predict, by name or by number from 0",
+        ),
+        "header": ParameterSpec(
+            kind="str",
+            default="yes",
+            choices=("yes", "no"),
+            doc="whether a CSV's first row names the columns",
+        ),
+    },
+    optimiser=OptimiserSpec(lr=3e-3),
+    batch=64,
+    steps_per_epoch=24,
+    epochs=20,
+)
 ROWS = (
-    Task(
-        name="tabular",
-        summary="a table of numbers with a column of classes, from a CSV, .npy or .npz file",
-        host=table_host,
-        slots=("blocks.*",),
-        blueprints=("norm", "lora", "mlp_small", "mlp", "widen"),
-        load=load_tabular,
-        parameters={
-            "path": ParameterSpec(
-                kind="str", is_path=True, doc="the file; an .npz holds two arrays, features and targets"
-            ),
-            "target": ParameterSpec(
-                kind="str",
-                default="-1",
-                doc="column (in an .npz: array) to predict, by name or by number from 0",
-            ),
-            "header": ParameterSpec(
-                kind="str",
-                default="yes",
-                choices=("yes", "no"),
-                doc="whether a CSV's first row names the columns",
-            ),
-        },
-        optimiser=OptimiserSpec(lr=3e-3),
-        batch=64,
-        steps_per_epoch=24,
-        epochs=20,
-    ),
+    TABULAR,
     Task(
         name="text",
         summary="the next character of a text file, by a small GPT",

@@ -304,7 +304,8 @@ class EngineWorld:
                 train_loss=report.train_loss,
                 gradient_norm=report.gradient_norm,
                 validation_loss=report.validation_loss,
-                validation_accuracy=report.validation_accuracy,
+                # one that overfits explains nothing either: of quantities only losses condemn
+                validation_accuracy=None if host.data.source.regression else report.validation_accuracy,
                 seeds_finite=all(seed["gradients_finite"] is not False for seed in numbers.seeds.values()),
             )
         )
