@@ -1,10 +1,12 @@
 """Chunks: every arm meets the same hosts, rows say what happened, and what would be repeated is not played."""
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from bench_rows import ROW
 from esper.benchmark.arms import Arm, BlindArm, Group, Hosts, LearnedArm, MatchedArm, RuleArm, ScheduleArm
@@ -22,6 +24,7 @@ from esper.simic.evaluation import LearnedPlayer, judge_cases
 from esper.simic.trainer import train_ppo_vectorized
 from esper.tolaria import final_report
 from esper.tolaria.data import TaskData
+from esper.tolaria.tasks import forget, register, task
 from esper.tolaria.worlds.baselines import BaselineCurves
 from tiny_controllers import tiny_controller
 
@@ -258,3 +261,38 @@ def test_controllers_are_found_and_mistakes_are_told(run: Path, tmp_path: Path) 
     last.write_bytes(b"nonsense")
     with pytest.raises(ControllerError, match="damaged or cut short"):
         open_controller(find_controller(last), "toy")
+
+
+def test_a_life_is_scored_over_all_of_it_and_tested_phase_by_phase(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tested: list[list[int]] = []
+
+    def scores(models: Sequence[nn.Module], data: TaskData) -> list[final_report.TestScore]:
+        known = [0.1, 0.2, 0.6, 0.9][: len(final_report.phase_scores(models, data))]
+        tested.append([sum(p.numel() for p in model.parameters()) for model in models])
+        return [final_report.TestScore(accuracy=accuracy, loss=1.0, samples=1) for accuracy in known]
+
+    monkeypatch.setenv("ESPER_CACHE", str(tmp_path))
+    monkeypatch.setattr("esper.benchmark.playing.phase_scores", scores)
+    register(replace(task("stream"), name="short_life", epochs=7))
+    try:
+        case = "short_life:plan=classes4@2/labels@5/shuffle@40,size=500"
+        (waited,) = play_chunk(RuleArm("wait"), Hosts(case, case, (0,)))
+        late = GROW.replace("t=0", "t=2")
+        (grown,) = play_chunk(ScheduleArm("sbs", {case: late}), Hosts(case, case, (0,)))
+    finally:
+        forget("short_life")
+    assert tested[0] == [1426] * 3  # the last change is never lived
+    assert tested[1][:2] == [1426, 1426 + 436]  # each as it stood when its phase ended
+    assert waited.life_added == 0
+    assert grown.life_added == pytest.approx(436 * (5 if grown.added_parameters else 4) / 7)
+    for row in (waited, grown):
+        assert row.validation_accuracy is not None
+        assert row.life_added is not None
+        rent = 0.01 * row.life_added / row.host_parameters
+        lived = [accuracy or 0.0 for accuracy in row.validation_accuracies[1:-1]]
+        assert row.utility == pytest.approx(sum([*lived, row.validation_accuracy]) / 7 - rent)
+        on_test = (2 * 0.1 + 3 * 0.2 + 2 * 0.6) / 7
+        assert row.test_accuracy == pytest.approx(on_test)
+        assert row.score == pytest.approx(on_test - rent)

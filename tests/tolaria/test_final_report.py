@@ -15,7 +15,7 @@ from esper.tolaria.data import Phase, SealedTest, Split, TaskData
 SOURCE = Path(esper.__file__).parent
 _REPORTS = {
     "test_score": ("tolaria/final_report.py", "simic/held_out.py"),
-    "phase_scores": ("tolaria/final_report.py",),
+    "phase_scores": ("tolaria/final_report.py", "benchmark/playing.py"),
     "accuracy_on_test": ("simic/held_out.py", "benchmark/playing.py"),
 }
 """What opens a test split -> the only files that may call it."""

@@ -7,6 +7,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from esper.leyline.errors import EsperError
+from esper.leyline.utility import Counts
 from esper.simic.agent import CheckpointError
 from esper.simic.building import build
 from esper.simic.cloning import CloningError, PolicyNetwork
@@ -42,6 +43,8 @@ class Controller:
     config: TrainingConfig
     space: GrowthSpace
     actor: Callable[[int], Actor]
+    counts: Counts
+    """What counted where it was trained."""
 
 
 def find_controller(path: Path) -> ControllerFile:
@@ -88,14 +91,14 @@ def open_controller(file: ControllerFile, suite: str) -> Controller:
         training.agent.load(file.checkpoint)
     except (ConfigError, CheckpointError, CloningError, saved.ControllerError) as error:
         raise ControllerError(str(error)) from None
-    return Controller(config, training.envs.space, training.agent.actor)
+    return Controller(config, training.envs.space, training.agent.actor, training.envs.episodes.reward.counts)
 
 
 def _open_saved(folder: Path, space: GrowthSpace) -> Controller:
     """With the settings on its card."""
     controller = saved.Controller.load(folder)
     config = TrainingConfig.of(controller.card.training.settings).in_one_process()
-    return Controller(config, space, partial(controller.actor, space))
+    return Controller(config, space, partial(controller.actor, space), controller.card.reward.counts)
 
 
 def _open_clone(path: Path) -> Controller:
@@ -104,7 +107,8 @@ def _open_clone(path: Path) -> Controller:
     settings = network.notes.get("config")
     if not isinstance(settings, dict):
         raise ControllerError(f"{path}: it does not say what settings it was recorded under")
-    return Controller(TrainingConfig.of(settings), network.space, network.actor)
+    config = TrainingConfig.of(settings)
+    return Controller(config, network.space, network.actor, make_world(config.suite, 1).counts)
 
 
 def require_fit(file: ControllerFile, suite: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from esper.benchmark.rows import SeedRow
@@ -72,6 +73,10 @@ class EpisodeLog:
     validation_accuracies: list[float | None] = field(default_factory=list)
     validation_losses: list[float] = field(default_factory=list)
     train_accuracies: list[float | None] = field(default_factory=list)
+    parameters: list[int] = field(default_factory=list)
+    """Of the whole model, before the first epoch, after it, after the second, ..."""
+    phase_ends: list[tuple[int, nn.Module]] = field(default_factory=list)
+    """The epochs after which the data changed, with the model as it was; only where every phase has a test split."""
     epoch_flops: list[int] = field(default_factory=list)
     """Training operations of each epoch; empty where nothing is trained: the toy."""
     before_settling: tuple[SlotSnapshot, ...] = ()
@@ -166,6 +171,10 @@ class MeteredWorld:
         log.validation_accuracies.append(accuracy)
         log.validation_losses.append(loss)
         log.train_accuracies.append(report.train_accuracy)
+        host = self.host(host_idx)
+        log.parameters.append(host.host_parameters + host.added_parameters)
+        if isinstance(host, TrainedHost) and host.phase_ended and host.data.source.phases[0].test is not None:
+            log.phase_ends.append((host.epoch, copy.deepcopy(host.model)))
 
     def _charge(self, host_idx: int) -> None:
         log, host = self._logs[host_idx][-1], self.host(host_idx)

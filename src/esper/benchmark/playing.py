@@ -5,18 +5,22 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from esper.benchmark.arms import WAIT, Arm, Hosts, Staging
 from esper.benchmark.controllers import open_controller
 from esper.benchmark.metering import EpisodeLog, FlopLedger, MeteredWorld
 from esper.benchmark.rows import BenchRow, SeedRow
 from esper.leyline import BaselineCurve, DecisionSettings, HostProtocol, Settle
-from esper.leyline.utility import utility
+from esper.leyline.utility import Counts, utility
 from esper.simic.env.cases import CaseList
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.making import Setting, make_world
 from esper.simic.evaluation import Judged, judge_cases
 from esper.simic.held_out import accuracy_on_test
 from esper.simic.reward import RewardConfig
+from esper.tolaria.engine.host import TrainedHost
+from esper.tolaria.final_report import phase_scores
 
 _FLOPS = FlopLedger()
 """One for the process, so that each topology is counted once."""
@@ -69,14 +73,14 @@ def _play(arm: Arm, hosts: Hosts) -> list[BenchRow]:
         cases = staging.cases or (hosts.instance,) * len(hosts.seeds)
         wanted = list(zip(cases, hosts.host_seeds, strict=True))
         began = time.perf_counter()
-        judged = judge_cases(staging.player, episodes, wanted, look=lambda host: _product(world, host))
+        judged = judge_cases(
+            staging.player, episodes, wanted, look=lambda host: _product(world, host, setting.counts)
+        )
         seconds = (time.perf_counter() - began) / len(wanted)
     waited = hosts.known.get((WAIT, 0, hosts.instance))
     bare = waited[0].host_parameters if waited else world.host(0).host_parameters
     return [
-        _row(
-            arm.name, hosts, seed, one, world.first_log(place), bare=bare, rent=setting.rent, seconds=seconds
-        )
+        _row(arm.name, hosts, seed, one, world.first_log(place), bare=bare, setting=setting, seconds=seconds)
         for place, (seed, one) in enumerate(zip(hosts.seeds, judged, strict=True))
     ]
 
@@ -85,12 +89,12 @@ def _episodes(world: MeteredWorld, setting: Setting, staging: Staging, hosts: Ho
     """Horizon and rent are the task's own for every arm; a controller observes what it did in its training."""
     settle: Settle = "worth"
     decisions = DecisionSettings()
-    shown = reward = RewardConfig(rent=setting.rent, control_variate=False)
+    shown = reward = RewardConfig(rent=setting.rent, counts=setting.counts, control_variate=False)
     if staging.controller is not None:
         controller = open_controller(staging.controller, hosts.suite)
         config = controller.config
-        shown = config.reward(task_rent=setting.rent)
-        reward = replace(shown, rent=setting.rent)
+        shown = config.reward(task_rent=setting.rent, task_counts=controller.counts)
+        reward = replace(shown, rent=setting.rent, counts=setting.counts)
         waited = hosts.known[WAIT, 0, hosts.instance]
         rows = {(row.instance, row.host_seed): row for row in waited}
         setting = replace(setting, space=controller.space, baselines=KnownBaselines(rows, setting.horizon))
@@ -101,9 +105,19 @@ def _episodes(world: MeteredWorld, setting: Setting, staging: Staging, hosts: Ho
     )
 
 
-def _product(world: MeteredWorld, host: HostProtocol) -> Product:
-    parameters = host.host_parameters + host.added_parameters
-    return Product(accuracy_on_test(host), parameters, world.log_of(host).seeds(host))
+def _product(world: MeteredWorld, host: HostProtocol, counts: Counts) -> Product:
+    log, parameters = world.log_of(host), host.host_parameters + host.added_parameters
+    tested = _life_on_test(host, log) if counts == "life" else accuracy_on_test(host)
+    return Product(tested, parameters, log.seeds(host))
+
+
+def _life_on_test(host: HostProtocol, log: EpisodeLog) -> float:
+    """Test accuracy of the model at the end of each phase that it lived, mean over the epochs."""
+    assert isinstance(host, TrainedHost)  # the toy has no lives
+    ends = [*log.phase_ends, (host.epoch, host.model)]
+    scores = phase_scores([model for _, model in ends], host.data.source)
+    epochs = np.diff([0, *(epoch for epoch, _ in ends)])
+    return float(np.average([score.accuracy for score in scores], weights=epochs))
 
 
 def _row(
@@ -114,12 +128,15 @@ def _row(
     log: EpisodeLog,
     *,
     bare: int,
-    rent: float,
+    setting: Setting,
     seconds: float,
 ) -> BenchRow:
-    summary, product = judged.summary, judged.seen
+    summary, product, rent = judged.summary, judged.seen, setting.rent
     added = None if product is None else product.parameters - bare
-    accuracy = summary.validation_accuracy
+    accuracy, life_added = summary.validation_accuracy, None
+    if setting.counts == "life" and product is not None:
+        # the last epoch is the product's: settling came after it
+        life_added = float(np.mean([*log.parameters[1:-1], product.parameters])) - bare
     return BenchRow(
         suite=hosts.suite,
         instance=hosts.instance,
@@ -129,7 +146,7 @@ def _row(
         host_seed=summary.host_seed,
         test_accuracy=None if product is None else product.test_accuracy,
         validation_accuracy=accuracy,
-        utility=None if accuracy is None or added is None else utility(accuracy, rent, added, bare),
+        utility=_worth(log, accuracy, added if life_added is None else life_added, bare, setting),
         rent=rent,
         host_parameters=bare,
         added_parameters=added,
@@ -143,4 +160,17 @@ def _row(
         validation_losses=tuple(log.validation_losses),
         train_accuracies=tuple(log.train_accuracies),
         epoch_flops=tuple(map(float, log.epoch_flops)),
+        life_added=life_added,
     )
+
+
+def _worth(
+    log: EpisodeLog, accuracy: float | None, added: float | None, bare: int, setting: Setting
+) -> float | None:
+    """The utility on validation of the product, or of the life; None where there is no product."""
+    if accuracy is None or added is None:
+        return None
+    if setting.counts == "life":
+        lived = [*log.validation_accuracies[1:-1], accuracy]
+        accuracy = float(np.mean([each for each in lived if each is not None]))
+    return utility(accuracy, setting.rent, added, bare)

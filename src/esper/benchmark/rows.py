@@ -51,10 +51,13 @@ class BenchRow:
     """0, 1, ...; with the instance it names the host that every arm meets."""
     host_seed: int
     test_accuracy: float | None
-    """The final model's; None if the governor condemned the host, or there is no test split."""
+    """The final model's; None if the governor condemned the host, or there is no test split.
+
+    Where the life counts: of the model at the end of each phase on that phase's test split, weighted by epochs.
+    """
     validation_accuracy: float | None
     utility: float | None
-    """Validation accuracy minus rent, as in training; None for a condemned host."""
+    """Validation accuracy minus rent, as in training: of the product or of the life. None for a condemned host."""
     rent: float
     host_parameters: int
     """Parameters of the host as the task makes it."""
@@ -77,6 +80,8 @@ class BenchRow:
     train_accuracies: tuple[float | None, ...]
     epoch_flops: tuple[float, ...] = ()
     """`training_flops` epoch by epoch; empty where nothing is trained, and in older files."""
+    life_added: float | None = None
+    """Where the life counts: parameters beyond the host's, mean over the epochs. Elsewhere None."""
 
     @property
     def key(self) -> "Key":
@@ -91,9 +96,10 @@ class BenchRow:
         """
         if self.rolled_back is not None:
             return 0.0
-        if self.test_accuracy is None or self.added_parameters is None:
+        added = self.added_parameters if self.life_added is None else self.life_added
+        if self.test_accuracy is None or added is None:
             return self.utility
-        return utility(self.test_accuracy, self.rent, self.added_parameters, self.host_parameters)
+        return utility(self.test_accuracy, self.rent, added, self.host_parameters)
 
     @property
     def parameters(self) -> int | None:

@@ -11,7 +11,7 @@ Number = TypeVar("Number", float, "NDArray[np.float64]")
 Family = Literal["contribution", "loss"]
 """What the score is: validation accuracy (of quantities their explained variance), or minus validation loss over the
 untrained loss."""
-Score = Literal["end", "life"]
+Counts = Literal["end", "life"]
 """When it counts: of the product at the end, or of every epoch of the host's life alike."""
 WORST_BY_LOSS = -3.0
 """The score of a loss that is as large or larger."""

@@ -81,6 +81,7 @@ def controller_of_run(
             rent=rent,
             gamma=config.gamma,
             control_variate=config.reward_control_variate,
+            counts=training.envs.episodes.reward.counts,
         ),
         training=_training_record(run, checkpoint, config, policy, training.envs.episodes.horizon),
     )

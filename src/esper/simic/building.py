@@ -52,7 +52,7 @@ def build(config: TrainingConfig, *, failure_checkpoint: Path | None = None) -> 
             setting.cases, size=config.pool_cases, host_seeds=config.pool_host_seeds, seed=config.seed
         )
         episodes = replace(setting, cases=pool).episodes(
-            reward=config.reward(task_rent=setting.rent),
+            reward=config.reward(task_rent=setting.rent, task_counts=setting.counts),
             settle=config.settle,
             decisions=config.decisions,
         )
@@ -142,7 +142,7 @@ def evaluation_episodes(
         governor=config.governor(),
     )
     return replace(setting, space=training.envs.space, cases=training.pool).episodes(
-        reward=config.reward(task_rent=setting.rent),
+        reward=config.reward(task_rent=setting.rent, task_counts=setting.counts),
         shown_reward=training.envs.episodes.reward,
         on_illegal="noop",
         settle=config.settle,

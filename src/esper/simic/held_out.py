@@ -96,7 +96,7 @@ def evaluate_controller(
     wanted = held_out_cases(name or card.training.suite, episodes, seed)
     setting = make_world(name or card.training.suite, min(len(wanted), ARENA), device=device)
     arena = setting.episodes(
-        reward=RewardConfig(**{**card.reward.model_dump(), "rent": setting.rent}),
+        reward=RewardConfig(**{**card.reward.model_dump(), "rent": setting.rent, "counts": setting.counts}),
         shown_reward=RewardConfig(**card.reward.model_dump()),
         on_illegal="noop",
         decisions=card.decisions,
@@ -202,10 +202,10 @@ def grow_case(
     progress  called after every epoch
     """
     setting = make_world(case, 1, device=device, horizon=epochs)
-    shown = RewardConfig(rent=setting.rent)
+    shown = RewardConfig(rent=setting.rent, counts=setting.counts)
     if isinstance(decider, LearnedDecider):
         shown = RewardConfig(**decider.controller.card.reward.model_dump())
-    reward = replace(shown, rent=setting.rent, control_variate=True)
+    reward = replace(shown, rent=setting.rent, counts=setting.counts, control_variate=True)
     episodes = setting.episodes(reward=reward, shown_reward=shown)
     episodes.seed(0, 0)
     episodes.begin(0, case=case, host_seed=seed)

@@ -12,6 +12,10 @@ It telescopes, so it changes no optimum: over an episode of T steps with the uti
 
     sum over t of gamma^t r_t = gamma^(T-1) U_T - phi(s_0).
 
+Where the life counts, all of this holds of the life so far in the utility's place: the sum of the utilities of all
+epochs so far, over the horizon, which `Accounts` enters into the standings. An epoch then pays its own utility over
+the horizon, and the whole is the mean utility of the life minus that of the baseline's.
+
 A truncated state is not terminal: its potential stays, as the value that bootstraps from it does. Operations are no
 part of the inputs: what was done is never rewarded as such.
 
@@ -32,7 +36,7 @@ from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from esper.leyline import HostProtocol, gate_parameters
-from esper.leyline.utility import WORST_BY_LOSS, Family, rent_due
+from esper.leyline.utility import WORST_BY_LOSS, Counts, Family, rent_due
 from esper.simic.config import ranges
 from esper.simic.config.errors import CHECKED, explained
 
@@ -62,6 +66,8 @@ class RewardConfig:
     """What utility is measured in: validation accuracy ("contribution") or validation loss ("loss")."""
     mode: Mode = "shaped"
     """Paid at the end only ("sparse"), or the same with potential-based shaping on the way ("shaped")."""
+    counts: Counts = "end"
+    """What counts: the utility of the product ("end"), or the mean utility over the epochs ("life")."""
     rent: ranges.NotNegative = 0.01
     """Utility that it costs to add as many parameters as the host has."""
     gamma: ranges.UpToOne = 0.995
@@ -74,7 +80,10 @@ class RewardConfig:
 
 @dataclass(frozen=True, slots=True)
 class Standings:
-    """What the utility of every host's state is made of, each field (env,). What is unknown is NaN."""
+    """What the utility of every host's state is made of, each field (env,). What is unknown is NaN.
+
+    Where the life counts: the sums of these over the epochs so far, over the horizon.
+    """
 
     accuracy: Floats
     loss: Floats

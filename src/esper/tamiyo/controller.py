@@ -79,6 +79,7 @@ class RewardRecord(_Record):
     rent: NotNegative
     gamma: Annotated[float, Field(gt=0.0, le=1.0)]
     control_variate: bool
+    counts: Literal["end", "life"] = "end"
 
 
 class TrainingRecord(_Record):

@@ -218,13 +218,15 @@ class Paymaster:
     _potential: float | None = None
 
     def pay(self, score: float | None, added: int, host: int, *, grown: bool) -> float:
-        """gamma phi(s') - phi(s); 0 where either is unknown."""
+        """gamma phi(s') - phi(s); 0 where either is unknown. Where the life counts, what this epoch was worth."""
         baseline = self.forecast.advance(score, grown=grown)
         if self.reward is None or self.reward.mode == "sparse" or score is None:
             return 0.0
         worth = utility(score, self.reward.rent, added, host)
         if self.reward.control_variate:
             worth -= score if baseline is None else baseline
+        if self.reward.counts == "life":
+            return worth
         before, self._potential = self._potential, worth
         return 0.0 if before is None else self.reward.gamma * worth - before
 

@@ -313,14 +313,14 @@ class TrainingConfig(PPOSettings):
             debug=self.run_telemetry == "debug",
         )
 
-    def reward(self, *, task_rent: float) -> "RewardConfig":
+    def reward(self, *, task_rent: float, task_counts: Literal["end", "life"] = "end") -> "RewardConfig":
         """What an episode is worth; `task_rent` is what `reward_rent=None` stands for."""
         from esper.simic.reward import RewardConfig
 
         settings = self._named("reward_")
         if self.reward_rent is None:
             settings["rent"] = task_rent
-        return RewardConfig(gamma=self.gamma, **settings)
+        return RewardConfig(gamma=self.gamma, counts=task_counts, **settings)
 
     def governor(self) -> "GovernorRules":
         """When a host counts as broken."""

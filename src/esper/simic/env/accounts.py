@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,7 @@ class Accounts:
             rent=shown_reward.rent,
             gamma=shown_reward.gamma,
             control_variate=shown_reward.control_variate,
+            counts=shown_reward.counts,
         )
         self._now = Standings.unknown(num_envs)
         self._host_parameters, self._largest_growth = np.full((2, num_envs), np.nan)
@@ -110,6 +112,7 @@ class Accounts:
             "untrained_loss": float(self._untrained_loss[env_idx]),
             "untrained_observed_loss": float(self._untrained_observed_loss[env_idx]),
             "pay": self._paymasters[env_idx].state_dict(),
+            "standing": [float(getattr(self._now, each.name)[env_idx]) for each in fields(Standings)],
         }
 
     def load_state_dict(
@@ -117,31 +120,42 @@ class Accounts:
     ) -> None:
         """Go on with a host that stands where it stood when `state_dict` was taken."""
         untrained, observed = state["untrained_loss"], state["untrained_observed_loss"]
-        pay = state["pay"]
+        pay, standing = state["pay"], state["standing"]
         assert isinstance(untrained, float)
         assert isinstance(observed, float)
         assert isinstance(pay, Mapping)
         self._untrained_loss[env_idx], self._untrained_observed_loss[env_idx] = untrained, observed
         self._paymasters[env_idx].load_state_dict(pay)
         self._open(env_idx, host, baseline)
+        assert isinstance(standing, list)
+        for each, value in zip(fields(Standings), standing, strict=True):
+            getattr(self._now, each.name)[env_idx] = value
 
     def _open(self, env_idx: int, host: HostProtocol, baseline: BaselineCurve | None) -> None:
         self._baselines[env_idx] = baseline
         self._host_parameters[env_idx] = host.host_parameters
         self._largest_growth[env_idx] = largest_growth(host)
         self._baseline_ends[env_idx] = None
-        self._stand(env_idx, host, self._now)
+        if self.reward.counts == "life":
+            for each in fields(Standings):  # nothing has been lived yet
+                unknown = baseline is None and each.name.startswith("baseline")
+                getattr(self._now, each.name)[env_idx] = math.nan if unknown else 0.0
+        else:
+            self._stand(env_idx, host, self._now)
 
     def _baseline_at_end(self, env_idx: int) -> float:
-        """The score of the baseline at the horizon; NaN where there is none."""
+        """The score of the baseline at the horizon, or of its life; NaN where there is none."""
         baseline, known = self._baselines[env_idx], self._baseline_ends[env_idx]
         if baseline is None or known is not None:
             return math.nan if known is None else known
-        accuracy, loss = _at(baseline, self._horizon)
         by_accuracy = self.reward.family == "contribution"
-        score = accuracy if by_accuracy else score_by_loss(loss, self._untrained_loss[env_idx])
-        self._baseline_ends[env_idx] = float(score)
-        return float(score)
+        counted = range(1, self._horizon + 1) if self.reward.counts == "life" else (self._horizon,)
+        scores = [
+            accuracy if by_accuracy else score_by_loss(loss, self._untrained_loss[env_idx])
+            for accuracy, loss in (_at(baseline, epoch) for epoch in counted)
+        ]
+        score = self._baseline_ends[env_idx] = float(np.mean(scores))
+        return score
 
     def _parts(self) -> tuple[Floats, Floats, Floats]:
         return utility_parts(self.reward, self._now, self._host_parameters, self._untrained_loss)
@@ -157,15 +171,22 @@ class Accounts:
         return paymaster.pay(score, host.added_parameters, host.host_parameters, grown=grown)
 
     def _stand(self, env_idx: int, host: HostProtocol, standings: Standings) -> None:
-        """Write down what the utility of the host is made of now, and that of its baseline."""
+        """Write down what the utility of the host is made of now, and that of its baseline; of a life, add it."""
         (loss, accuracy), baseline = host.report.judged, self._baselines[env_idx]
-        standings.accuracy[env_idx] = math.nan if accuracy is None else accuracy
-        standings.loss[env_idx] = loss
-        standings.added_parameters[env_idx] = host.added_parameters
+        now = [math.nan if accuracy is None else accuracy, loss, host.added_parameters]
         if baseline is not None:
-            standings.baseline_accuracy[env_idx], standings.baseline_loss[env_idx] = _at(
-                baseline, host.report.epoch
-            )
+            now += _at(baseline, host.report.epoch)
+        for each, value in zip(fields(Standings), now, strict=False):
+            entries: Floats = getattr(standings, each.name)
+            if self.reward.counts == "life":
+                value = self._capped(env_idx, value) if each.name.endswith("loss") else value
+                entries[env_idx] += value / self._horizon
+            else:
+                entries[env_idx] = value
+
+    def _capped(self, env_idx: int, loss: float) -> float:
+        """No loss of one epoch counts for more than the worst score, which a loss of NaN has too."""
+        return float(np.fmin(loss, -SCORES["loss"][0] * self._untrained_loss[env_idx]))
 
 
 def _at(baseline: BaselineCurve, epoch: int) -> tuple[float, float]:

@@ -63,7 +63,7 @@ Flags = NDArray[np.bool_]
 Observation = dict[str, NDArray[np.float32]]
 WAIT = ActionSpec()
 WAITED = ActionOutcome(WAIT, WAIT)
-STATE_VERSION = 6
+STATE_VERSION = 7
 HOSTS, BASELINES = "hosts", "baselines"
 """Parts of the time: hosts begin, train, are validated and settled; baseline curves are looked up, or trained."""
 ANY_HOST_SEED = 2**31

@@ -11,6 +11,7 @@ import torch
 
 from esper.kasmina.governor import GovernorRules
 from esper.leyline import Baselines, Beginning, HostSinks, World
+from esper.leyline.utility import Counts
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.ranges import MOST_HOSTS
 from esper.simic.env.cases import CaseList, CaseSource
@@ -46,18 +47,20 @@ class Setting:
     space: GrowthSpace
     horizon: int
     rent: float
+    counts: Counts = "end"
+    """What counts of an episode: its product, or the life."""
     close: Callable[[], None] | None = None
     """Stops the workers, where there are any."""
 
     def episodes(self, *, reward: RewardConfig | None = None, **options: Unpack[EpisodeOptions]) -> Episodes:
-        """One episode per host; the default reward is shaped, with the task's rent, against the baseline."""
+        """One episode per host; the default reward is shaped, on the terms of the task, over the baseline."""
         return Episodes(
             self.world,
             self.space,
             self.cases,
             num_envs=self.num_hosts,
             horizon=self.horizon,
-            reward=RewardConfig(rent=self.rent) if reward is None else reward,
+            reward=RewardConfig(rent=self.rent, counts=self.counts) if reward is None else reward,
             baselines=self.baselines,
             **options,
         )
@@ -153,16 +156,16 @@ def make_world(
     if name in TOY_SUITES:
         return _toy(name, num_hosts, device=device, workers=workers, horizon=horizon)
     source, examples = _engine_cases(name)
-    epochs, rent = _epochs_and_rent(source.name, examples)
+    epochs, rent, counts = _terms_of(source.name, examples)
     horizon, space = epochs if horizon is None else horizon, _engine_space(examples)
     if workers.here:
         world = EngineWorld(num_hosts, device, governor=governor, events=events)
         baselines = BaselineCurves(horizon, device=device)
-        return Setting(world, num_hosts, baselines, source, space, horizon, rent)
+        return Setting(world, num_hosts, baselines, source, space, horizon, rent, counts)
     factory = partial(EngineWorld, device=device, governor=governor)
     spread = workers.spread(factory, num_hosts, device=device, events=events)
     shared = BaselineCurves(horizon, device=device, trainer=partial(train_by_workers, spread))
-    return Setting(spread, num_hosts, shared, source, space, horizon, rent, spread.close)
+    return Setting(spread, num_hosts, shared, source, space, horizon, rent, counts, spread.close)
 
 
 def _require_counts(name: object, *, num_hosts: object, workers: object, horizon: object) -> None:
@@ -294,13 +297,15 @@ def _examples(name: str) -> tuple[str, ...]:
     return tuple(str(case) for case in {case.task: case for case in cases}.values())
 
 
-def _epochs_and_rent(name: str, examples: tuple[str, ...]) -> tuple[int, float]:
-    """Of the tasks of a suite, which must agree on them."""
+def _terms_of(name: str, examples: tuple[str, ...]) -> tuple[int, float, Counts]:
+    """Epochs, rent and what counts, of the tasks of a suite, which must agree on them."""
     rows = [task(Instance.parse(case).task) for case in examples]
-    terms = {(row.epochs, row.rent) for row in rows}
+    terms = {(row.epochs, row.rent, row.counts) for row in rows}
     if len(terms) > 1:
-        epochs, rents = ({row.epochs for row in rows}, {row.rent for row in rows})
-        raise ValueError(f"the tasks of {name} differ in epochs {sorted(epochs)} or rent {sorted(rents)}")
+        epochs, rents, counted = (sorted({term[place] for term in terms}) for place in range(3))
+        raise ValueError(
+            f"the tasks of {name} differ in epochs {epochs}, rent {rents} or what counts {counted}"
+        )
     return terms.pop()
 
 
@@ -328,7 +333,7 @@ def _toy(
     if workers.here:
         return Setting(ToyWorld(num_hosts), num_hosts, baselines, source, space, horizon, TOY_RENT)
     spread = workers.spread(ToyWorld, num_hosts)
-    return Setting(spread, num_hosts, baselines, source, space, horizon, TOY_RENT, spread.close)
+    return Setting(spread, num_hosts, baselines, source, space, horizon, TOY_RENT, close=spread.close)
 
 
 def _toy_space(slots: int) -> GrowthSpace:

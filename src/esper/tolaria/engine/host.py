@@ -181,6 +181,11 @@ class TrainedHost(GrowingHost):
         return self.data.validation_variances[self._met_phase]
 
     @property
+    def phase_ended(self) -> bool:
+        """Whether the data of the epoch to come are others than those of the last one; not for deciders to see."""
+        return self.epoch > 0 and self.data.phase_at(self.epoch) != self._met_phase
+
+    @property
     def _met_phase(self) -> int:
         """The phase of the epoch that was trained last: all that an observer may know of the data."""
         return self.data.phase_at(max(self.epoch - 1, 0))

@@ -135,6 +135,6 @@ ROWS = (
         parameters=STREAM_PARAMETERS,
         check=check_stream,
         epochs=EPOCHS,
-        score="life",
+        counts="life",
     ),
 )

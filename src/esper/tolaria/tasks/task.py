@@ -10,7 +10,7 @@ from torch import nn
 
 from esper.kasmina import GrowingModel, GrowthRules, wrap
 from esper.leyline import EventSink
-from esper.leyline.utility import Score
+from esper.leyline.utility import Counts
 from esper.tolaria.data import TaskData
 from esper.tolaria.tasks.parameters import Parameter, ParameterSpec, complete
 
@@ -65,7 +65,7 @@ class Task:
     epochs: int
     rent: float = 0.01
     """What utility pays for doubling the host's parameters."""
-    score: Score = "end"
+    counts: Counts = "end"
     """What counts: the utility of the product at the end, or the mean utility over the epochs of its life."""
     causal: bool = False
     """Whether positions may not look ahead, as in text."""
@@ -104,8 +104,10 @@ class Task:
         for name, names in named.items():
             if isinstance(names, str) or not names:
                 raise ValueError(f"{owner} {name} must be a tuple of names, not {names!r}")
-        if self.score not in get_args(Score):
-            raise ValueError(f"{owner} score must be one of {', '.join(get_args(Score))}, not {self.score!r}")
+        if self.counts not in get_args(Counts):
+            raise ValueError(
+                f"{owner} counts must be one of {', '.join(get_args(Counts))}, not {self.counts!r}"
+            )
         if self.precision not in ("fp32", "bf16"):
             raise ValueError(f"{owner} precision must be fp32 or bf16, not {self.precision!r}")
         object.__setattr__(self, "parameters", MappingProxyType(dict(self.parameters)))
@@ -148,7 +150,7 @@ class Task:
 
     def settings(self) -> dict[str, str]:
         """Every field that a host's numbers depend on and that is plain data, as text."""
-        others = ("host", "load", "check", "parameters", "summary", "score")
+        others = ("host", "load", "check", "parameters", "summary", "counts")
         return {each.name: repr(getattr(self, each.name)) for each in fields(self) if each.name not in others}
 
     def __reduce__(self) -> tuple[Callable[[str], "Task"], tuple[str]]:

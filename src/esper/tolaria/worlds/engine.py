@@ -285,8 +285,7 @@ class EngineWorld:
 
     def _notice_new_data(self, host_idx: int) -> None:
         host, governor = self.host(host_idx), self._governors[host_idx]
-        phase_at = host.data.phase_at
-        if governor is not None and host.epoch and phase_at(host.epoch) != phase_at(host.epoch - 1):
+        if governor is not None and host.phase_ended:
             governor.forget_best()
 
     def _judge(self, host_idx: int, numbers: HostNumbers) -> Verdict | None:
