@@ -17,15 +17,19 @@ chosen and is written `task` or `task:parameter=value,parameter=value`, for exam
 `%2C` for a comma and `%25` for a percent sign.
 
 ```python
-from esper.tolaria.tasks import Instance, task
+from esper.tolaria.tasks import Instance
 
 instance = Instance.parse("mnist1d:noise=0.2,size=1000")
 data = instance.load()  # splits on the CPU; data.to("cuda") moves them
-model = task(instance.task).grow(data, seed=0, device="cpu")  # a host that can grow
+model = instance.row.grow(data, seed=0, device="cpu")  # a host that can grow
 ```
 
 Every task has three splits. Training and validation are what a run works with. The test split is sealed: only
 `esper.tolaria.final_report.test_score` opens it. Splits are disjoint and the same on every machine.
+
+Instances of the `drawn_...` tasks choose their host too: its kind (`mlp`, `conv`, `mixer`, `attention`), width,
+depth, norm, pooling and slots, the optimiser, and the schedule of the learning rate, which is set at every step (on
+CUDA inside the captured one).
 
 Targets are classes (int64), trained by cross-entropy and scored by accuracy; or measured quantities (float32, of
 shape (sample, quantity)), trained by squared error and scored by the share of their variance that is explained, at

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from esper.benchmark.matching import NotWidenable, shape_of, widened, widened_case
+from esper.benchmark.matching import NotWidenable, require_widenable, shape_of, widened, widened_case
 from esper.benchmark.metering import FlopLedger, count_step
 from esper.kasmina.hosts import MLP, ConvNet
 from esper.tolaria.tasks import Instance, all_tasks, task
@@ -55,6 +55,30 @@ def test_a_widened_case_is_there_while_it_is_needed(tiny: str) -> None:
         begin_host(world, 0, case, 0)
         assert world.host(0).host_parameters == pytest.approx(500, rel=0.05)
     assert all_tasks() == before
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "drawn_series:host=conv,width=6",
+        "drawn_tables",
+        "drawn_digits:host=attention",
+        "drawn_sequences:host=mixer",
+    ],
+)
+def test_a_host_that_its_instance_chooses_is_widened_by_its_parameter(case: str) -> None:
+    require_widenable(case)
+    narrow = Instance.parse(case)
+    size = parameters(narrow.row.host(narrow.load()))
+    with widened_case(case, 2 * size) as written:
+        wide = Instance.parse(written)
+        found = parameters(wide.row.host(wide.load()))
+    assert dict(wide.parameters).items() - {("width", dict(wide.parameters)["width"])} <= set(
+        narrow.parameters
+    )
+    assert found == pytest.approx(2 * size, rel=0.1)
+    with widened_case(case, size) as written:
+        assert Instance.parse(written) == narrow
 
 
 def test_flops_known_answer(tiny: str) -> None:

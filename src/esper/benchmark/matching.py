@@ -10,6 +10,7 @@
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +18,7 @@ from itertools import pairwise, product
 from typing import Literal
 
 import numpy as np
+import torch
 from torch import nn
 
 from esper.benchmark.rows import SeedRow
@@ -110,11 +112,21 @@ def widened(shape: ConvShape, parameters: int) -> ConvShape:
     return min((nearest, *tuned), key=distance)
 
 
+def require_widenable(case: str) -> None:
+    """Raise NotWidenable unless the host of this instance can be made wider."""
+    instance = Instance.parse(case)
+    if _WIDTH not in task(instance.task).parameters:
+        shape_of(instance.row.host(instance.load()))
+
+
 @contextmanager
 def widened_case(case: str, parameters: int) -> Iterator[str]:
     """The same instance on a host of about so many parameters, while the context lasts."""
     instance = Instance.parse(case)
-    row = task(instance.task)
+    row = instance.row
+    if _WIDTH in row.parameters:
+        yield str(of_width(instance, parameters))
+        return
 
     def host(data: TaskData) -> nn.Module:
         return widened(shape_of(row.host(data)), parameters).build()
@@ -124,6 +136,29 @@ def widened_case(case: str, parameters: int) -> Iterator[str]:
         yield str(Instance(wide.name, instance.parameters))
     finally:
         forget(wide.name)
+
+
+_WIDTH = "width"
+"""The parameter of tasks whose instances choose how wide the host is."""
+
+
+def of_width(instance: Instance, parameters: int) -> Instance:
+    """The same instance with the width at which its host is nearest in parameters."""
+    row, data = task(instance.task), instance.load()
+    spec, given = row.parameters[_WIDTH], dict(instance.parameters)
+    assert spec.low is not None
+    assert spec.high is not None
+    even = row.complete(given).get("host") == "attention"  # heads share the width
+    widths = range(int(spec.low), int(spec.high) + 1, 2 if even else 1)
+
+    def size(width: int) -> int:
+        with torch.device("meta"):
+            host = row.tailored(given | {_WIDTH: width}).host(data)
+        return sum(parameter.numel() for parameter in host.parameters())
+
+    place = bisect_left(widths, parameters, key=size)
+    near = widths[max(place - 1, 0) : place + 1]
+    return Instance.of(row.name, given | {_WIDTH: min(near, key=lambda width: abs(size(width) - parameters))})
 
 
 # from_birth and random_matched: schedules

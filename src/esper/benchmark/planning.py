@@ -21,7 +21,7 @@ from esper.benchmark.arms import (
     ScheduleArm,
 )
 from esper.benchmark.controllers import find_controller, require_fit
-from esper.benchmark.matching import NotWidenable, shape_of
+from esper.benchmark.matching import NotWidenable, require_widenable
 from esper.benchmark.outcomes import Outcomes, shipped_outcomes
 from esper.benchmark.rivals import (
     HALVING,
@@ -37,7 +37,6 @@ from esper.benchmark.rivals import (
 from esper.benchmark.suites import SEEDS_EACH, BenchSuite, PlanError, bench_suite
 from esper.leyline import Beginning
 from esper.simic.env.making import make_world, require_device, require_suite
-from esper.tolaria.tasks import Instance, task
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
 SCHEDULES = (SBS, VBS)
@@ -238,9 +237,8 @@ def _impossible(request: BenchRequest, suite: BenchSuite) -> dict[str, str]:
         for name in ("static", "from_scratch"):
             reasons[name] = f"{name} needs hosts that are trained, and those of {suite.name} are not"
     elif request.arms is None or "static" in request.arms:
-        instance = Instance.parse(suite.instances[0])
         try:
-            shape_of(task(instance.task).host(instance.load()))
+            require_widenable(suite.instances[0])
         except NotWidenable as error:
             reasons["static"] = str(error)
     return reasons

@@ -37,6 +37,12 @@ SHIPPED = (
     "diabetes",
     "functions",
     "tabular_quantity",
+    "drawn_series",
+    "drawn_digits",
+    "drawn_tables",
+    "drawn_functions",
+    "drawn_pictures",
+    "drawn_sequences",
 )
 
 

@@ -21,7 +21,7 @@ from esper.simic.env.vector import GrowthVectorEnv
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.actions import GrowthSpace
 from esper.tolaria.engine.population import Population
-from esper.tolaria.tasks import Instance, all_tasks, suite, suite_names, task
+from esper.tolaria.tasks import Instance, all_tasks, suite, suite_names
 from esper.tolaria.worlds.baselines import BaselineCurves, train_by_workers
 from esper.tolaria.worlds.cluster.connecting import require_cluster
 from esper.tolaria.worlds.engine import EngineWorld
@@ -299,7 +299,7 @@ def _examples(name: str) -> tuple[str, ...]:
 
 def _terms_of(name: str, examples: tuple[str, ...]) -> tuple[int, float, Counts]:
     """Epochs, rent and what counts, of the tasks of a suite, which must agree on them."""
-    rows = [task(Instance.parse(case).task) for case in examples]
+    rows = [Instance.parse(case).row for case in examples]
     terms = {(row.epochs, row.rent, row.counts) for row in rows}
     if len(terms) > 1:
         epochs, rents, counted = (sorted({term[place] for term in terms}) for place in range(3))

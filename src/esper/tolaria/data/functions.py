@@ -1,4 +1,5 @@
-"""Drawn functions of several numbers, to be learned from samples: sums of terms of one shape.
+"""Drawn functions of several numbers, to be learned from samples: sums of terms of one shape. The largest of several
+makes a class.
 
     smooth    t(x) = 1 / (1 + (a x_i + b x_j)^2)
     steps     t(x) = 1 where a x_i + b x_j > c, else 0
@@ -12,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from esper.tolaria.data.labelled import TEST, VALIDATION, labelled_data
 from esper.tolaria.data.splits import Phase, SealedTest, Split, TaskData
 
 Floats = NDArray[np.float64]
 
 SHAPES = ("smooth", "steps", "products")
-VALIDATION, TEST = 400, 2000
 TERMS = 8
 
 
@@ -82,3 +83,14 @@ def load_function(*, shape: str, features: int, size: int, noise: float, data: i
 
     phase = Phase(0, split(known, noisy), split(held_out, targets))
     return TaskData((phase,), SealedTest(split(tested, targets)), classes=1)
+
+
+def load_largest(*, shape: str, features: int, classes: int, size: int, noise: float, data: int) -> TaskData:
+    """Which of several functions is largest, each standardised; `noise` of the training labels are wrong."""
+    rng = np.random.default_rng([data, features, SHAPES.index(shape), classes])
+    drawn = [draw_terms(rng, features) for _ in range(classes)]
+    inputs = rng.uniform(-1.0, 1.0, (VALIDATION + TEST + size, features))
+    values = np.stack([value(shape, terms, inputs) for terms in drawn], axis=1)  # (sample, class)
+    values = (values - values.mean(axis=0).round(9)) / np.maximum(values.std(axis=0).round(9), 1e-6)
+    labels = values.argmax(axis=1)
+    return labelled_data(inputs.astype(np.float32), labels, classes=classes, noise=noise, data=data)

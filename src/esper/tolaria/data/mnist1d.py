@@ -135,14 +135,14 @@ def pool(data: int, classes: int) -> Pool:
     return Pool(series.astype(np.float32), labels.astype(np.int64))
 
 
-def reordering(shuffled: float, permutation: int) -> NDArray[np.int64]:
+def reordering(shuffled: float, permutation: int, positions: int = POSITIONS) -> NDArray[np.int64]:
     """Where each position's value comes from: a random cycle through that fraction of the positions.
 
     A cycle leaves no chosen position in place. One position alone has nowhere to go.
     """
-    source = np.arange(POSITIONS)
-    chosen = np.random.default_rng([permutation, POSITIONS]).permutation(POSITIONS)
-    chosen = chosen[: round(shuffled * POSITIONS)]
+    source = np.arange(positions)
+    chosen = np.random.default_rng([permutation, positions]).permutation(positions)
+    chosen = chosen[: round(shuffled * positions)]
     source[chosen] = np.roll(chosen, 1)
     return source
 

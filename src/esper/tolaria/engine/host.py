@@ -13,7 +13,11 @@ from esper.kasmina.model import GrowingHost
 from esper.kasmina.persistence import laid_out_like
 from esper.leyline import ActionSpec, EventSink, LifecycleOp, Stage, Style, gate_parameters
 from esper.tolaria.data import Split, TaskData
+from esper.tolaria.engine.rates import rate_factors
 from esper.tolaria.tasks import Instance, OptimiserSpec, Task
+
+Rates = Tensor | None
+"""(step,) learning rates of an epoch; None where they never change."""
 
 
 def derived_seed(seed: int, purpose: str) -> int:
@@ -198,7 +202,20 @@ class TrainedHost(GrowingHost):
         """Indices (step, batch) of the samples of the epoch to come."""
         return self.stream.draw(self._coming_samples, self.steps_per_epoch, self.task.batch)
 
+    def coming_rates(self) -> Rates:
+        """Learning rates (step,) of the epoch to come, as the task's schedule has them; None if it is constant."""
+        factors = rate_factors(self.task.schedule, self.epoch, self.steps_per_epoch, self.task.epochs)
+        return None if factors is None else self.task.optimiser.lr * torch.tensor(factors)
+
     # What is done to it
+
+    def set_rate(self, rate: Tensor) -> None:
+        """Train on at this learning rate; seeds follow, times their multiplier."""
+        group = self.optimizer.param_groups[0]  # the host's own: seeds have theirs behind it
+        if isinstance(group["lr"], Tensor):
+            group["lr"].copy_(rate)  # in place, as captured programs need it
+        else:
+            group["lr"] = float(rate)
 
     def lay_out_seeds(self) -> None:
         """Seeds that are new here, and what the optimiser keeps of them, in the task's memory format."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from esper.kasmina.coalitions import CoalitionPlan, plan_coalitions
 from esper.leyline import EventSink
 from esper.leyline.errors import EsperError
-from esper.tolaria.engine.host import ResidentData, TrainedHost
+from esper.tolaria.engine.host import Rates, ResidentData, TrainedHost
 from esper.tolaria.engine.step import (
     FIRST_SLOT,
     HOST_NORM,
@@ -26,7 +26,7 @@ from esper.tolaria.engine.step import (
     upload,
 )
 from esper.tolaria.engine.validation import validate_host
-from esper.tolaria.tasks import Instance, task
+from esper.tolaria.tasks import Instance
 
 
 class OutOfDeviceMemory(EsperError, RuntimeError):
@@ -108,7 +108,7 @@ class Population:
         with room_for(len(self), placed=self._begun(), device=self.device):
             data = self._resident(instance)
             host = TrainedHost(
-                task(instance.task), data, case=str(instance), seed=seed, device=self.device, events=events
+                instance.row, data, case=str(instance), seed=seed, device=self.device, events=events
             )
         if len(host.slots) > self.max_slots:
             raise ValueError(
@@ -132,27 +132,32 @@ class Population:
         chosen = self.chosen(host_idxs)
         self._tally.zero_()
         orders = [self.host(index).draw_order() for index in chosen]
+        rates = [self.host(index).coming_rates() for index in chosen]
         if self._pool is None:
-            self._run_eagerly(chosen, orders)
+            self._run_eagerly(chosen, orders, rates)
         else:
-            self._run_captured(chosen, orders, self._pool)
+            self._run_captured(chosen, orders, rates, self._pool)
         steps = [len(order) for order in orders]
         for index in chosen:
             self.host(index).epoch += 1
         return self._read_tally(chosen, steps)
 
-    def _run_eagerly(self, chosen: Sequence[int], orders: Sequence[Tensor]) -> None:
+    def _run_eagerly(self, chosen: Sequence[int], orders: Sequence[Tensor], rates: Sequence[Rates]) -> None:
         steps = [self._eager_step(index) for index in chosen]
         for batch in range(max(len(order) for order in orders)):
-            for step, order in zip(steps, orders, strict=True):
+            for step, order, rate in zip(steps, orders, rates, strict=True):
                 if batch < len(order):
-                    step(order[batch])
+                    step(order[batch], None if rate is None else rate[batch])
 
-    def _run_captured(self, chosen: Sequence[int], orders: Sequence[Tensor], pool: StreamPool) -> None:
+    def _run_captured(
+        self, chosen: Sequence[int], orders: Sequence[Tensor], rates: Sequence[Rates], pool: StreamPool
+    ) -> None:
         steps = [self._captured_step(i, order, pool) for i, order in zip(chosen, orders, strict=True)]
-        for step, order in zip(steps, upload(orders, self.device), strict=True):
+        for step, order, rate in zip(steps, upload(orders, self.device), rates, strict=True):
             step.order.copy_(order)
             step.cursor.zero_()
+            if rate is not None:
+                step.rates.copy_(self._place(rate))
         with pool.fork():
             for step in steps:  # the first minibatch, in which steps that are new are captured
                 with room_for(len(self), placed=self._captured(), device=self.device):
@@ -180,7 +185,8 @@ class Population:
             fresh = TrainingStep(host, self._tally[host_idx])
             place = torch.empty_like(order, device=self.device)
             cursor = torch.zeros(1, dtype=torch.int64, device=self.device)
-            step = self._steps[host_idx] = CapturedStep(fresh, pool, host_idx, place, cursor)
+            rates = torch.zeros(len(order), device=self.device)
+            step = self._steps[host_idx] = CapturedStep(fresh, pool, host_idx, place, cursor, rates)
         assert isinstance(step, CapturedStep)
         return step
 
@@ -268,5 +274,5 @@ class Population:
         self._data = {case: data for case, data in self._data.items() if case in used}
         case = str(instance)
         if case not in self._data:
-            self._data[case] = ResidentData(instance.load(), task(instance.task), self.device)
+            self._data[case] = ResidentData(instance.load(), instance.row, self.device)
         return self._data[case]

@@ -50,9 +50,11 @@ class TrainingStep:
         self._columns = torch.tensor(columns + health_columns, device=host.device)
         self._guard = SeedGuard(host.non_finite, trained, seeds) if seeds else None
 
-    def __call__(self, indices: Tensor) -> None:
-        """Train on the samples `indices` (batch,)."""
+    def __call__(self, indices: Tensor, rate: Tensor | None = None) -> None:
+        """Train on the samples `indices` (batch,), at a learning rate that a schedule gives, or else the same one."""
         host = self.host
+        if rate is not None:
+            host.set_rate(rate)
         inputs, targets = host.data.inputs[indices], host.data.targets[indices]
         host.optimizer.zero_grad(set_to_none=True)
         loss, outputs = forward(host, inputs, targets)
@@ -204,13 +206,21 @@ class StreamPool:
 class CapturedStep:
     """A `TrainingStep` that is run once for real and then captured; afterwards a step is one launch.
 
-    The minibatches of an epoch lie in `order` (step, batch), and a counter on the device says which is next.
+    The minibatches of an epoch lie in `order` (step, batch), their learning rates in `rates` (step,), which is read
+    where a schedule gives them, and a counter on the device says which is next.
     """
 
     def __init__(
-        self, step: TrainingStep, pool: StreamPool, host_idx: int, order: Tensor, cursor: Tensor
+        self,
+        step: TrainingStep,
+        pool: StreamPool,
+        host_idx: int,
+        order: Tensor,
+        cursor: Tensor,
+        rates: Tensor,
     ) -> None:
-        self.step, self.order, self.cursor = step, order, cursor
+        self.step, self.order, self.cursor, self.rates = step, order, cursor, rates
+        self._scheduled = step.host.task.schedule != "constant"
         self.topology = step.topology
         place = pool.index_of(host_idx)
         self._stream, self._memory = pool.streams[place], pool.memory[place]
@@ -244,7 +254,8 @@ class CapturedStep:
             self._graph = None
 
     def _advance(self) -> None:
-        self.step(self.order.index_select(0, self.cursor).squeeze(0))
+        rate = self.rates.index_select(0, self.cursor).squeeze(0) if self._scheduled else None
+        self.step(self.order.index_select(0, self.cursor).squeeze(0), rate)
         self.cursor.add_(1)
 
 

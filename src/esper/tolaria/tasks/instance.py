@@ -60,6 +60,11 @@ class Instance:
         cap = task(self.task).complete(dict(self.parameters)).get("cap")
         return None if cap is None else float(cap)
 
+    @property
+    def row(self) -> Task:
+        """The row of its task, with the host and the training that its parameters choose."""
+        return task(self.task).tailored(dict(self.parameters))
+
     def load(self) -> TaskData:
         """The data, on the CPU; the last few are kept in this process. Do not write into them."""
         row, key = task(self.task), self.source()
@@ -85,7 +90,7 @@ class Instance:
 
     def fingerprint(self) -> str:
         """A hash of everything that determines the numbers: the task's settings, its host's code, the data."""
-        row, data = task(self.task), self.load()
+        row, data = self.row, self.load()
         with torch.random.fork_rng(devices=[]):
             host = row.host(data)
         own = {type(part) for part in host.modules() if not type(part).__module__.startswith("torch.")}

@@ -1,7 +1,7 @@
 """A task: data, a host to train on them, and the settings of that training. One row of the table of tasks."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Literal, get_args
 
@@ -15,6 +15,8 @@ from esper.tolaria.data import TaskData
 from esper.tolaria.tasks.parameters import Parameter, ParameterSpec, complete
 
 Loader = Callable[[Mapping[str, Parameter]], TaskData]
+RateSchedule = Literal["constant", "cosine", "one_cycle"]
+"""How a learning rate goes over the epochs of a task: see `esper.tolaria.engine.rates`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,13 @@ class Task:
     parameters: Mapping[str, ParameterSpec] = field(default_factory=dict)
     check: Callable[[Mapping[str, Parameter]], None] = _any_combination
     """Raises ParameterError where parameters do not go together."""
+    tailor: Callable[["Task", Mapping[str, Parameter]], "Task"] | None = None
+    """Makes the row of an instance whose parameters also say what the host is, or how it is trained."""
+    chosen: Mapping[str, Parameter] | None = None
+    """The parameters that this row was tailored to; None for a row of the table."""
     optimiser: OptimiserSpec
+    schedule: RateSchedule = "constant"
+    """How the learning rate goes from step to step over `epochs`, whatever the horizon of a run."""
     batch: int
     steps_per_epoch: int | None = None
     """None: one pass over the training set, the remainder of the last batch dropped."""
@@ -108,6 +116,10 @@ class Task:
             raise ValueError(
                 f"{owner} counts must be one of {', '.join(get_args(Counts))}, not {self.counts!r}"
             )
+        if self.schedule not in get_args(RateSchedule):
+            raise ValueError(
+                f"{owner} schedule must be one of {', '.join(get_args(RateSchedule))}, not {self.schedule!r}"
+            )
         if self.precision not in ("fp32", "bf16"):
             raise ValueError(f"{owner} precision must be fp32 or bf16, not {self.precision!r}")
         object.__setattr__(self, "parameters", MappingProxyType(dict(self.parameters)))
@@ -117,6 +129,13 @@ class Task:
         chosen = complete(self.name, self.parameters, given)
         self.check(chosen)
         return chosen
+
+    def tailored(self, given: Mapping[str, Parameter]) -> "Task":
+        """The row for these parameters, checked and completed; itself, where they only say what the data are."""
+        if self.tailor is None:
+            return self
+        chosen = self.complete(given)
+        return replace(self.tailor(self, chosen), chosen=MappingProxyType(chosen))
 
     def data(self, given: Mapping[str, Parameter]) -> TaskData:
         """The data for these parameters, checked and completed."""
@@ -149,12 +168,14 @@ class Task:
         return model.to(device)
 
     def settings(self) -> dict[str, str]:
-        """Every field that a host's numbers depend on and that is plain data, as text."""
-        others = ("host", "load", "check", "parameters", "summary", "counts")
+        """Every field of plain data that a host's numbers depend on, as text; constant rates are left out."""
+        others = ["host", "load", "check", "tailor", "chosen", "parameters", "summary", "counts"]
+        others += ["schedule"] if self.schedule == "constant" else []
         return {each.name: repr(getattr(self, each.name)) for each in fields(self) if each.name not in others}
 
-    def __reduce__(self) -> tuple[Callable[[str], "Task"], tuple[str]]:
-        return task, (self.name,)  # pickled by name: code is never stored
+    def __reduce__(self) -> tuple[Callable[..., "Task"], tuple[object, ...]]:
+        """Pickled by name and parameters: code is never stored."""
+        return (task, (self.name,)) if self.chosen is None else (_tailored, (self.name, dict(self.chosen)))
 
 
 _TABLE: dict[str, Task] = {}
@@ -179,6 +200,10 @@ def task(name: str) -> Task:
     if name not in _TABLE:
         raise ValueError(f"no task is named {name!r}; there are {', '.join(_TABLE)}")
     return _TABLE[name]
+
+
+def _tailored(name: str, chosen: Mapping[str, Parameter]) -> Task:
+    return task(name).tailored(chosen)
 
 
 def all_tasks() -> tuple[Task, ...]:

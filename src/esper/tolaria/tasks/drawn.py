@@ -1,0 +1,274 @@
+"""The tasks whose instances choose the host too: its kind, size, norm and slots, and how it is trained.
+
+    drawn_series:depth=4,host=attention,lr=0.004,schedule=cosine,shuffled=1.0,slots=2,width=16
+
+Data are small and are generated, or come with scikit-learn, so that a run of 20 epochs takes seconds on one core.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast, get_args
+
+import numpy as np
+from torch import nn
+
+from esper.kasmina.hosts.drawn import DrawnHost, HostShape, Kind, Norm, Pool
+from esper.tolaria.data import Phase, SealedTest, Split, TaskData, sequences, shapes
+from esper.tolaria.data.functions import load_largest
+from esper.tolaria.data.mnist1d import mislabel, reordering
+from esper.tolaria.data.splits import stratified_splits
+from esper.tolaria.tasks.parameters import Parameter, ParameterError, ParameterSpec
+from esper.tolaria.tasks.regression import FLAT_BLUEPRINTS, FUNCTION_PARAMETERS, load_functions
+from esper.tolaria.tasks.series import MNIST1D_PARAMETERS, SERIES_BLUEPRINTS, load_mnist1d
+from esper.tolaria.tasks.task import Loader, OptimiserSpec, RateSchedule, Task
+
+TOKEN_BLUEPRINTS = ("norm", "attention", "depthwise", "lora", "mlp_small", "mlp", "widen")
+MOST_SLOTS = 8
+_ADAMW_DECAY, _SGD_DECAY = 0.01, 1e-4
+_DIGITS_HELD_OUT, _DIGITS_TESTED = 300, 497
+
+HOST_PARAMETERS: Mapping[str, ParameterSpec] = {
+    "host": ParameterSpec(kind="str", default="mlp", choices=get_args(Kind), doc="what its blocks are"),
+    "width": ParameterSpec(kind="int", default=16, low=2, high=512, doc="channels of every block"),
+    "depth": ParameterSpec(kind="int", default=3, low=1, high=MOST_SLOTS, doc="blocks"),
+    "slots": ParameterSpec(
+        kind="int", default=1, low=1, high=MOST_SLOTS, doc="blocks with a slot behind them, evenly spread"
+    ),
+    "norm": ParameterSpec(
+        kind="str", default="layer", choices=get_args(Norm), doc="mixer and attention have no batch norm"
+    ),
+    "pool": ParameterSpec(
+        kind="str", default="mean", choices=get_args(Pool), doc="how positions are pooled; an mlp has none"
+    ),
+    "kernel": ParameterSpec(
+        kind="int", default=3, low=1, high=7, doc="positions that a convolution reads along each axis, odd"
+    ),
+    "optimiser": ParameterSpec(
+        kind="str", default="adam", choices=("sgd", "adam", "adamw"), doc="sgd has momentum 0.9"
+    ),
+    "lr": ParameterSpec(kind="float", default=0.005, low=1e-6, high=10.0, doc="learning rate"),
+    "schedule": ParameterSpec(
+        kind="str",
+        default="constant",
+        choices=get_args(RateSchedule),
+        doc="how the learning rate goes over the epochs",
+    ),
+}
+
+
+def drawn_host(data: TaskData, *, shape: HostShape, vocabulary: int | None = None) -> nn.Module:
+    sample = data.phases[0].train.inputs.shape[1:]
+    return DrawnHost(shape, tuple(sample), data.classes, vocabulary=vocabulary)
+
+
+def check_host(parameters: Mapping[str, Parameter]) -> None:
+    """Raise ParameterError where the parameters of a host do not go together."""
+    kind, depth, slots = parameters["host"], int(parameters["depth"]), int(parameters["slots"])
+    if slots > depth:
+        raise ParameterError(f"slots must be at most depth, which is {depth}, not {slots}")
+    idle = (("pool", "mean", kind == "mlp"), ("kernel", 3, kind != "conv"))
+    for name, default, is_idle in idle:
+        if is_idle and parameters[name] != default:
+            raise ParameterError(f"{name} is not read with host={kind}; it is {parameters[name]!r}")
+    try:
+        host_shape(parameters)
+    except ValueError as error:
+        raise ParameterError(str(error)) from None
+
+
+def check_flat_host(parameters: Mapping[str, Parameter]) -> None:
+    """The same for samples that are vectors."""
+    check_host(parameters)
+    if parameters["host"] == "conv":
+        raise ParameterError(
+            "host must be mlp, mixer or attention for a table, which has no positions, not conv"
+        )
+
+
+def host_shape(parameters: Mapping[str, Parameter]) -> HostShape:
+    """The host that parameters describe."""
+    return HostShape(
+        kind=cast(Kind, parameters["host"]),
+        width=int(parameters["width"]),
+        depth=int(parameters["depth"]),
+        norm=cast(Norm, parameters["norm"]),
+        pool=cast(Pool, parameters["pool"]),
+        kernel=int(parameters["kernel"]),
+    )
+
+
+def slot_names(depth: int, slots: int) -> tuple[str, ...]:
+    """So many of the blocks, evenly spread; the last is always one of them."""
+    return tuple(f"blocks.{place * depth // slots - 1}" for place in range(1, slots + 1))
+
+
+def with_host(row: Task, parameters: Mapping[str, Parameter], *, vocabulary: int | None = None) -> Task:
+    """The row with the host and the training that these parameters choose."""
+    shape = host_shape(parameters)
+    kind = cast(Any, parameters["optimiser"])
+    decay = {"adamw": _ADAMW_DECAY, "sgd": _SGD_DECAY}.get(kind, 0.0)
+    blueprints = {"mlp": FLAT_BLUEPRINTS, "conv": SERIES_BLUEPRINTS}.get(shape.kind, TOKEN_BLUEPRINTS)
+    return replace(
+        row,
+        host=partial(drawn_host, shape=shape, vocabulary=vocabulary),
+        slots=slot_names(shape.depth, int(parameters["slots"])),
+        blueprints=blueprints,
+        optimiser=OptimiserSpec(kind=kind, lr=float(parameters["lr"]), weight_decay=decay),
+        schedule=cast(RateSchedule, parameters["schedule"]),
+    )
+
+
+# Data
+
+
+def load_drawn_digits(parameters: Mapping[str, Parameter]) -> TaskData:
+    """Scikit-learn's digits as pictures of 8 x 8, split anew by `data`."""
+    from sklearn import datasets  # a second's import that few tasks need
+
+    digits = datasets.load_digits()
+    size, data = int(parameters["size"]), int(parameters["data"])
+    order = reordering(float(parameters["shuffled"]), int(parameters["permutation"]), 64)
+    pixels = (digits.data / 16).astype(np.float32)[:, order].reshape(-1, 1, 8, 8)
+    labels = digits.target.astype(np.int64)
+    known, held_out, tested = stratified_splits(labels, (size, _DIGITS_HELD_OUT, _DIGITS_TESTED), seed=data)
+    noisy = mislabel(labels[known], float(parameters["noise"]), 10, data)
+    validation, test = (Split.from_arrays(pixels[part], labels[part]) for part in (held_out, tested))
+    phase = Phase(0, Split.from_arrays(pixels[known], noisy), validation)
+    return TaskData((phase,), SealedTest(test), classes=10)
+
+
+def load_drawn_tables(parameters: Mapping[str, Parameter]) -> TaskData:
+    return load_largest(
+        shape=str(parameters["shape"]),
+        features=int(parameters["features"]),
+        classes=int(parameters["classes"]),
+        size=int(parameters["size"]),
+        noise=float(parameters["noise"]),
+        data=int(parameters["data"]),
+    )
+
+
+def load_drawn_pictures(parameters: Mapping[str, Parameter]) -> TaskData:
+    return shapes.load_shapes(
+        classes=int(parameters["classes"]),
+        size=int(parameters["size"]),
+        noise=float(parameters["noise"]),
+        clutter=float(parameters["clutter"]),
+        shuffled=float(parameters["shuffled"]),
+        permutation=int(parameters["permutation"]),
+        data=int(parameters["data"]),
+    )
+
+
+def load_drawn_sequences(parameters: Mapping[str, Parameter]) -> TaskData:
+    return sequences.load_sequences(
+        rule=str(parameters["rule"]),
+        classes=int(parameters["classes"]),
+        size=int(parameters["size"]),
+        noise=float(parameters["noise"]),
+        data=int(parameters["data"]),
+    )
+
+
+_SIZE = ParameterSpec(kind="int", default=2000, low=200, high=4000, doc="training samples")
+_NOISE = replace(MNIST1D_PARAMETERS["noise"])
+_DATA = ParameterSpec(kind="int", default=0, low=0, doc="seed of the generated samples")
+_PIXELS: Mapping[str, ParameterSpec] = {
+    "shuffled": ParameterSpec(
+        kind="float", default=0.0, low=0.0, high=1.0, doc="share of the pixels that change places"
+    ),
+    "permutation": ParameterSpec(kind="int", default=0, low=0, doc="seed of which pixels go where"),
+}
+
+
+def _classes(most: int) -> ParameterSpec:
+    return ParameterSpec(kind="int", default=5, low=2, high=most, doc="how many classes there are")
+
+
+def _row(
+    name: str,
+    summary: str,
+    load: Loader,
+    parameters: Mapping[str, ParameterSpec],
+    *,
+    vocabulary: int | None = None,
+    flat: bool = False,
+) -> Task:
+    """A row with the default host, which the parameters of an instance replace."""
+    row = Task(
+        name=name,
+        summary=summary,
+        host=partial(drawn_host, shape=HostShape(kind="mlp", width=16, depth=3), vocabulary=vocabulary),
+        slots=("blocks.2",),
+        blueprints=FLAT_BLUEPRINTS,
+        load=load,
+        parameters={**HOST_PARAMETERS, **parameters},
+        check=check_flat_host if flat else check_host,
+        tailor=partial(with_host, vocabulary=vocabulary),
+        optimiser=OptimiserSpec(lr=0.005),
+        batch=32,
+        steps_per_epoch=20,
+        epochs=20,
+    )
+    return replace(row.tailored({}), chosen=None)
+
+
+ROWS = (
+    _row("drawn_series", "MNIST-1D, with a host of your choice", load_mnist1d, MNIST1D_PARAMETERS),
+    _row(
+        "drawn_digits",
+        "8 x 8 handwritten digits as pictures, with a host of your choice; they come with scikit-learn",
+        load_drawn_digits,
+        {
+            "size": replace(_SIZE, default=700, high=1000),
+            "noise": _NOISE,
+            **_PIXELS,
+            "data": replace(_DATA, doc="seed of what is trained and tested on"),
+        },
+    ),
+    _row(
+        "drawn_tables",
+        "which of several drawn functions is largest, with a host of your choice",
+        load_drawn_tables,
+        {**FUNCTION_PARAMETERS, "noise": _NOISE, "classes": _classes(8)},
+        flat=True,
+    ),
+    _row(
+        "drawn_functions",
+        "a drawn function of several numbers, to be predicted, with a host of your choice",
+        load_functions,
+        FUNCTION_PARAMETERS,
+        flat=True,
+    ),
+    _row(
+        "drawn_pictures",
+        "figures somewhere on a canvas of 12 x 12, with a host of your choice",
+        load_drawn_pictures,
+        {
+            "size": _SIZE,
+            "noise": _NOISE,
+            "classes": _classes(shapes.CLASSES),
+            "clutter": ParameterSpec(
+                kind="float", default=0.3, low=0.0, high=2.0, doc="deviation of the noise on the canvas"
+            ),
+            **_PIXELS,
+            "data": _DATA,
+        },
+    ),
+    _row(
+        "drawn_sequences",
+        "sequences of 24 tokens, told apart as texts are, with a host of your choice",
+        load_drawn_sequences,
+        {
+            "rule": ParameterSpec(
+                kind="str", default="pairs", choices=sequences.RULES, doc="what tells classes apart"
+            ),
+            "size": _SIZE,
+            "noise": _NOISE,
+            "classes": _classes(sequences.MOST_CLASSES),
+            "data": _DATA,
+        },
+        vocabulary=sequences.VOCABULARY,
+    ),
+)
