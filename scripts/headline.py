@@ -31,6 +31,13 @@ WORDS = {
     "from_scratch": "equal size: its networks, from scratch",
     "random_matched": "equal size: random seeds",
     "blind": "its decisions on another instance",
+    "by_layout": "rule: the Grower's default",
+    "frozen_spread": "rule: the Grower's for frozen hosts",
+    "look_once": "a linear rule at one early epoch",
+    "try_2": "two whole runs, the better kept",
+    "try_3": "three whole runs, the best kept",
+    "try_5": "five whole runs, the best kept",
+    "successive_halving": "five runs, halved twice",
 }
 Tables = tuple[BenchTable, ...]
 ROW, LEFT, RIGHT, TOP = 26, 290, 900, 46
@@ -39,14 +46,24 @@ ROW, LEFT, RIGHT, TOP = 26, 290, 900, 46
 def verdict_text(tables: Tables) -> str:
     """The verdict in a few sentences."""
     whole, inside = tables[0], next(each for each in tables if each.subset == "inside the training ranges")
-    over_waiting, share, *_ = verdict(whole)
-    within = f"Inside the training ranges: {verdict(inside)[1].lower()}"
-    return textwrap.fill(f"{gate(whole)} {over_waiting.capitalize()} {share} {within}", 118)
+    over_waiting, rival, share, *_ = verdict(whole)
+    _, rival_within, share_within, *_ = verdict(inside)
+    within = f"Inside the training ranges: {_lowered(rival_within)} {share_within}"
+    return textwrap.fill(f"{gate(whole)} {_raised(over_waiting)} {rival} {share} {within}", 118)
 
 
 def result_line(tables: Tables) -> str:
-    """How far the learned controllers are over waiting, in one sentence."""
-    return textwrap.fill(verdict(tables[0])[0].capitalize(), 118)
+    """How far the learned controllers are over waiting, and over the best rival of no more training."""
+    over_waiting, rival, *_ = verdict(tables[0])
+    return textwrap.fill(f"{_raised(over_waiting)} {rival}", 118)
+
+
+def _raised(sentence: str) -> str:
+    return sentence[0].upper() + sentence[1:]
+
+
+def _lowered(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:]
 
 
 def arm_table(tables: Tables) -> str:
@@ -75,7 +92,9 @@ def _points(arm: ArmSummary) -> str:
 
 
 def _ordered(table: BenchTable) -> list[ArmSummary]:
-    return sorted(table.arms, key=lambda arm: -arm.over_wait.value)
+    """Without the runs that only the tries are made of."""
+    shown = (arm for arm in table.arms if not arm.arm.startswith("schedule_"))
+    return sorted(shown, key=lambda arm: -arm.over_wait.value)
 
 
 def picture(table: BenchTable) -> str:

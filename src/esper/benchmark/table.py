@@ -374,7 +374,8 @@ def _of_treatment(table: BenchTable, notes: TreatmentNotes) -> Iterable[str]:
         "equal-size controls": (*MATCHED, BLIND),
     }
     grouped = {WAIT, *(control for controls in groups.values() for control in controls)}
-    groups["other treatments"] = tuple(control for control in compared if control not in grouped)
+    others = (notes.treatment for notes in table.notes)
+    groups["other treatments"] = tuple(control for control in others if control not in grouped)
     for title, controls in groups.items():
         found = [_against(compared[control]) for control in controls if control in compared]
         if found:
