@@ -27,7 +27,7 @@ def legal_actions(
                     ActionSpec(op, slot, style=style, alpha_target=target, alpha_speed=speed)
                     for style, target, speed in product(legal.styles, legal.alpha_targets, speeds)
                 ]
-            elif op is LifecycleOp.PRUNE:
+            elif op in (LifecycleOp.PRUNE, LifecycleOp.RETIRE):
                 actions += [ActionSpec(op, slot, alpha_speed=speed) for speed in speeds]
             else:
                 actions.append(ActionSpec(op, slot))

@@ -212,33 +212,7 @@ class ModelHost:
 
     def apply(self, action: ActionSpec) -> None:
         """Execute an action; an illegal one raises."""
-        model, slot = self.model, action.slot
-        if action.op is LifecycleOp.WAIT:
-            return
-        assert slot is not None
-        if action.op is LifecycleOp.GERMINATE:
-            assert action.blueprint is not None
-            model.germinate(
-                slot,
-                action.blueprint,
-                style=action.style,
-                tempo=action.tempo,
-                alpha_target=action.alpha_target,
-            )
-        elif action.op is LifecycleOp.SET_ALPHA_TARGET:
-            model.set_alpha_target(
-                slot,
-                action.alpha_target,
-                style=action.style,
-                alpha_speed=action.alpha_speed,
-                alpha_curve=action.alpha_curve,
-            )
-        elif action.op is LifecycleOp.PRUNE:
-            model.prune(slot, alpha_speed=action.alpha_speed, alpha_curve=action.alpha_curve)
-        elif action.op is LifecycleOp.FOSSILIZE:
-            model.fossilize(slot)
-        else:
-            model.advance(slot)
+        self.model.execute(action)
 
     def epoch(self) -> None:
         """Tick, and report what an epoch would have measured."""

@@ -6,8 +6,52 @@ _PREVIOUS = "tamiyo/test_policies.py::test_every_relevant_head_of_the_previous_a
 _BY_LAYOUT = "tamiyo/rules/test_by_layout.py::"
 _PROCESSES = "grower/test_several_processes.py::"
 
+_RETIRING = "tamiyo/test_retiring.py::"
+
 GROWING = (
     # Hosts
+    mutant(
+        "a_fossil_retired_at_once",
+        "kasmina/stage_machine.py",
+        "lived = self.epochs_in_stage if self.stage is Stage.FOSSILIZED else self.age",
+        "lived = self.age",
+        "kasmina/test_stage_machine.py::test_every_cell",
+    ),
+    mutant(
+        "a_broken_fossil_hidden_where_it_is_weighed",
+        "kasmina/slot.py",
+        "            if life.stage is Stage.FOSSILIZED:  # part",
+        "            if False:  # part",
+        "kasmina/test_retire.py::test_a_fossil_that_breaks_shows_where_it_is_weighed",
+    ),
+    mutant(
+        "an_old_contribution_taken_for_a_new_one",
+        "kasmina/slot.py",
+        "        self.weighed = False\n",
+        "",
+        "kasmina/test_retire.py::test_what_is_known_of_a_fossil_is_of_its_epoch",
+    ),
+    mutant(
+        "fossils_off_with_the_other_seeds",
+        "kasmina/coalitions.py",
+        "nothing = [frozenset(kept)] if bare",
+        "nothing = [frozenset()] if bare",
+        "kasmina/test_retire.py::test_no_live_seed_is_on_in_the_last_coalition_and_every_fossil_is",
+    ),
+    mutant(
+        "decay_of_what_was_not_measured",
+        "tamiyo/decay.py",
+        "            return count\n",
+        "            return count + 1\n",
+        f"{_RETIRING}test_decay_counts_epochs_below_rent_in_a_row",
+    ),
+    mutant(
+        "retire_offered_to_every_rule",
+        "tamiyo/observation.py",
+        "            legal = unretired(legal)\n",
+        "            pass\n",
+        f"{_RETIRING}test_whoever_may_not_retire_sees_what_was_always_seen",
+    ),
     mutant(
         "probed_at_full_alpha",
         "kasmina/coalitions.py",

@@ -272,8 +272,8 @@ LEARNING = (
     mutant(
         "shown_the_reward_of_the_task",
         "simic/held_out.py",
-        "setting.episodes(reward=reward, shown_reward=shown)",
-        "setting.episodes(reward=reward)",
+        "setting.episodes(reward=reward, shown_reward=shown, decisions=retiring)",
+        "setting.episodes(reward=reward, decisions=retiring)",
         "cli/test_grow.py::test_a_controller_is_shown_the_reward_of_its_card",
     ),
     mutant(

@@ -23,7 +23,7 @@ Kind = Literal["alone", "ddp", "fsdp"]
 EVERYTHING = (
     "germinate mlp@0 tempo=3 t=1; germinate lora@1 style=gate tempo=3 t=2; advance 0 t=3; advance 1 t=4; "
     "fossilize 0 t=8; set_alpha_target 1 style=gate alpha_target=0.5 t=9; prune 1 alpha_speed=3 t=11; "
-    "germinate norm@1 t=16"
+    "retire 0 alpha_speed=3 t=13; germinate norm@1 t=16"
 )
 """Every operation, one after the other; each waits until it is legal."""
 

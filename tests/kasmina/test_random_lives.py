@@ -59,9 +59,10 @@ def _apply(
             alpha_speed=draw.draw(st.sampled_from(ALPHA_SPEEDS)),
             alpha_curve=draw.draw(st.sampled_from(ALPHA_CURVES)),
         )
-    elif operation is LifecycleOp.PRUNE:
+    elif operation in (LifecycleOp.PRUNE, LifecycleOp.RETIRE):
+        take_out = model.prune if operation is LifecycleOp.PRUNE else model.retire
         speed, curve = draw.draw(st.sampled_from(ALPHA_SPEEDS)), draw.draw(st.sampled_from(ALPHA_CURVES))
-        model.prune(name, alpha_speed=speed, alpha_curve=curve)
+        take_out(name, alpha_speed=speed, alpha_curve=curve)
     elif operation is LifecycleOp.FOSSILIZE:
         model.fossilize(name)
 
@@ -73,6 +74,7 @@ def _refuses_everything_else(model: GrowingModel, legal: dict[str, LegalOperatio
         LifecycleOp.SET_ALPHA_TARGET: lambda name: model.set_alpha_target(name, 0.5),
         LifecycleOp.PRUNE: model.prune,
         LifecycleOp.FOSSILIZE: model.fossilize,
+        LifecycleOp.RETIRE: model.retire,
     }
     for name, options in legal.items():
         for operation, attempt in attempts.items():
@@ -91,7 +93,8 @@ def _check_books(model: GrowingModel, optimizer: torch.optim.Optimizer, rules: G
     covered = [id(p) for group in optimizer.param_groups for p in group["params"]]
     assert sorted(covered) == sorted(trainable)
     assert {id(p) for p in optimizer.state} <= set(trainable)
-    assert len(model.live_slots) <= rules.max_live_seeds
+    growing = [name for name in model.live_slots if not model.slots[name].life.fading]
+    assert len(growing) <= rules.max_live_seeds  # a fossil may fade out beside as many
     legal = model.legal_operations()
     for slot, reading in zip(model.slots.values(), model.readings(), strict=True):
         assert reading.legal == sum(1 << operation for operation in legal[slot.name].operations)

@@ -100,13 +100,27 @@ def _retarget(model: GrowingModel) -> None:
     model.set_alpha_target("blocks.1", 0.5)
 
 
+def _retire(model: GrowingModel) -> None:
+    model.tick()
+    model.tick()
+    model.tick()
+    model.retire("blocks.0")
+
+
+def _retire_slowly(model: GrowingModel) -> None:
+    model.tick()
+    model.tick()
+    model.tick()
+    model.retire("blocks.0", alpha_speed=3)
+
+
 def _ruin(model: GrowingModel) -> None:
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
             tensor.fill_(torch.nan if tensor.is_floating_point() else 1)
 
 
-CHANGES = (_wait, _germinate, _prune, _fade, _fossilize, _retarget, _ruin)
+CHANGES = (_wait, _germinate, _prune, _fade, _fossilize, _retarget, _retire, _retire_slowly, _ruin)
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -13,7 +13,7 @@ from esper.kasmina.stage_machine import Facts, curve_value, legal_bits, refusal
 from esper.leyline import Curve, LifecycleOp, SeedFading, SeedGerminated, Stage, StageChanged, Style
 from tiny import Recorder, grow_until
 
-W, G, S, P, F, A = LifecycleOp
+W, G, S, P, F, A, R = LifecycleOp
 
 
 def _model(**options: object) -> GrowingModel:
@@ -32,6 +32,8 @@ def _execute(model: GrowingModel, operation: LifecycleOp, slot: str = "blocks.0"
         model.fossilize(slot)
     elif operation is A:
         model.advance(slot)
+    elif operation is R:
+        model.retire(slot)
 
 
 def _dormant(model: GrowingModel) -> None:
@@ -87,6 +89,30 @@ def _fossilized(model: GrowingModel) -> None:
     grow_until(model, "blocks.0", Stage.FOSSILIZED, "norm")
 
 
+def _fossil_of(model: GrowingModel, epochs: int) -> None:
+    _fossilized(model)
+    for _ in range(epochs):
+        model.tick()
+
+
+def _young_fossil(model: GrowingModel) -> None:
+    _fossil_of(model, 2)
+
+
+def _old_fossil(model: GrowingModel) -> None:
+    _fossil_of(model, 3)
+
+
+def _old_fossil_in_a_crowd(model: GrowingModel) -> None:
+    _old_fossil(model)
+    _crowded(model)
+
+
+def _retiring(model: GrowingModel) -> None:
+    _old_fossil(model)
+    model.retire("blocks.0", alpha_speed=3)
+
+
 def _embargoed(model: GrowingModel) -> None:
     grow_until(model, "blocks.0", Stage.EMBARGOED, "norm")
 
@@ -109,6 +135,10 @@ CELLS = [
     (_holding, Stage.HOLDING, {W, P, S, F}),
     (_fading, Stage.BLENDING, {W}),
     (_fossilized, Stage.FOSSILIZED, {W}),
+    (_young_fossil, Stage.FOSSILIZED, {W}),
+    (_old_fossil, Stage.FOSSILIZED, {W, R}),
+    (_old_fossil_in_a_crowd, Stage.FOSSILIZED, {W, R}),
+    (_retiring, Stage.BLENDING, {W}),
     (_embargoed, Stage.EMBARGOED, {W}),
 ]
 
@@ -377,13 +407,13 @@ def test_a_seed_born_in_inference_mode_can_be_trained() -> None:
     assert model.slots["blocks.0"].gradients_finite() is True
 
 
-WAIT, GERMINATE, RETARGET, PRUNE, FOSSILIZE, ADVANCE = LifecycleOp
+WAIT, GERMINATE, RETARGET, PRUNE, FOSSILIZE, ADVANCE, RETIRE = LifecycleOp
 READY: dict[Stage, set[LifecycleOp]] = {
     Stage.DORMANT: {WAIT, GERMINATE},
     Stage.TRAINING: {WAIT, ADVANCE, PRUNE},
     Stage.BLENDING: {WAIT, PRUNE},
     Stage.HOLDING: {WAIT, RETARGET, PRUNE, FOSSILIZE},
-    Stage.FOSSILIZED: {WAIT},
+    Stage.FOSSILIZED: {WAIT, RETIRE},
     Stage.EMBARGOED: {WAIT},
 }
 
@@ -405,6 +435,7 @@ def test_the_table_says_what_is_legal_in_each_stage(stage: Stage) -> None:
         (Stage.BLENDING, {"fading": True}, {PRUNE}),
         (Stage.HOLDING, {"held": False}, {FOSSILIZE}),
         (Stage.HOLDING, {"finite": False}, {FOSSILIZE}),
+        (Stage.FOSSILIZED, {"prunable": False}, {RETIRE}),
     ],
 )
 def test_each_condition_of_the_table(stage: Stage, missing: dict[str, bool], lost: set[LifecycleOp]) -> None:

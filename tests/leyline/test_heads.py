@@ -17,6 +17,7 @@ from esper.leyline import (
     HeadLogProbs,
     LifecycleOp,
     Style,
+    operations,
 )
 
 SOURCE = Path(esper.__file__).parent
@@ -30,8 +31,12 @@ def test_heads_in_sampling_order() -> None:
 
 def test_choices() -> None:
     assert [op.name for op in LifecycleOp] == [
-        "WAIT", "GERMINATE", "SET_ALPHA_TARGET", "PRUNE", "FOSSILIZE", "ADVANCE",
+        "WAIT", "GERMINATE", "SET_ALPHA_TARGET", "PRUNE", "FOSSILIZE", "ADVANCE", "RETIRE",
     ]  # fmt: skip
+    assert operations(retire=True) == tuple(LifecycleOp)
+    assert (
+        operations(retire=False) == tuple(LifecycleOp)[:6]
+    )  # what every controller without RETIRE was made for
     assert len(Style) == 4
     assert TEMPOS == (3, 5, 8)
     assert ALPHA_TARGETS == (0.5, 0.7, 1.0)
@@ -57,6 +62,7 @@ def test_styles_name_composition_and_first_curve() -> None:
         ("PRUNE", {"op", "slot", "alpha_speed", "alpha_curve"}),
         ("FOSSILIZE", {"op", "slot"}),
         ("ADVANCE", {"op", "slot"}),
+        ("RETIRE", {"op", "slot", "alpha_speed", "alpha_curve"}),
     ],
 )
 def test_causal_table(operation: str, relevant: set[str]) -> None:

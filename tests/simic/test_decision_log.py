@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from esper.leyline import CAUSAL_TABLE, HEAD_NAMES, DecisionTaken, EpisodeFinished, LifecycleOp
+from esper.leyline import CAUSAL_TABLE, HEAD_NAMES, DecisionTaken, EpisodeFinished, LifecycleOp, SlotConfig
 from esper.simic.building import build
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.decision_log import RoundLog, by_feature, joint_log_probs
-from esper.tamiyo import HOST_FEATURES, SLOT_FEATURES
+from esper.tamiyo import HOST_FEATURES, SLOT_FEATURES, GrowthSpace
 
 ENVS, STEPS = 3, 20
 SMALL = TrainingConfig(suite="toy", num_envs=2, num_minibatches=1, hidden_size=16, privileged_critic=False)
@@ -106,7 +106,7 @@ def test_a_trend_has_its_own_validity() -> None:
     row[HOST_FEATURES.index("validation_loss_known")] = 1.0
     row[HOST_FEATURES.index("train_loss_slope")] = 0.25
     row[HOST_FEATURES.index("train_loss_trend_known")] = 1.0
-    named = by_feature(row, ["only"])
+    named = by_feature(row, ["only"], GrowthSpace(SlotConfig(("only",)), ("norm",)))
     assert named["host.validation_loss"] == 0.5
     assert named["host.validation_loss_slope"] is None
     assert named["host.train_loss"] is None

@@ -17,6 +17,7 @@ from esper.leyline import (
     SlotReading,
     Stage,
     Style,
+    operations,
 )
 from esper.simic.agent import Anomaly, AnomalyDetector, AnomalyKind, GradientStats, PPOUpdateMetrics
 from esper.simic.agent.anomaly import ADVICE
@@ -109,7 +110,9 @@ def test_operations_of_lost_hosts_are_not_counted() -> None:
     batch.add(step(wait, germinate, advance, lost=[False, False, True]))
     batch.add(step(germinate, germinate, advance))
     assert list(batch.operations.values()) == [1, 3, 0, 0, 0, 1]
-    assert list(batch.operations) == [op.name for op in LifecycleOp]
+    assert list(batch.operations) == [op.name for op in operations(retire=False)]
+    batch.add(step(LifecycleOp.RETIRE))
+    assert batch.operations["RETIRE"] == 1
 
 
 def test_episodes_that_ended_are_kept_and_gain_is_of_those_that_have_one() -> None:

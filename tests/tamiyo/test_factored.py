@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.leyline import CAUSAL_TABLE, HEAD_NAMES, LifecycleOp, SlotConfig
+from esper.leyline import CAUSAL_TABLE, HEAD_NAMES, LifecycleOp, SlotConfig, operations
 from esper.tamiyo import ActionLayout
 from esper.tamiyo.distributions import FactoredDistribution, LayoutTensors
 from esper.tamiyo.layout import compute_causal_masks, growth_actions, growth_layout, growth_log_probs
@@ -87,11 +87,13 @@ def test_sampled_decisions_are_legal_and_canonical() -> None:
     assert (growth_log_probs(result.log_prob)["op"] <= 0).all()
 
 
-def test_relevance_follows_the_causal_table() -> None:
-    layout = growth_layout(SLOTS, blueprints=5)
-    for op, heads in CAUSAL_TABLE.items():
+@pytest.mark.parametrize("retire", [False, True])
+def test_relevance_follows_the_causal_table(retire: bool) -> None:
+    layout = growth_layout(SLOTS, blueprints=5, retire=retire)
+    assert layout.sizes[0] == len(CAUSAL_TABLE) - (not retire)
+    for op in operations(retire=retire):
         row = [name for name, relevant in zip(HEAD_NAMES, layout.relevance[op], strict=True) if relevant]
-        assert row == list(heads)
+        assert row == list(CAUSAL_TABLE[op])
 
 
 def test_sampling_frequencies_match_the_evaluated_probabilities() -> None:

@@ -19,6 +19,7 @@ from esper.leyline import (
     ActionSpec,
     DecisionSettings,
     LifecycleOp,
+    operations,
 )
 from esper.tamiyo import GrowthSpace, Observer, decode, illegal_choice
 from esper.tamiyo.actions import encode
@@ -26,10 +27,10 @@ from esper.tamiyo.distributions import FactoredDistribution, LayoutTensors
 from watched import KINDS, ModelHost, paper_host, small_model
 
 
-def random_action(host: ModelHost, draw: st.DataObject) -> ActionSpec:
+def random_action(host: ModelHost, draw: st.DataObject, *, retire: bool) -> ActionSpec:
     """Any legal action, growing more often than not."""
-    legal = host.legal_operations()
-    choices = [(op, slot) for slot, here in legal.items() for op in sorted(here.operations) if op]
+    legal, known = host.legal_operations(), operations(retire=retire)[1:]
+    choices = [(op, slot) for slot, here in legal.items() for op in known if op in here.operations]
     if not choices or not draw.draw(st.integers(0, 3)):
         return ActionSpec()
     op, slot = draw.draw(st.sampled_from(choices))
@@ -52,7 +53,7 @@ def require_exact(observer: Observer, env_idx: int, host: ModelHost) -> None:
     flat = torch.from_numpy(observer.masks())[env_idx]
     mask = {head: space.action_layout.block(flat, head).numpy() for head in HEAD_NAMES}
     legal = list(host.legal_operations().values())
-    for op in LifecycleOp:
+    for op in operations(retire=space.retire):
         slots = [op in here.operations for here in legal]
         assert mask["op"][0, op] == any(slots)
         if op is not LifecycleOp.WAIT and any(slots):
@@ -79,20 +80,21 @@ def require_exact(observer: Observer, env_idx: int, host: ModelHost) -> None:
     kinds=st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 4)), min_size=1, max_size=3),
     max_live_seeds=st.integers(1, 3),
     embargo_epochs=st.integers(0, 2),
+    retire=st.booleans(),
 )
 def test_a_mask_allows_exactly_what_can_be_executed(
-    draw: st.DataObject, kinds: list[tuple[str, int]], max_live_seeds: int, embargo_epochs: int
+    draw: st.DataObject, kinds: list[tuple[str, int]], max_live_seeds: int, embargo_epochs: int, retire: bool
 ) -> None:
     rules = GrowthRules(max_live_seeds=max_live_seeds, embargo_epochs=embargo_epochs, min_prune_age=1)
     hosts = [ModelHost(small_model(kind, rules, slots)) for kind, slots in kinds]
-    space = GrowthSpace.covering(hosts)
-    observer = Observer(space, len(hosts))
+    observer = Observer(GrowthSpace.covering(hosts), len(hosts), decisions=DecisionSettings(retire=retire))
+    space = observer.space
     for env_idx, host in enumerate(hosts):
         observer.begin(env_idx, host, horizon=20)
     for _ in range(8):
         for env_idx, host in enumerate(hosts):
             require_exact(observer, env_idx, host)
-            action = random_action(host, draw)
+            action = random_action(host, draw, retire=retire)
             indices = encode(action, space, host.slot_config)
             assert illegal_choice(indices, observer.masks()[env_idx], space) is None
             host.apply(decode(indices, space, host.slot_config, host.cards))
@@ -103,16 +105,19 @@ def test_a_mask_allows_exactly_what_can_be_executed(
             )
 
 
+@pytest.mark.parametrize("retire", [False, True])
 @pytest.mark.parametrize(
     "frozen", [{}, {"style": "linear_add", "tempo": 5, "alpha_target": 1.0, "alpha_speed": 8}]
 )
-def test_whatever_the_mask_lets_through_is_executed(frozen: dict[str, str | float]) -> None:
+def test_whatever_the_mask_lets_through_is_executed(frozen: dict[str, str | float], retire: bool) -> None:
     """Random agents that know nothing but the mask live whole lives without a refusal."""
     hosts = [
         ModelHost(small_model(kind, slots=slots)) for kind, slots in zip(KINDS, (2, 3, 1, 3), strict=True)
     ]
-    space = GrowthSpace.covering(hosts)
-    observer = Observer(space, len(hosts), decisions=DecisionSettings(frozen))
+    observer = Observer(
+        GrowthSpace.covering(hosts), len(hosts), decisions=DecisionSettings(frozen, retire=retire)
+    )
+    space = observer.space
     constants = LayoutTensors(space.action_layout, torch.device("cpu"))
     generator = torch.Generator().manual_seed(0)
     for env_idx, host in enumerate(hosts):
@@ -129,10 +134,11 @@ def test_whatever_the_mask_lets_through_is_executed(frozen: dict[str, str | floa
             seen.add(action.op)
             if action.op is LifecycleOp.GERMINATE and frozen:
                 assert (action.style, action.tempo, action.alpha_target) == (STYLES[0], TEMPOS[1], 1.0)
-            if action.op is LifecycleOp.PRUNE and frozen:
+            if action.op in (LifecycleOp.PRUNE, LifecycleOp.RETIRE) and frozen:
                 assert action.alpha_speed == ALPHA_SPEEDS[3]
     # every seed is at the one target there is, so none can be sent elsewhere
-    assert seen == set(LifecycleOp) - ({LifecycleOp.SET_ALPHA_TARGET} if frozen else set())
+    known = set(operations(retire=retire))
+    assert seen == known - ({LifecycleOp.SET_ALPHA_TARGET} if frozen else set())
 
 
 def test_a_frozen_target_leaves_only_the_way_there() -> None:
@@ -157,6 +163,6 @@ def test_masks_of_envs_do_not_mix() -> None:
     observer = Observer(GrowthSpace.covering([one, other]), 2)
     observer.begin(0, one, horizon=3)
     observer.begin(1, other, horizon=3)
-    operations = torch.from_numpy(observer.masks())[:, : len(LifecycleOp)]
-    assert operations.tolist() == [[True, True, *[False] * 4], [True, *[False] * 5]]
+    legal = torch.from_numpy(observer.masks())[:, :6]
+    assert legal.tolist() == [[True, True, *[False] * 4], [True, *[False] * 5]]
     assert np.array_equal(observer.masks(), observer.masks())

@@ -1,5 +1,7 @@
 """Spaces that cover hosts, and decisions between words and numbers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -91,10 +93,13 @@ actions = st.builds(
 @settings(deadline=None)
 @given(action=actions)
 def test_decoding_gives_back_what_matters(action: ActionSpec) -> None:
-    indices = encode(action, SPACE, LARGE.slot_config)
-    decoded = decode(indices, SPACE, LARGE.slot_config, LARGE.cards)
+    space = replace(SPACE, retire=True)
+    indices = encode(action, space, LARGE.slot_config)
+    decoded = decode(indices, space, LARGE.slot_config, LARGE.cards)
     assert decoded.op is action.op
-    assert encode(decoded, SPACE, LARGE.slot_config).tolist() == indices.tolist()
+    assert encode(decoded, space, LARGE.slot_config).tolist() == indices.tolist()
+    if action.op is not LifecycleOp.RETIRE:
+        assert encode(action, SPACE, LARGE.slot_config).tolist() == indices.tolist()
     if action.op is LifecycleOp.GERMINATE:
         assert (decoded.slot, decoded.blueprint, decoded.tempo) == (
             action.slot,
@@ -102,6 +107,12 @@ def test_decoding_gives_back_what_matters(action: ActionSpec) -> None:
             action.tempo,
         )
         assert decoded.alpha_speed == ActionSpec().alpha_speed
+
+
+def test_a_space_without_retire_refuses_it_by_name() -> None:
+    assert replace(SPACE, retire=True).action_layout.sizes == (7, 3, 3, 4, 3, 3, 4, 5)
+    with pytest.raises(ValueError, match=r"op is RETIRE; expected one of WAIT, GERMINATE, .*, ADVANCE$"):
+        encode(ActionSpec(LifecycleOp.RETIRE, "a"), SPACE, LARGE.slot_config)
 
 
 def test_numbers_that_mean_nothing_are_named() -> None:

@@ -24,7 +24,7 @@ from torch import nn
 from esper.benchmark.rows import SeedRow
 from esper.kasmina import GrowingModel
 from esper.kasmina.hosts import ConvNet
-from esper.leyline import ActionSpec, BlueprintCard, LifecycleOp, Situation, Stage, Style
+from esper.leyline import ActionSpec, BlueprintCard, DecisionSettings, LifecycleOp, Situation, Stage, Style
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.spaces import Actions
 from esper.tamiyo.rules import Clause, Schedule, SchedulePolicy
@@ -269,6 +269,9 @@ class BlindPolicy:
 
     def __init__(self, decisions: str) -> None:
         self._by_epoch = {clause.epoch: clause.action for clause in Schedule.parse(decisions).clauses}
+        retires = any(action.op is LifecycleOp.RETIRE for action in self._by_epoch.values())
+        self.decisions = DecisionSettings(retire=retires)
+        """RETIRE is a choice where the other episode chose it."""
 
     def reset(self) -> None:
         """Nothing is remembered."""

@@ -16,7 +16,7 @@ from esper.leyline.utility import Counts, utility
 from esper.simic.env.cases import CaseList
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.making import Setting, make_world
-from esper.simic.evaluation import Judged, judge_cases
+from esper.simic.evaluation import Judged, RulePlayer, judge_cases
 from esper.simic.held_out import accuracy_on_test
 from esper.simic.reward import RewardConfig
 from esper.tolaria.engine.host import TrainedHost
@@ -99,6 +99,8 @@ def _episodes(world: MeteredWorld, setting: Setting, staging: Staging, hosts: Ho
         rows = {(row.instance, row.host_seed): row for row in waited}
         setting = replace(setting, space=controller.space, baselines=KnownBaselines(rows, setting.horizon))
         settle, decisions = config.settle, config.decisions
+    elif isinstance(staging.player, RulePlayer):
+        decisions = staging.player.decisions(len(hosts.seeds))
     setting = replace(setting, world=world, cases=CaseList((hosts.instance,)))
     return setting.episodes(
         reward=reward, shown_reward=shown, on_illegal="noop", settle=settle, decisions=decisions

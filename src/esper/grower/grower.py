@@ -184,6 +184,7 @@ class Grower:
                 self._notes,
                 twin=self._twin,
                 best=self._best,
+                weigh_fossils=who.settings.retire,
             )
             self._averages = Averages(self.model)
             together.require_alike(

@@ -208,6 +208,8 @@ def reason_for(action: ActionSpec, situation: Situation, rent: float, choice: Ch
             facts.append(f"contribution {seed.contribution:+.3f} by leaving it out, rent {owed:.4f}")
         elif seed.probe is None:
             facts.append("its contribution is unknown")
+        if seed.decay_epochs:
+            facts.append(f"below its rent for {_epochs(seed.decay_epochs)}")
         facts.append(f"{_epochs(seed.age)} old")
     else:
         live = [slot.name for slot in situation.slots if slot.stage.is_live]

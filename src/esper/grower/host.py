@@ -38,8 +38,9 @@ class LoopHost(GrowingHost):
         self.report = replace(report, learning_rate=rate, highest_learning_rate=highest)
 
     def report_seeds(self, gradients: Mapping[str, SeedGradients], worths: Mapping[str, SeedWorth]) -> None:
-        """Take in what was measured of each live seed in the epoch; by slot."""
-        for name in self.model.live_slots:
+        """Take in what was measured of each live seed, and of each fossil that was weighed, in the epoch; by slot."""
+        weighed = [name for name in self.model.fossils if name in worths]
+        for name in (*self.model.live_slots, *weighed):
             seen, worth = gradients.get(name), worths.get(name)
             self.model.report(
                 name,

@@ -39,10 +39,11 @@ class Judge:
         *,
         twin: Twin | None,
         best: BestEpoch | None,
+        weigh_fossils: bool,
     ) -> None:
         self._host, self._model = host, host.model
         self._gauge, self._guard, self._watch, self._notes = gauge, guard, watch, notes
-        self._twin, self._best = twin, best
+        self._twin, self._best, self._weigh_fossils = twin, best, weigh_fossils
 
     def take_in(self, epoch: int, numbers: Mapping[str, SupportsFloat | None]) -> Judged:
         """Measure and judge an epoch. The model stays as it was trained, unless it broke.
@@ -69,7 +70,9 @@ class Judge:
         # Validation is the user's code: whatever it raises, nothing has changed yet.
         metrics, unknown, base = self._gauge.validated(self._model, given)
         # Numbers of the loop's own need not be comparable with ours.
-        measured = None if metrics.broken else self._gauge.with_and_without(self._model, base)
+        measured = None
+        if not metrics.broken:
+            measured = self._gauge.with_and_without(self._model, base, fossils=self._weigh_fossils)
         self._warn_unmeasured(*lost, *unknown)
         if metrics.only_validation_is_nan and self._guard.host_finite():
             self._notes.warn(

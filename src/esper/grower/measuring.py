@@ -304,12 +304,15 @@ def measure(
     members: Iterable[str] | None = None,
     *,
     mode: Mode | None = None,
+    weighed: Sequence[str] | None = None,
 ) -> tuple[EpochMetrics, tuple[str, ...]]:
-    """Validation metrics of the model as it is, or with just these live seeds on, and which of them were NaN.
+    """Validation metrics of the model as it is, or with just these of the weighed seeds on, and which were NaN.
 
     Nothing of the model is changed.
+
+    weighed  the slots whose seeds are switched; None is those with live seeds
     """
-    alphas = {} if members is None else coalition_alphas(model, [members], 1)
+    alphas = {} if members is None else coalition_alphas(model, [members], 1, weighed)
     with measuring(model), model.override_alpha(alphas):
         read = read_validation(validate(model), mode)
     model.replicas.rest()
@@ -317,16 +320,25 @@ def measure(
 
 
 def coalition_metrics(
-    model: GrowingModel, validate: ValidateCall, *, mode: Mode | None, base: EpochMetrics | None = None
+    model: GrowingModel,
+    validate: ValidateCall,
+    *,
+    mode: Mode | None,
+    base: EpochMetrics | None = None,
+    fossils: bool = False,
 ) -> tuple[CoalitionPlan, list[EpochMetrics]]:
     """The model's coalitions and the metrics of each, one validation after another.
 
-    base  that of the model as it is, where it is known
+    base     that of the model as it is, where it is known
+    fossils  whether these are weighed too
     """
-    plan = plan_coalitions(model, bare=False)
-    first = measure(model, validate, plan.coalitions[0], mode=mode)[0] if base is None else base
-    rest = (measure(model, validate, members, mode=mode)[0] for members in plan.coalitions[1:])
-    return plan, [first, *rest]
+    plan = plan_coalitions(model, bare=False, fossils=fossils)
+
+    def measured(members: Iterable[str]) -> EpochMetrics:
+        return measure(model, validate, members, mode=mode, weighed=plan.weighed)[0]
+
+    first = measured(plan.coalitions[0]) if base is None else base
+    return plan, [first, *map(measured, plan.coalitions[1:])]
 
 
 class Gauge:
@@ -349,16 +361,21 @@ class Gauge:
         metrics = replace(given, **known)
         return metrics, lost, metrics
 
-    def with_and_without(self, model: GrowingModel, base: EpochMetrics | None) -> "MeasuredSeeds | None":
-        """Validation with and without each live seed; `base` is that of the model as it is, where it is known."""
-        if self.validate is None or not model.live_slots:
+    def with_and_without(
+        self, model: GrowingModel, base: EpochMetrics | None, *, fossils: bool = False
+    ) -> "MeasuredSeeds | None":
+        """Validation with and without each live seed and, if they are weighed, each fossil.
+
+        base  that of the model as it is, where it is known
+        """
+        if self.validate is None or not (model.live_slots or (fossils and model.fossils)):
             return None
-        return coalition_metrics(model, self.validate, mode=self.mode, base=base)
+        return coalition_metrics(model, self.validate, mode=self.mode, base=base, fossils=fossils)
 
     def worths(
         self, metrics: EpochMetrics, base: EpochMetrics | None, measured: "MeasuredSeeds | None"
     ) -> dict[str, SeedWorth]:
-        """Take in an epoch, and return what each live seed is worth in it."""
+        """Take in an epoch, and return what each seed that was measured is worth in it."""
         self.scale.observe(metrics)
         if measured is not None:
             base = measured[1][0]

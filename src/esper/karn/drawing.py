@@ -29,6 +29,7 @@ OPERATIONS: Mapping[str, str] = {
     "PRUNE": VERMILION,
     "FOSSILIZE": BLUE,
     "ADVANCE": SKY,
+    "RETIRE": PURPLE,
 }
 MARKERS: Mapping[str, str] = {
     "GERMINATE": "triangle-up",
@@ -36,6 +37,7 @@ MARKERS: Mapping[str, str] = {
     "PRUNE": "x",
     "FOSSILIZE": "star",
     "ADVANCE": "triangle-right",
+    "RETIRE": "triangle-down",
 }
 """Operation -> its symbol in plotly's figures."""
 STAGES: Mapping[str, str] = {stage.name: colour for stage, colour in STAGE_COLOURS.items()}

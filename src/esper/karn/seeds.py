@@ -54,10 +54,12 @@ class SeedLife:
     """Epoch in which it was fossilised."""
     pruned: int | None = None
     """Epoch in which PRUNE was decided, or the host removed it."""
+    retired: int | None = None
+    """Epoch in which RETIRE was decided."""
     contribution: float | None = None
     """The last one known at a decision about it: validation accuracy with the seed minus without."""
     fate: str = "alive"
-    """fossilized, pruned, or alive: as it was when the episode (or the record) ended."""
+    """fossilized, retired, pruned, or alive: as it was when the episode (or the record) ended."""
 
     def be_born(self, event: SeedGerminated | DecisionTaken) -> None:
         """Take over what is known of the seed at its germination."""
@@ -71,11 +73,13 @@ class SeedLife:
         if isinstance(event, DecisionTaken):
             self.decide(event.op, epoch, event.contribution)
         elif isinstance(event, SeedFading):
-            self.end("pruned", epoch)
+            self.end("retired" if self.fate == "fossilized" else "pruned", epoch)
         elif event.before is Stage.TRAINING and event.after is Stage.BLENDING:
             self.advanced = epoch if self.advanced is None else self.advanced
         elif event.after is Stage.FOSSILIZED:
             self.end("fossilized", epoch)
+        elif event.before is Stage.FOSSILIZED:
+            self.end("retired", epoch)
         elif event.before.is_live and event.after in (Stage.EMBARGOED, Stage.DORMANT):
             self.end("pruned", epoch)
 
@@ -89,15 +93,14 @@ class SeedLife:
             self.end("fossilized", epoch)
         elif op is LifecycleOp.PRUNE:
             self.end("pruned", epoch)
+        elif op is LifecycleOp.RETIRE:
+            self.end("retired", epoch)
 
     def end(self, fate: str, epoch: int | None) -> None:
-        """Set the fate, unless it is set: a seed that fades was pruned when that was decided."""
-        if self.fate == "alive":
+        """Set the fate, unless it is set: a seed that fades was pruned when that was decided. A fossil may retire."""
+        if self.fate == ("fossilized" if fate == "retired" else "alive"):
             self.fate = fate
-            if fate == "pruned":
-                self.pruned = epoch
-            else:
-                self.fossilized = epoch
+            setattr(self, fate, epoch)
 
 
 def seed_lives(records: Iterable[Record]) -> list[SeedLife]:
@@ -116,7 +119,10 @@ def seed_lives(records: Iterable[Record]) -> list[SeedLife]:
             if isinstance(event, SeedGerminated) or (
                 isinstance(event, DecisionTaken) and event.op is LifecycleOp.GERMINATE
             ):
-                if life is None or life.fate == "pruned":  # else the birth was recorded before, by the other
+                if life is None or life.fate in (
+                    "pruned",
+                    "retired",
+                ):  # else the birth was recorded before, by the other
                     life = SeedLife(place.round, place.env, place.episode, event.slot, born=place.epoch)
                     growing.setdefault(here, {})[event.slot] = life
                     found.append(life)
@@ -149,7 +155,9 @@ class SeedCount:
     slot: str
     germinated: int = 0
     fossilized: int = 0
+    """Seeds that were, also those that were retired later."""
     pruned: int = 0
+    retired: int = 0
     known: int = 0
     """Seeds whose contribution was known at a decision about them."""
     total: float = 0.0
@@ -158,8 +166,9 @@ class SeedCount:
     def add(self, life: SeedLife, sign: int = 1) -> None:
         """Count a seed, or with sign -1 take it out."""
         self.germinated += sign
-        self.fossilized += sign * (life.fate == "fossilized")
+        self.fossilized += sign * (life.fate in ("fossilized", "retired"))
         self.pruned += sign * (life.fate == "pruned")
+        self.retired += sign * (life.fate == "retired")
         if life.contribution is not None:
             self.known += sign
             self.total += sign * life.contribution

@@ -13,40 +13,40 @@ from esper.kasmina.probing import ExampleInput, batch_size, call_with, rebatched
 from esper.leyline import Stage
 
 Coalition = frozenset[str]
-"""The slots whose live seeds are switched on. Fossilised seeds are part of the host and always on."""
+"""The slots whose seeds are switched on. Fossils are part of the host and always on, unless they are weighed too."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeedWorth:
-    """What validation says of one live seed, as a difference of scores. At most one is known."""
+    """What validation says of one seed, as a difference of scores. At most one is known."""
 
     contribution: float | None
-    """Of a blended seed: the score with it minus the score without it."""
+    """Of a blended seed or a fossil: the score with it minus the score without it."""
     probe: float | None
     """Of a TRAINING seed: the score with it switched on minus the score as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoalitionPlan:
-    """The coalitions of one model whose scores show what each live seed is worth; none is there twice."""
+    """The coalitions of one model whose scores show what each seed is worth; none is there twice."""
 
     coalitions: tuple[Coalition, ...]
     """First the model as it is."""
-    live: tuple[str, ...]
-    """The slots with live seeds."""
+    weighed: tuple[str, ...]
+    """The slots whose seeds are switched: those with live seeds, then those with fossils if these are weighed."""
     places: tuple[int, ...]
     """The index of each of those slots in the model."""
     alphas: tuple[tuple[float, ...], ...]
-    """(coalition, live seed)"""
+    """(coalition, weighed seed)"""
     toggled: tuple[int, ...]
-    """For each live seed, the coalition in which it alone is switched the other way."""
+    """For each weighed seed, the coalition in which it alone is switched the other way."""
     training: tuple[bool, ...]
-    """For each live seed, whether it is in TRAINING: switched on there, off everywhere else."""
+    """For each weighed seed, whether it is in TRAINING: switched on there, off everywhere else."""
 
     def worths(self, scores: Sequence[float | None]) -> dict[str, SeedWorth]:
         """Slot -> what leaving its seed out, or switching it on, does to the score; unknown ones are None or NaN."""
         as_it_is, worths = scores[0], {}
-        for name, toggled, training in zip(self.live, self.toggled, self.training, strict=True):
+        for name, toggled, training in zip(self.weighed, self.toggled, self.training, strict=True):
             other = scores[toggled]
             if as_it_is is None or other is None or not math.isfinite(as_it_is - other):
                 worths[name] = SeedWorth(None, None)
@@ -57,20 +57,26 @@ class CoalitionPlan:
         return worths
 
 
-def plan_coalitions(model: GrowingModel, *, bare: bool = True) -> CoalitionPlan:
-    """The model as it is, each blended seed off, each TRAINING seed on; with `bare`, also every seed off."""
-    live = model.live_slots
-    training = tuple(model.slots[name].stage is Stage.TRAINING for name in live)
-    as_it_is = frozenset(name for name, isolated in zip(live, training, strict=True) if not isolated)
-    toggles = [as_it_is ^ {name} for name in live]
-    nothing = [frozenset[str]()] if bare else []
+def plan_coalitions(model: GrowingModel, *, bare: bool = True, fossils: bool = False) -> CoalitionPlan:
+    """The model as it is, each blended seed off, each TRAINING seed on; with `bare`, also every live seed off.
+
+    fossils  weigh these too: each is switched off in turn
+    """
+    kept = model.fossils if fossils else ()
+    weighed = (*model.live_slots, *kept)
+    training = tuple(model.slots[name].stage is Stage.TRAINING for name in weighed)
+    as_it_is = frozenset(name for name, isolated in zip(weighed, training, strict=True) if not isolated)
+    toggles = [as_it_is ^ {name} for name in weighed]
+    nothing = [frozenset(kept)] if bare else []
     coalitions = tuple(dict.fromkeys((as_it_is, *toggles, *nothing)))
-    on = {name: switched_on_alpha(model, name) for name in live}
+    on = {name: switched_on_alpha(model, name) for name in weighed}
     return CoalitionPlan(
         coalitions=coalitions,
-        live=live,
-        places=tuple(map(model.slot_config.index, live)),
-        alphas=tuple(tuple(on[name] if name in members else 0.0 for name in live) for members in coalitions),
+        weighed=weighed,
+        places=tuple(map(model.slot_config.index, weighed)),
+        alphas=tuple(
+            tuple(on[name] if name in members else 0.0 for name in weighed) for members in coalitions
+        ),
         toggled=tuple(coalitions.index(toggle) for toggle in toggles),
         training=training,
     )
@@ -91,20 +97,24 @@ def switched_on_alpha(model: GrowingModel, name: str) -> float:
 
 
 def coalition_alphas(
-    model: GrowingModel, coalitions: Sequence[Iterable[str]], samples: int
+    model: GrowingModel,
+    coalitions: Sequence[Iterable[str]],
+    samples: int,
+    weighed: Sequence[str] | None = None,
 ) -> dict[str, Tensor | float]:
     """Slot -> alpha of each row when `coalitions` copies of a batch are stacked, (coalition x sample,).
 
     Where all coalitions agree it is one float, so that a seed which is off everywhere costs nothing.
+
+    weighed  the slots whose seeds are switched, as in a `CoalitionPlan`; None is those with live seeds
     """
-    live = model.live_slots
+    switched = model.live_slots if weighed is None else weighed
     members = [frozenset(coalition) for coalition in coalitions]
-    for name in sorted(frozenset[str]().union(*members) - set(live)):
-        raise ValueError(
-            f"coalition names {name!r}, which has no live seed; live: {', '.join(live) or 'none'}"
-        )
+    for name in sorted(frozenset[str]().union(*members) - set(switched)):
+        what = "has no live seed; live" if weighed is None else "is not weighed; weighed"
+        raise ValueError(f"coalition names {name!r}, which {what}: {', '.join(switched) or 'none'}")
     alphas: dict[str, Tensor | float] = {}
-    for name in live:
+    for name in switched:
         seed, on = model.slots[name].seed, switched_on_alpha(model, name)
         assert seed is not None
         column = [on if name in member else 0.0 for member in members]

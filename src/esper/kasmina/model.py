@@ -185,19 +185,30 @@ class GrowingModel(LivingHost, nn.Module):
         place = self._require(slot, LifecycleOp.PRUNE)
         speed = require_choice("alpha_speed", alpha_speed, ALPHA_SPEEDS)
         curve = require_choice("alpha_curve", alpha_curve, ALPHA_CURVES)
-        self._take_out(place, speed, curve)
+        self._take_out(place, speed, curve, LifecycleOp.PRUNE)
+
+    def retire(self, slot: str, *, alpha_speed: int = 0, alpha_curve: Curve | str = Curve.LINEAR) -> None:
+        """Give a fossil back: now, or faded out over `alpha_speed` epochs, frozen meanwhile (3, 5 or 8).
+
+        Its parameters leave the optimiser at once and the budget when it is gone; the slot is free again after its
+        embargo. While it fades it takes one of the live places.
+        """
+        place = self._require(slot, LifecycleOp.RETIRE)
+        speed = require_choice("alpha_speed", alpha_speed, ALPHA_SPEEDS)
+        curve = require_choice("alpha_curve", alpha_curve, ALPHA_CURVES)
+        self._take_out(place, speed, curve, LifecycleOp.RETIRE)
 
     def remove(self, slot: str) -> None:
         """Take a live seed out now, however young it is: for settling a finished run."""
         place = self._slot(slot)
         if not place.stage.is_live:
             raise ValueError(f"slot {slot!r} is {place.stage.name}: there is no live seed to remove")
-        self._take_out(place, 0, Curve.LINEAR)
+        self._take_out(place, 0, Curve.LINEAR, LifecycleOp.PRUNE)
 
-    def _take_out(self, place: Slot, speed: int, curve: Curve) -> None:
+    def _take_out(self, place: Slot, speed: int, curve: Curve, operation: LifecycleOp) -> None:
         before = place.stage
         self._emit_if_broken(place)
-        place.life.prune(speed, curve)
+        place.life.take_out(speed, curve)
         assert place.seed is not None
         parameters = list(place.seed.parameters())
         for parameter in parameters:
@@ -209,10 +220,10 @@ class GrowingModel(LivingHost, nn.Module):
             self._emit(SeedFading(place.name, place.alpha, speed))
         else:
             place.clear()
-        self._changed(place, before, LifecycleOp.PRUNE)
+        self._changed(place, before, operation)
 
     def fossilize(self, slot: str) -> None:
-        """Keep a seed for good: it is part of the host from now on, and its live place is free again."""
+        """Keep a seed: it is part of the host from now on, and its live place is free again."""
         place = self._require(slot, LifecycleOp.FOSSILIZE)
         place.life.fossilize()
         if self.care is not None:
@@ -260,6 +271,8 @@ class GrowingModel(LivingHost, nn.Module):
             if not math.isfinite(value):
                 raise ValueError(f"{name}={value!r} is no measurement: leave it out when it is unknown")
             setattr(place, name, value)
+        if contribution is not None and place.stage is Stage.FOSSILIZED:
+            place.weighed = True
         if gradients_finite is not None:
             place.reported_gradients_finite = gradients_finite
 
@@ -286,10 +299,10 @@ class GrowingModel(LivingHost, nn.Module):
         """Keep an optimiser that updates each parameter by itself, and its schedulers, right across growth.
 
         Germination adds a parameter group that follows the submodule's at `seed_lr_multiplier` times its learning
-        rate; pruning removes it with its state; fossilising moves it into the submodule's group, momentum and all.
-        Schedulers see the host's groups alone. Pass the `GradScaler`, if there is one, so that the isolation penalty
-        follows its scale and steps that it skips are not held against seeds. A seed that was not finite is not
-        updated, unless `guard_gradients` is False: then the training loop sees to that.
+        rate; pruning removes it with its state; fossilising moves it into the submodule's group, momentum and all;
+        retiring takes it out of there. Schedulers see the host's groups alone. Pass the `GradScaler`, if there is
+        one, so that the isolation penalty follows its scale and steps that it skips are not held against seeds. A
+        seed that was not finite is not updated, unless `guard_gradients` is False: then the loop sees to that.
         """
         if self.care is not None:
             raise ValueError("an optimizer is attached already: call detach() first")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _Tree = TypeVar("_Tree")
 _LIFE = tuple(field.name for field in fields(Life) if field.name != "rules")
 _MEASURED = (
-    *("contribution", "probe", "gradient_norm", "gradient_health"),
+    *("contribution", "weighed", "probe", "gradient_norm", "gradient_health"),
     *("reported_gradients_finite", "remembered_gradients_finite"),
 )
 
@@ -51,6 +51,7 @@ class SlotRecord(BaseModel):
     tempo: Count
     ramp: Ramp | None
     contribution: float | None
+    weighed: bool = False
     probe: float | None = None
     gradient_norm: float | None = None
     gradient_health: float | None = None
@@ -258,6 +259,7 @@ class Slot(LivingSlot):
         """What is known of an epoch ends with it."""
         self.reported_gradients_finite = self.remembered_gradients_finite = None
         self.probe = self.gradient_norm = self.gradient_health = None
+        self.weighed = False
 
     def record(self, *, non_finite: tuple[bool, bool] = (False, False)) -> SlotRecord:
         """The slot's state, but for the seed and `non_finite`, which is on the device: the caller copies both."""
@@ -323,7 +325,10 @@ class Slot(LivingSlot):
             if isinstance(override, float) and override == 0.0:
                 return None
             alpha = override if isinstance(override, float) else self._by_row(override, h)
-            grown = h + alpha * self._guarded_delta(seed, h, args, kwargs)
+            if life.stage is Stage.FOSSILIZED:  # part of the host: what breaks there must show
+                grown = h + alpha * seed(h, args, kwargs)[0]
+            else:
+                grown = h + alpha * self._guarded_delta(seed, h, args, kwargs)
         elif life.stage is Stage.TRAINING:
             if torch.is_grad_enabled():
                 grown = self._isolated(seed, h, args, kwargs)

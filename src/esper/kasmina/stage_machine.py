@@ -36,11 +36,11 @@ class GrowthRules:
     """When an operation becomes legal. Epochs are counted in calls of `GrowingModel.tick()`."""
 
     max_live_seeds: int = 2
-    """Seeds that may be TRAINING, BLENDING or HOLDING at once; fossilised ones do not count."""
+    """Seeds that may be TRAINING, BLENDING or HOLDING at once; fossils count just while they fade out."""
     min_training_epochs: int = 1
     """Epochs a seed trains in isolation before ADVANCE."""
     min_prune_age: int = 3
-    """Epochs of life before PRUNE."""
+    """Epochs of life before PRUNE; epochs as a fossil before RETIRE."""
     min_holding_epochs: int = 1
     """Epochs at the alpha target before FOSSILIZE."""
     embargo_epochs: int = 2
@@ -114,7 +114,7 @@ class Facts(NamedTuple):
     place_free: bool
     """Fewer than `max_live_seeds` seeds are live."""
     prunable: bool
-    """The seed has lived for `min_prune_age` epochs."""
+    """The seed has lived for `min_prune_age` epochs; a fossil has been one for as many."""
     trained: bool
     """The slot has been in its stage for `min_training_epochs` epochs."""
     held: bool
@@ -169,6 +169,10 @@ LEGALITY: Mapping[LifecycleOp, tuple[Condition, ...]] = {
         ),
         (lambda facts: bool(facts.gradients_finite), "the seed's gradients are not finite"),
     ),
+    LifecycleOp.RETIRE: (
+        (lambda facts: facts.stage is Stage.FOSSILIZED, "only a FOSSILIZED seed can be retired"),
+        (lambda facts: facts.prunable, "the seed has not been a fossil for min_prune_age epochs"),
+    ),
 }
 """operation -> what must hold, in order. Legal operations, masks, refusals and their text all come from here."""
 
@@ -215,7 +219,7 @@ class Life:
     rules: GrowthRules
     stage: Stage = Stage.DORMANT
     fading: bool = False
-    """Pruned with a ramp: frozen, on its way out."""
+    """Pruned or retired with a ramp: frozen, on its way out."""
     age: int = 0
     epochs_in_stage: int = 0
     births: int = 0
@@ -233,11 +237,12 @@ class Life:
     def facts(self, *, free_places: int) -> Facts:
         """What legality depends on; a slot adds what is known of its seed's outputs and gradients."""
         rules = self.rules
+        lived = self.epochs_in_stage if self.stage is Stage.FOSSILIZED else self.age
         return Facts(
             self.stage,
             self.fading,
             free_places > 0,
-            self.age >= rules.min_prune_age,
+            lived >= rules.min_prune_age,
             self.epochs_in_stage >= rules.min_training_epochs,
             self.epochs_in_stage >= rules.min_holding_epochs,
         )
@@ -265,8 +270,8 @@ class Life:
         """HOLDING -> FOSSILIZED."""
         self._enter(Stage.FOSSILIZED)
 
-    def prune(self, speed: int, curve: Curve) -> None:
-        """Remove the seed now (speed 0, or nothing to fade), or begin to fade it out."""
+    def take_out(self, speed: int, curve: Curve) -> None:
+        """PRUNE, RETIRE: remove the seed now (speed 0, or nothing to fade), or begin to fade it out."""
         if speed == 0 or self.stage is Stage.TRAINING:
             self._embargo()
             self._thaw()
@@ -320,6 +325,8 @@ class LivingSlot:
     """Width of the activation."""
     life: Life
     contribution: float | None = None
+    weighed: bool = False
+    """Whether the contribution of a fossil is of the epoch that ended, not the last word on it before it was one."""
     probe: float | None = None
     gradient_norm: float | None = None
     gradient_health: float | None = None
@@ -414,8 +421,7 @@ class LivingSlot:
             -1 if life.style is None else STYLES.index(life.style),
             self.parameter_count,
             legal_bits(self.facts(free_places=free_places)),
-            # of a fossil it is not measured any more: what the slot remembers is the last word on the seed
-            math.nan if life.stage is Stage.FOSSILIZED else _number(self.contribution),
+            math.nan if life.stage is Stage.FOSSILIZED and not self.weighed else _number(self.contribution),
             _number(self.probe),
             _number(self.gradient_norm),
             _number(self.gradient_health),
@@ -456,13 +462,18 @@ class LivingHost:
         return sum(slot.parameter_count for slot in self.slots.values())
 
     @property
+    def fossils(self) -> tuple[str, ...]:
+        """The names of the slots with fossils, in order."""
+        return tuple(name for name, slot in self.slots.items() if slot.life.stage is Stage.FOSSILIZED)
+
+    @property
     def live_slots(self) -> tuple[str, ...]:
         """The names of the slots with live seeds, in order."""
         return tuple(name for name, slot in self.slots.items() if slot.life.stage.is_live)
 
     @property
     def free_places(self) -> int:
-        """Seeds that may still come to live beside those that do."""
+        """Seeds that may still come to live beside those that do; below 0 while a fossil fades out beside as many."""
         return self.rules.max_live_seeds - len(self.live_slots)
 
     def legal_operations(self) -> dict[str, LegalOperations]:

@@ -48,6 +48,7 @@ from esper.leyline.heads import HeadEntropies as HeadEntropies
 from esper.leyline.heads import HeadLogProbs as HeadLogProbs
 from esper.leyline.heads import LifecycleOp as LifecycleOp
 from esper.leyline.heads import Style as Style
+from esper.leyline.heads import operations as operations
 from esper.leyline.slots import LIVE_STAGES as LIVE_STAGES
 from esper.leyline.slots import BlueprintCard as BlueprintCard
 from esper.leyline.slots import BlueprintKind as BlueprintKind

@@ -1,5 +1,6 @@
 """A decision about one host in words, the settings it is made under, and what came of it."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -41,6 +42,13 @@ class HostSignals:
     """How well validation goes, more is better: accuracy, or what a `Grower` makes of a loss or a metric."""
     learning_rate_share: float | None = None
     """The learning rate over the highest so far: 1 until it falls, 0 when nothing is learned any more."""
+    fossil_parameters: int = 0
+    """Parameters that retiring every fossil would free."""
+
+    @property
+    def room(self) -> float:
+        """Parameters that the budget has left; infinite without one."""
+        return math.inf if self.parameter_budget is None else self.parameter_budget - self.added_parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +89,12 @@ class DecisionSettings:
     """The only blueprints that may be germinated; None is all that a host offers."""
     plateau_threshold: float = PLATEAU_THRESHOLD
     """By how much validation accuracy must rise to end a plateau; where a task has none, how much loss must fall."""
+    retire: bool = False
+    """Whether fossils may be retired; then what each contributes is measured in every epoch, and seen."""
+    decay_epochs: int = 3
+    """Epochs in a row in which a fossil's contribution is below its rent, after which it counts as decayed."""
+    decay_rent: float = 0.01
+    """Utility that a fossil as large as the host must contribute in order not to decay."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.frozen_heads, Mapping):
@@ -105,6 +119,20 @@ class DecisionSettings:
         threshold: object = self.plateau_threshold
         if not isinstance(threshold, int | float) or not 0 <= threshold < float("inf"):
             raise ValueError(f"plateau_threshold is {threshold!r}; expected a number >= 0")
+        self._check_retiring()
+
+    def _check_retiring(self) -> None:
+        retire: object = self.retire
+        if not isinstance(retire, bool):
+            raise ValueError(f"retire is {retire!r}; expected True or False")
+        if not retire and self.frozen_heads.get("op") == LifecycleOp.RETIRE:
+            raise ValueError("frozen_heads has op=RETIRE, which retire=False does not offer; set retire=True")
+        epochs: object = self.decay_epochs
+        if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
+            raise ValueError(f"decay_epochs is {epochs!r}; expected a whole number >= 1")
+        rent: object = self.decay_rent
+        if not isinstance(rent, int | float) or not 0 <= rent < math.inf:
+            raise ValueError(f"decay_rent is {rent!r}; expected a number >= 0")
 
     @property
     def frozen_choices(self) -> dict[str, int]:

@@ -340,7 +340,7 @@ class StageChanged:
 
 @dataclass(frozen=True, slots=True)
 class SeedFading:
-    """A pruned seed starts to fade out."""
+    """A pruned or retired seed starts to fade out."""
 
     kind: ClassVar[str] = "seed_fading"
     slot: str

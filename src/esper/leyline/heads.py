@@ -21,6 +21,12 @@ class LifecycleOp(IntEnum):
     PRUNE = 3
     FOSSILIZE = 4
     ADVANCE = 5
+    RETIRE = 6
+
+
+def operations(*, retire: bool) -> tuple[LifecycleOp, ...]:
+    """The choices of the `op` head in order; RETIRE is one of them just where deciders may retire fossils."""
+    return tuple(op for op in LifecycleOp if retire or op is not LifecycleOp.RETIRE)
 
 
 class Composition(StrEnum):
@@ -93,7 +99,9 @@ CHOICES: Mapping[str, tuple[LifecycleOp | str | float, ...]] = MappingProxyType(
         "alpha_curve": ALPHA_CURVES,
     }
 )
-"""head -> its choices in order, for the heads that are the same for every host; not slot and blueprint."""
+"""head -> its choices in order, for the heads that are the same for every host; not slot and blueprint.
+
+Of `op` these are all there are; a decider has those of `operations`."""
 
 CAUSAL_TABLE: Mapping[LifecycleOp, tuple[str, ...]] = MappingProxyType(
     {
@@ -103,6 +111,7 @@ CAUSAL_TABLE: Mapping[LifecycleOp, tuple[str, ...]] = MappingProxyType(
         LifecycleOp.PRUNE: ("op", "slot", "alpha_speed", "alpha_curve"),
         LifecycleOp.FOSSILIZE: ("op", "slot"),
         LifecycleOp.ADVANCE: ("op", "slot"),
+        LifecycleOp.RETIRE: ("op", "slot", "alpha_speed", "alpha_curve"),
     }
 )
 """operation -> the heads it makes relevant. Sampling, loss, entropy and KL all read this one table."""

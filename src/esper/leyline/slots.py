@@ -22,9 +22,9 @@ class Stage(IntEnum):
     HOLDING = 3
     """Alpha has arrived at its target."""
     FOSSILIZED = 4
-    """The seed is part of the host for good."""
+    """The seed is part of the host, until it is retired."""
     EMBARGOED = 5
-    """A seed was pruned here lately; the slot cools down."""
+    """A seed was pruned or retired here lately; the slot cools down."""
 
 
 LIVE_STAGES = frozenset({Stage.TRAINING, Stage.BLENDING, Stage.HOLDING})
@@ -164,7 +164,7 @@ class SlotSnapshot:
     stage: Stage
     """Of the seed; DORMANT or EMBARGOED without one."""
     fading: bool
-    """Whether a pruned seed is fading out."""
+    """Whether a pruned or retired seed is fading out."""
     alpha: float
     """The seed's strength now; 0 without a seed."""
     alpha_target: float | None
@@ -191,6 +191,10 @@ class SlotSnapshot:
     """Norm of the seed's gradients in the last epoch."""
     gradient_health: float | None = None
     """Share of its gradient tensors that are finite and neither vanish nor explode, 0..1."""
+    decay_epochs: int = 0
+    """Epochs in a row in which a fossil's contribution was below its rent; 0 where fossils are not weighed."""
+    decayed: bool = False
+    """Whether these are as many as `DecisionSettings.decay_epochs`."""
 
 
 class SeedSlotProtocol(Protocol):

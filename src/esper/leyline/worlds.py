@@ -29,7 +29,7 @@ class SlotReading(NamedTuple):
     legal: int
     """Bit `op` is set when that LifecycleOp can be executed here now (WAIT always can)."""
     contribution: float
-    """Validation accuracy with the seed minus without it; of a TRAINING seed unknown."""
+    """Validation accuracy with the seed minus without it; of a TRAINING seed, and a fossil not weighed, unknown."""
     probe: float
     """Validation accuracy with a TRAINING seed switched on at its target, minus without it."""
     gradient_norm: float
@@ -157,6 +157,8 @@ class HostStep(NamedTuple):
     """By default WAIT. None skips the epoch and only settles, for callers that read the host in between."""
     settle: Settling | None = None
     """Given in the last step. A host that the governor rolled back is not settled."""
+    weigh_fossils: bool = False
+    """Whether what fossils contribute is measured too: a validation pass more for each."""
 
 
 HostState = Mapping[str, object]

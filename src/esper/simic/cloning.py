@@ -143,7 +143,8 @@ def record_episodes(
 
 def _save(path: Path, tensors: Mapping[str, Tensor], space: GrowthSpace, **metadata: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    written = json.dumps({"slots": space.slot_config.slot_ids, "blueprints": space.blueprints})
+    known = {"slots": space.slot_config.slot_ids, "blueprints": space.blueprints}
+    written = json.dumps({**known, "retire": True} if space.retire else known)
     plain = {name: value.contiguous() for name, value in tensors.items()}
     save_file(plain, path, metadata={"space": written, **metadata})
 
@@ -152,7 +153,8 @@ def _space_of(metadata: Mapping[str, str]) -> GrowthSpace:
     """What `_save` wrote."""
     try:
         written = json.loads(metadata["space"])
-        return GrowthSpace(SlotConfig(tuple(written["slots"])), tuple(written["blueprints"]))
+        slots, blueprints = tuple(written["slots"]), tuple(written["blueprints"])
+        return GrowthSpace(SlotConfig(slots), blueprints, retire=written.get("retire", False) is True)
     except (KeyError, TypeError) as error:
         raise ValueError(f"it does not name its slots and blueprints: {error}") from None
 
@@ -327,6 +329,11 @@ class PolicyNetwork:
 
     def _require_fit(self, recording: Recording) -> None:
         if recording.space != self.space:
+            if recording.space.retire != self.space.retire:
+                raise CloningError(
+                    f"the recording is of decisions with retire={recording.space.retire}; the network has "
+                    f"retire={self.space.retire}"
+                )
             raise CloningError(
                 f"the recording is of slots {', '.join(recording.space.slot_config.slot_ids)} and blueprints "
                 f"{', '.join(recording.space.blueprints)}; the network is for "
@@ -346,7 +353,7 @@ def require_warm_start(config: TrainingConfig) -> None:
     """Raise ConfigError, before anything takes time, for what cannot be started from."""
     if config.warm_start is None or config.warm_start in RULE_NAMES:
         return
-    space = make_world(config.suite, 1).space
+    space = make_world(config.suite, 1).space.under(config.decisions)
     sizes = {name: getattr(config, name) for name in _SIZES}
     policy = GrowthPolicy(space, **sizes, generator=torch.Generator())
     _fitted(config, _weights(config.warm_start), policy)

@@ -29,7 +29,9 @@ from esper.leyline import (
 from esper.simic.agent import PPOAgent
 from esper.simic.env import GrowthVectorEnv
 from esper.simic.env.episodes import StepResult
-from esper.tamiyo import HOST_FEATURES, SLOT_FEATURES, unwrap
+from esper.tamiyo import unwrap
+from esper.tamiyo.actions import GrowthSpace
+from esper.tamiyo.features import host_features, slot_features
 
 DIGITS = 4
 """Digits of the probabilities and observations that are recorded with every decision: enough to see, and small."""
@@ -72,12 +74,15 @@ def by_choice(
     return named
 
 
-def by_feature(observation: Sequence[float], slots: Sequence[str]) -> dict[str, float | None]:
+def by_feature(
+    observation: Sequence[float], slots: Sequence[str], space: GrowthSpace
+) -> dict[str, float | None]:
     """One flat observation -> feature -> value, of the host and of the slots it has; null where it was unknown."""
-    named = _part(observation[: len(HOST_FEATURES)], HOST_FEATURES, "host")
+    of_host, of_slot = host_features(space), slot_features(space)
+    named = _part(observation[: len(of_host)], of_host, "host")
     for place, slot in enumerate(slots):
-        start = len(HOST_FEATURES) + place * len(SLOT_FEATURES)
-        named |= _part(observation[start : start + len(SLOT_FEATURES)], SLOT_FEATURES, slot)
+        start = len(of_host) + place * len(of_slot)
+        named |= _part(observation[start : start + len(of_slot)], of_slot, slot)
     return named
 
 
@@ -162,7 +167,7 @@ class RoundLog:
         """The decisions of each step, without those of lost hosts."""
         values, log_probs = agent.buffer.value.tolist(), joint_log_probs(agent)
         probabilities = rollout_probabilities(agent).tolist()
-        blueprints = self._envs.space.blueprints
+        space = self._envs.space
         for number, step in enumerate(self._steps):
             decisions = []
             for env_idx in map(int, np.flatnonzero(~step.result.lost)):
@@ -176,8 +181,8 @@ class RoundLog:
                         round_number=self._round,
                         value=values[env_idx][number],
                         log_prob=log_probs[env_idx][number],
-                        probabilities=by_choice(probabilities[env_idx][number], slots, blueprints),
-                        observation=None if seen is None else by_feature(seen, slots),
+                        probabilities=by_choice(probabilities[env_idx][number], slots, space.blueprints),
+                        observation=None if seen is None else by_feature(seen, slots, space),
                     )
                 )
             yield decisions

@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from esper.leyline import ActionSpec, Beginning, EpisodeFinished, HostProtocol, HostsLost
+from esper.leyline import ActionSpec, Beginning, DecisionSettings, EpisodeFinished, HostProtocol, HostsLost
 from esper.leyline.utility import Family
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.spaces import Actions
 from esper.simic.reward import SCORES
 from esper.tamiyo import Actor
 from esper.tamiyo.rules import RulePolicy
+from esper.tamiyo.rules.policy import decisions_of
 
 Seen = TypeVar("Seen")
 Rewards = NDArray[np.float64]
@@ -55,6 +56,11 @@ class RulePlayer:
 
     def __init__(self, make: Callable[[int], RulePolicy]) -> None:
         self._make, self._rules = make, list[RulePolicy]()
+
+    def decisions(self, num_envs: int) -> DecisionSettings:
+        """What the rules may decide together: to retire fossils if one of them may."""
+        each = [decisions_of(self._make(env_idx)) for env_idx in range(num_envs)]
+        return next((one for one in each if one.retire), each[0])
 
     def begin(self, num_envs: int) -> None:
         """Make the rules anew."""

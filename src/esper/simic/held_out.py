@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from esper.leyline import ActionSpec, EpisodeFinished, EpochReport, HostProtocol
+from esper.leyline import ActionSpec, DecisionSettings, EpisodeFinished, EpochReport, HostProtocol
 from esper.leyline.errors import EsperError
 from esper.simic.building import build, evaluation_episodes
 from esper.simic.config.training_config import TrainingConfig
@@ -206,7 +206,8 @@ def grow_case(
     if isinstance(decider, LearnedDecider):
         shown = RewardConfig(**decider.controller.card.reward.model_dump())
     reward = replace(shown, rent=setting.rent, counts=setting.counts, control_variate=True)
-    episodes = setting.episodes(reward=reward, shown_reward=shown)
+    retiring = DecisionSettings(retire=decider.settings.retire)
+    episodes = setting.episodes(reward=reward, shown_reward=shown, decisions=retiring)
     episodes.seed(0, 0)
     episodes.begin(0, case=case, host_seed=seed)
     observer = decider.observer(episodes.host(0), horizon=setting.horizon, parameter_budget=parameter_budget)

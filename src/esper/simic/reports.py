@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from esper.leyline import AnomalyRaised, EpisodeFinished, LifecycleOp, RoundFinished, RunEvent
+from esper.leyline import AnomalyRaised, EpisodeFinished, RoundFinished, RunEvent, operations
 from esper.simic.agent import Anomaly, PPOUpdateMetrics
 from esper.simic.env.episodes import StepResult
 
@@ -27,8 +27,10 @@ class BatchSummary:
     """The episodes that ended in a round, and what was done in it."""
 
     episodes: list[EpisodeFinished] = field(default_factory=list)
-    operations: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LifecycleOp.__members__, 0))
-    """LifecycleOp -> times it was executed, over all envs."""
+    operations: dict[str, int] = field(
+        default_factory=lambda: {op.name: 0 for op in operations(retire=False)}
+    )
+    """LifecycleOp -> times it was executed, over all envs; RETIRE is there once it was."""
 
     @property
     def mean_gain(self) -> float | None:
@@ -39,7 +41,8 @@ class BatchSummary:
         """Count one step; a host that was lost executed nothing."""
         for outcome, lost in zip(result.outcomes, result.lost, strict=True):
             if not lost:
-                self.operations[outcome.executed.op.name] += 1
+                done = outcome.executed.op.name
+                self.operations[done] = self.operations.get(done, 0) + 1
         self.episodes += result.finished.values()
 
 

@@ -1,7 +1,7 @@
 """The slots and blueprints that a batch of hosts shares, and decisions as `ActionSpec` or one index per head."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -13,10 +13,12 @@ from esper.leyline import (
     HEAD_NAMES,
     ActionSpec,
     BlueprintCard,
+    DecisionSettings,
     HostProtocol,
     IllegalChoice,
     LifecycleOp,
     SlotConfig,
+    operations,
 )
 from esper.tamiyo.layout import ActionLayout, growth_layout
 
@@ -30,6 +32,8 @@ class GrowthSpace:
 
     slot_config: SlotConfig
     blueprints: tuple[str, ...]
+    retire: bool = False
+    """Whether RETIRE is one of the operations, and what a decider sees of fossils part of the observation."""
 
     def __post_init__(self) -> None:
         if not self.blueprints:
@@ -61,7 +65,11 @@ class GrowthSpace:
     @cached_property
     def action_layout(self) -> ActionLayout:
         """The layout of a decision over these slots and blueprints."""
-        return growth_layout(self.slot_config, len(self.blueprints))
+        return growth_layout(self.slot_config, len(self.blueprints), retire=self.retire)
+
+    def under(self, decisions: DecisionSettings) -> "GrowthSpace":
+        """The same places, with the operations that these settings give."""
+        return replace(self, retire=decisions.retire)
 
     @cached_property
     def blueprint_index(self) -> Mapping[str, int]:
@@ -106,7 +114,8 @@ def encode(action: ActionSpec, space: GrowthSpace, host_slots: SlotConfig) -> ND
             raise ValueError(f"{head} is None; {action.op.name} needs one")
         choices = _choices(head, space, host_slots)
         if value not in choices:
-            raise ValueError(f"{head} is {value!r}; expected one of {', '.join(map(str, choices))}")
+            said = _word(value) if head == "op" else repr(value)
+            raise ValueError(f"{head} is {said}; expected one of {', '.join(map(_word, choices))}")
         indices[HEAD_NAMES.index(head)] = choices.index(value)
     return indices
 
@@ -119,7 +128,7 @@ def decode(
 ) -> ActionSpec:
     """The decision that these choices (head,) stand for; what the operation does not use keeps its default."""
     chosen = _by_head(indices)
-    operation = LifecycleOp(_value("op", chosen["op"], CHOICES["op"]))  # type: ignore[arg-type]
+    operation = LifecycleOp(_value("op", chosen["op"], operations(retire=space.retire)))  # type: ignore[arg-type]
     fields = {
         head: _value(head, chosen[head], _choices(head, space, host_slots))
         for head in CAUSAL_TABLE[operation]
@@ -161,6 +170,8 @@ def illegal_choice(
 
 
 def _choices(head: str, space: GrowthSpace, slots: SlotConfig) -> tuple[object, ...]:
+    if head == "op":
+        return operations(retire=space.retire)
     if head == "slot":
         return slots.slot_ids
     return space.blueprints if head == "blueprint" else CHOICES[head]

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -28,18 +28,19 @@ from safetensors.torch import load as read_tensors
 from safetensors.torch import save as write_tensors
 from torch import Tensor
 
-from esper.leyline import CHOICES, HEAD_NAMES, DecisionSettings, LifecycleOp
+from esper.leyline import CHOICES, HEAD_NAMES, DecisionSettings, operations
 from esper.leyline.errors import EsperError, first_finding
 from esper.leyline.files import write_bytes
 from esper.tamiyo.actions import GrowthSpace, numbered_slots
 from esper.tamiyo.actor import Actor
 from esper.tamiyo.features import (
     BLUEPRINT_FEATURE_NAMES,
-    HOST_FEATURES,
     SIGHT,
     SLOT_FEATURES,
     SLOT_FEATURES_SEEN,
     Sight,
+    host_features,
+    slot_features,
 )
 from esper.tamiyo.growth_policy import GrowthPolicy
 from esper.tamiyo.policy import without_critic
@@ -128,6 +129,10 @@ class EvidenceRow(HeldOutScore):
     """What the episodes were drawn from."""
 
 
+_OF_RETIRING = ("retire", "decay_epochs", "decay_rent")
+"""Settings that stand on the card of a controller that may retire fossils, and on no other."""
+
+
 class ControllerCard(_Record):
     """Everything about a controller that is not a tensor."""
 
@@ -175,17 +180,25 @@ class ControllerCard(_Record):
         card: dict[str, object] = {}
         for name, value in dump(self).items():
             card |= value if name == "decisions" else {name: value}
+        if not self.decisions.retire:
+            card = {name: value for name, value in card.items() if name not in _OF_RETIRING}
         return card
 
 
-def layout_fingerprint(sight: Sight = SIGHT) -> str:
-    """A text that changes when the features that a policy of this sight reads or the action's choices do."""
+def layout_fingerprint(sight: Sight = SIGHT, *, retire: bool = False) -> str:
+    """A text that changes when the features that a policy of this sight reads or the action's choices do.
+
+    retire  whether it may retire fossils, and reads what is known of them
+    """
+    space = replace(_SMALLEST, retire=retire)
     choices = {
-        head: [op.name for op in LifecycleOp] if head == "op" else [str(choice) for choice in known]
+        head: [op.name for op in operations(retire=retire)]
+        if head == "op"
+        else [str(choice) for choice in known]
         for head, known in CHOICES.items()
     }
-    slot_features = SLOT_FEATURES[: SLOT_FEATURES_SEEN[sight]]
-    layout = [HOST_FEATURES, slot_features, BLUEPRINT_FEATURE_NAMES, HEAD_NAMES, choices]
+    seen = slot_features(space) if retire else SLOT_FEATURES[: SLOT_FEATURES_SEEN[sight]]
+    layout = [host_features(space), seen, BLUEPRINT_FEATURE_NAMES, HEAD_NAMES, choices]
     return hashlib.sha256(json.dumps(layout).encode()).hexdigest()[:12]
 
 
@@ -211,7 +224,7 @@ class Controller:
             name: tensor.detach().cpu().contiguous().clone()
             for name, tensor in without_critic(weights).items()
         }
-        known = layout_fingerprint(card.network.sight)
+        known = layout_fingerprint(card.network.sight, retire=card.decisions.retire)
         if card.layout != known:
             raise ControllerError(
                 f"controller {card.name!r} knows layout {card.layout}, this Esper has {known}: it "
@@ -232,7 +245,10 @@ class Controller:
         return f"Controller({self.card.name!r}, trained on {self.card.training.suite})"
 
     def policy(self, space: GrowthSpace, device: torch.device | str = "cpu") -> GrowthPolicy:
-        """The network with these weights, for hosts of this space; its critic is untrained, acting needs none."""
+        """The network with these weights, for hosts of this space and with the operations that its card gives.
+
+        Its critic is untrained, acting needs none.
+        """
         network = self._network(space)
         network.load_state_dict(self.weights, strict=False)
         return network.to(device).eval()
@@ -245,6 +261,7 @@ class Controller:
 
     def _network(self, space: GrowthSpace) -> GrowthPolicy:
         generator = torch.Generator().manual_seed(0)  # what it draws is overwritten
+        space = space.under(self.card.decisions)
         return GrowthPolicy(space, **self.card.network.model_dump(), generator=generator)
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -17,7 +17,7 @@ from esper.tamiyo.growth_policy import GrowthPolicy
 from esper.tamiyo.observation import Observer
 from esper.tamiyo.policy import ActorState
 from esper.tamiyo.rules import RULE_NAMES, RulePolicy, SavableRule, rule_policy
-from esper.tamiyo.rules.policy import ReasoningRule
+from esper.tamiyo.rules.policy import ReasoningRule, decisions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +114,10 @@ class LearnedDecider(Decider):
 
 
 class RuleDecider(Decider):
-    """A rule, limited by nothing but the host and the parameter budget."""
-
-    settings = DecisionSettings()
+    """A rule, limited by nothing but the host, the parameter budget and what it may decide."""
 
     def __init__(self, rule: RulePolicy, name: str) -> None:
-        self.rule, self.name = rule, name
+        self.rule, self.name, self.settings = rule, name, decisions_of(rule)
         self.savable = isinstance(rule, SavableRule)
 
     def _begin(self, space: GrowthSpace) -> None:

@@ -13,7 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.leyline import STYLES, BlueprintCard, BlueprintKind, LifecycleOp, SlotReading, Stage
+from esper.leyline import (
+    STYLES,
+    BlueprintCard,
+    BlueprintKind,
+    LifecycleOp,
+    SlotReading,
+    Stage,
+    operations,
+)
 from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.tracker import TRACKED
 
@@ -25,7 +33,8 @@ BOUND = 5.0
 _LEAST_NORM = 1e-12
 
 KINDS = tuple(BlueprintKind)
-READY_OPS = tuple(op for op in LifecycleOp if op is not LifecycleOp.WAIT)
+_OPS = operations(retire=False)
+READY_OPS = tuple(op for op in _OPS if op is not LifecycleOp.WAIT)
 """Operations with a readiness bit per slot; WAIT always is."""
 
 HOST_FEATURES = (
@@ -47,7 +56,7 @@ HOST_FEATURES = (
     "loss_gap_known",
     "accuracy_gap_known",
     "budget_left_known",
-    *(f"last_{op.name.lower()}" for op in LifecycleOp),
+    *(f"last_{op.name.lower()}" for op in _OPS),
 )
 
 SLOT_FEATURES = (
@@ -78,6 +87,13 @@ SLOT_FEATURES = (
     *(f"style_{style}" for style in STYLES),
 )
 
+HOST_FEATURES_OF_RETIRING = ("last_retire", "fossil_parameters", "decayed_parameters")
+"""After HOST_FEATURES where fossils may be retired: the last operation was that; what retiring all, and all that have
+decayed, would free."""
+SLOT_FEATURES_OF_RETIRING = ("ready_retire", "decayed", "decay")
+"""After SLOT_FEATURES where fossils may be retired: whether it may be now, counts as decayed, and for how many epochs
+it has been below its rent."""
+
 Sight = Literal[1, 2]
 """What a policy reads of an observation and of its previous action: see `GrowthPolicy`."""
 SIGHT: Sight = 2
@@ -96,12 +112,22 @@ PRESENT = SLOT_FEATURES.index("present")
 """The feature that is 1 for a slot and 0 for padding."""
 
 
+def host_features(space: GrowthSpace) -> tuple[str, ...]:
+    """The features of a host in order."""
+    return (*HOST_FEATURES, *HOST_FEATURES_OF_RETIRING) if space.retire else HOST_FEATURES
+
+
+def slot_features(space: GrowthSpace) -> tuple[str, ...]:
+    """The features of a slot in order."""
+    return (*SLOT_FEATURES, *SLOT_FEATURES_OF_RETIRING) if space.retire else SLOT_FEATURES
+
+
 def observation_parts(space: GrowthSpace) -> dict[str, tuple[int, ...]]:
     """The parts of an observation in their flat order, with their shapes."""
     slots, blueprints = space.slot_count, len(space.blueprints)
     return {
-        "host": (len(HOST_FEATURES),),
-        "slots": (slots, len(SLOT_FEATURES)),
+        "host": (len(host_features(space)),),
+        "slots": (slots, len(slot_features(space))),
         "blueprints": (slots, blueprints, BLUEPRINT_FEATURES),
     }
 
@@ -124,6 +150,7 @@ _FIXED = frozenset(
     [
         "present",
         "fading",
+        "decayed",
         "offered",
         "time_left",
         "alpha",
@@ -139,7 +166,11 @@ _ONE_HOTS = ("last_", "stage_", "ready_", "grows_", "kind_", "style_")
 
 def fixed_scales(space: GrowthSpace) -> Tensor:
     """(feature,) bool: where a flat observation, without privileged features, has a fixed scale."""
-    names = {"host": HOST_FEATURES, "slots": SLOT_FEATURES, "blueprints": BLUEPRINT_FEATURE_NAMES}
+    names = {
+        "host": host_features(space),
+        "slots": slot_features(space),
+        "blueprints": BLUEPRINT_FEATURE_NAMES,
+    }
     return torch.cat(
         [
             torch.tensor([has_fixed_scale(name) for name in names[part]]).expand(shape).flatten()
@@ -233,7 +264,7 @@ def write_host_features(
     added_parameters: Array,
     out: NDArray[np.float32],
 ) -> None:
-    """Into out (env, feature), in the order of HOST_FEATURES.
+    """Into the first columns of out (env, feature), in the order of HOST_FEATURES.
 
     readings                (env, field of HostReading)
     levels, change, slope   (env, TRACKED) now, over the last epoch, and per epoch of the window; NaN unknown
@@ -244,6 +275,7 @@ def write_host_features(
     # Validation minus training: a host that overfits has a positive loss gap and a negative accuracy gap.
     gaps = (levels[:, 2:] - levels[:, :2]).astype(np.float32)
     added, left = added_parameters / host_parameters, (budget - added_parameters) / host_parameters
+    out = out[:, : len(HOST_FEATURES)]
     out[:] = np.column_stack(
         (
             epochs_left / horizon,
@@ -286,7 +318,7 @@ PADDING = SlotReading(
 FIELD = {name: index for index, name in enumerate(SlotReading._fields)}
 """Columns of readings that were put into an array."""
 
-_OPERATION_ROWS = np.eye(len(LifecycleOp))
+_OPERATION_ROWS = np.eye(len(LifecycleOp))[:, : len(_OPS)]
 _STAGE_ROWS = np.eye(len(Stage) + 1)[:, :-1]  # the last row, of stage -1, is padding
 _STYLE_ROWS = np.eye(len(STYLES) + 1)[:, :-1]  # the last row, of style -1, is no seed
 _KIND_ROWS = np.eye(len(KINDS) + 1)[:, :-1]  # the last row, of kind -1, is nothing growing
@@ -302,7 +334,7 @@ def write_slot_features(
     host_gradient_norm: Array,
     out: NDArray[np.float32],
 ) -> None:
-    """Into out (env, slot, feature), in the order of SLOT_FEATURES.
+    """Into the first columns of out (env, slot, feature), in the order of SLOT_FEATURES.
 
     readings            (env, slot, field of SlotReading)
     contribution_slope  (env, slot), NaN unknown
@@ -320,6 +352,7 @@ def write_slot_features(
     others = np.stack((reading.alpha_target, ratio, reading.gradient_health), axis=-1)
     measured = np.concatenate((by_percent(shares.astype(np.float32)), others.astype(np.float32)), axis=-1)
     timing = (reading.epochs_to_target, reading.age, reading.epochs_in_stage)
+    out = out[..., : len(SLOT_FEATURES)]
     np.concatenate(
         (
             (stage >= 0)[..., np.newaxis],
@@ -338,3 +371,31 @@ def write_slot_features(
         casting="unsafe",
     )
     bound_in_place(out)
+
+
+def write_features_of_retiring(
+    readings: Array,
+    decay: NDArray[np.int64],
+    decayed: NDArray[np.bool_],
+    retired_last: NDArray[np.bool_],
+    host_parameters: Array,
+    hosts: NDArray[np.float32],
+    slots: NDArray[np.float32],
+) -> None:
+    """Into the last columns of hosts (env, feature) and slots (env, slot, feature), the `..._FEATURES_OF_RETIRING`.
+
+    readings      (env, slot, field of SlotReading)
+    decay         (env, slot) epochs in a row in which the fossil there was below its rent
+    decayed       (env, slot) whether these are enough to count
+    retired_last  (env,) whether the last operation was RETIRE
+    """
+    parameters = readings[..., FIELD["parameters"]] / host_parameters[:, np.newaxis]
+    fossils = readings[..., FIELD["stage"]] == Stage.FOSSILIZED
+    freed = [(parameters * chosen).sum(axis=-1) for chosen in (fossils, fossils & decayed)]
+    host = hosts[:, len(HOST_FEATURES) :]
+    host[:] = np.column_stack((retired_last, by_percent(np.column_stack(freed).astype(np.float32))))
+    slot = slots[..., len(SLOT_FEATURES) :]
+    ready = readings[..., FIELD["legal"]].astype(np.int64) >> LifecycleOp.RETIRE & 1
+    slot[:] = np.stack((ready, decayed, epochs(decay.astype(np.float32))), axis=-1)
+    bound_in_place(host)
+    bound_in_place(slot)

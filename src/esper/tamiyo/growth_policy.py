@@ -11,18 +11,19 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from esper.leyline import HEAD_NAMES, LifecycleOp
+from esper.leyline import HEAD_NAMES, operations
 from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.features import (
     BLUEPRINT_FEATURES,
-    HOST_FEATURES,
     PRESENT,
     SIGHT,
     SLOT_FEATURES_SEEN,
     Sight,
     fixed_scales,
+    host_features,
     observation_parts,
     observation_size,
+    slot_features,
 )
 from esper.tamiyo.layout import ActionLayout, growth_actions
 from esper.tamiyo.policy import (
@@ -149,6 +150,8 @@ class GrowthPolicy(RecurrentPolicy):
         generator: torch.Generator,
     ) -> None:
         super().__init__()
+        if space.retire and sight != SIGHT:
+            raise ValueError(f"sight is {sight}; a policy that may retire fossils has sight {SIGHT}")
         self.space, self.sight = space, sight
         self.layout = layout = space.action_layout
         self.privileged_features = privileged_features
@@ -166,9 +169,10 @@ class GrowthPolicy(RecurrentPolicy):
             if sight > 1 and layout.names[head] in _WAYS
         ]
         self.register_buffer("ways", torch.tensor(ways, dtype=torch.int64).view(-1, 2).T, persistent=False)
+        self._slot_features = len(slot_features(space)) if space.retire else SLOT_FEATURES_SEEN[sight]
         # Each slot also sees whether it was acted on in the step before.
-        self.slot_encoder = orthogonal_mlp((SLOT_FEATURES_SEEN[sight] + 1, width, width), generator)
-        inputs = len(HOST_FEATURES) + 2 * width + layout.sizes[0] + BLUEPRINT_FEATURES + 1 + len(ways)
+        self.slot_encoder = orthogonal_mlp((self._slot_features + 1, width, width), generator)
+        inputs = len(host_features(space)) + 2 * width + layout.sizes[0] + BLUEPRINT_FEATURES + 1 + len(ways)
         self.joint_encoder = orthogonal_mlp((inputs, hidden_size), generator)
         self.lstm = orthogonal_lstm(hidden_size, hidden_size, generator, num_lstm_layers)
         self.lstm_ln = nn.LayerNorm(hidden_size)
@@ -178,9 +182,9 @@ class GrowthPolicy(RecurrentPolicy):
     @torch.no_grad()  # not inference_mode: writes a parameter that is trained
     def begin_leaning(self, logits: Mapping[str, float]) -> None:
         """Set what the operations' logits are before anything is learned (0 where not named)."""
-        head = self.actor.heads["op"]
+        head, known = self.actor.heads["op"], operations(retire=self.space.retire)
         assert isinstance(head, nn.Linear)
-        head.bias.copy_(head.bias.new_tensor([logits.get(op.name, 0.0) for op in LifecycleOp]))
+        head.bias.copy_(head.bias.new_tensor([logits.get(op.name, 0.0) for op in known]))
 
     def fixed_scales(self) -> Tensor:
         """(feature,) bool: bits, shares, and what a host keeps for life."""
@@ -192,9 +196,7 @@ class GrowthPolicy(RecurrentPolicy):
         choices = relevant_choices(inputs.previous_action, self.relevance)
         previous = growth_actions(choices)
         acted_on = one_hot_or_zeros(previous["slot"], slots.shape[1])  # (step, slot)
-        first, rest = slots[..., : SLOT_FEATURES_SEEN[self.sight]].tensor_split(
-            (SLOT_FEATURES_SEEN[1],), dim=-1
-        )
+        first, rest = slots[..., : self._slot_features].tensor_split((SLOT_FEATURES_SEEN[1],), dim=-1)
         encoded = self.slot_encoder(torch.cat((first, acted_on.unsqueeze(-1), rest), dim=-1))
         present = slots[..., PRESENT : PRESENT + 1]  # (step, slot, 1), 0 in padding
         planted = one_hot_or_zeros(previous["blueprint"], blueprints.shape[2])  # (step, blueprint)

@@ -22,6 +22,7 @@ from esper.leyline import (
     HeadLogProbs,
     LifecycleOp,
     SlotConfig,
+    operations,
 )
 
 GROWTH_PARENTS: Mapping[str, str] = {
@@ -214,16 +215,24 @@ class ActionLayout:
 
 
 def growth_layout(
-    slot_config: SlotConfig, blueprints: int, causal_table: CausalTable = CAUSAL_TABLE
+    slot_config: SlotConfig,
+    blueprints: int,
+    causal_table: CausalTable = CAUSAL_TABLE,
+    *,
+    retire: bool = False,
 ) -> ActionLayout:
-    """The layout of a growth decision over these slots, with as many blueprints as are offered anywhere."""
+    """The layout of a growth decision over these slots, with as many blueprints as are offered anywhere.
+
+    retire  whether RETIRE is one of the operations
+    """
+    known = operations(retire=retire)
     sizes = {head: len(choices) for head, choices in CHOICES.items()}
-    sizes |= {"slot": len(slot_config), "blueprint": blueprints}
+    sizes |= {"op": len(known), "slot": len(slot_config), "blueprint": blueprints}
     return ActionLayout(
         names=HEAD_NAMES,
         sizes=tuple(sizes[name] for name in HEAD_NAMES),
         parents=GROWTH_PARENTS,
-        causal_table=causal_table,
+        causal_table={op: heads for op, heads in causal_table.items() if op in known},
         slot_config=slot_config,
     )
 

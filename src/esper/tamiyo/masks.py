@@ -28,6 +28,15 @@ def without_germination(legal_bits: Array, affordable: Mask) -> Array:
     return np.where(affordable.any(axis=-1), bits, bits & ~_GERMINATE).astype(np.float64)
 
 
+def unretired(legal: Mapping[str, LegalOperations]) -> dict[str, LegalOperations]:
+    """The same without RETIRE: for deciders that know no such choice."""
+    without = {LifecycleOp.RETIRE}
+    return {
+        slot: replace(here, operations=here.operations - without) if without & here.operations else here
+        for slot, here in legal.items()
+    }
+
+
 def legal_within(
     legal: Mapping[str, LegalOperations],
     cards: Mapping[str, Sequence[BlueprintCard]],
@@ -78,7 +87,7 @@ class GrowthMasks:
         self, space: GrowthSpace, num_envs: int, frozen_choices: Mapping[str, int] | None = None
     ) -> None:
         layout = space.action_layout
-        self._frozen = dict(frozen_choices or {})
+        self._frozen, self._operations = dict(frozen_choices or {}), layout.sizes[0]
         memory = layout.all_legal(num_envs)
         self._blocks: dict[str, Mask] = {head: layout.block(memory, head).numpy() for head in layout.names}
         self.flat: Mask = memory.numpy()
@@ -93,7 +102,7 @@ class GrowthMasks:
 
         gate_fits (env, slot) is whether there is room for a gate beside any seed that is offered.
         """
-        legal = _OP_ROWS[legal_bits.astype(np.int64)]  # (env, slot, op)
+        legal = _OP_ROWS[legal_bits.astype(np.int64), : self._operations]  # (env, slot, op)
         germinate = legal[..., LifecycleOp.GERMINATE]
         retarget = legal[..., LifecycleOp.SET_ALPHA_TARGET]
         if "alpha_target" in self._frozen:  # a seed that is where it may only go cannot be sent elsewhere

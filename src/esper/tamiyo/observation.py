@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
@@ -20,6 +20,7 @@ from esper.leyline import (
     gate_parameters,
 )
 from esper.tamiyo.actions import GrowthSpace
+from esper.tamiyo.decay import FossilWatch
 from esper.tamiyo.features import (
     FIELD,
     KINDS,
@@ -29,10 +30,16 @@ from esper.tamiyo.features import (
     observation_parts,
     observation_size,
     symlog_losses,
+    write_features_of_retiring,
     write_host_features,
     write_slot_features,
 )
-from esper.tamiyo.masks import GrowthMasks, legal_within, without_germination
+from esper.tamiyo.masks import (
+    GrowthMasks,
+    legal_within,
+    unretired,
+    without_germination,
+)
 from esper.tamiyo.tracker import HISTORY, TRACKED, SignalTracker, trend
 
 Array = NDArray[np.float64]
@@ -48,6 +55,7 @@ class _Env:
     parameter_budget: int | None
     last_operation: LifecycleOp
     settings: DecisionSettings
+    fossils: FossilWatch
     slot_readings: list[SlotReading] = field(default_factory=list)
     """Padded to the space's slots."""
     host_reading: tuple[float, ...] = ()
@@ -81,6 +89,8 @@ class _Env:
         self.slot_readings = readings + [PADDING] * (slot_count - len(readings))
         if new_epoch:
             tracker.record(report, self.slot_readings)
+            if self.settings.retire:
+                self.fossils.record(self.slot_readings, host.host_parameters)
         self.host_reading = HostReading(
             report.epoch,
             tracker.horizon,
@@ -110,7 +120,8 @@ class Observer:
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs is {num_envs}; expected >= 1")
-        self.space, self.decisions = space, decisions
+        self.space, self.decisions = space.under(decisions), decisions
+        space = self.space
         self.flat = torch.zeros(num_envs, observation_size(space))
         """(env, feature) float32: host | slots | blueprints, what `observe` writes into."""
         self._parts = _views(self.flat, space)
@@ -140,7 +151,8 @@ class Observer:
         budgets = [budget for budget in (parameter_budget, host.parameter_budget) if budget is not None]
         parameter_budget = min(budgets, default=None)
         tracker = SignalTracker(horizon, plateau_threshold=self.decisions.plateau_threshold)
-        env = _Env(host, tracker, parameter_budget, LifecycleOp.WAIT, self.decisions)
+        watch = FossilWatch(self.decisions)
+        env = _Env(host, tracker, parameter_budget, LifecycleOp.WAIT, self.decisions, watch)
         self._watch(env_idx, env, new_epoch=True)
 
     def record(self, env_idx: int, host: HostProtocol, operation: LifecycleOp) -> None:
@@ -184,6 +196,17 @@ class Observer:
             hosts[:, HostReading._fields.index("gradient_norm")],
             self._parts["slots"],
         )
+        if self.decisions.retire:
+            retired_last = [env.last_operation is LifecycleOp.RETIRE for env in envs]
+            write_features_of_retiring(
+                readings,
+                np.array([env.fossils.epochs for env in envs]),
+                np.array([env.fossils.decayed for env in envs]),
+                np.array(retired_last),
+                hosts[:, HostReading._fields.index("host_parameters")],
+                self._parts["host"],
+                self._parts["slots"],
+            )
         return self._parts
 
     def masks(self) -> NDArray[np.bool_]:
@@ -201,6 +224,13 @@ class Observer:
         env = self._env(env_idx)
         legal, cards = env.host.legal_operations(), env.cards
         slots = env.host.snapshots()
+        if self.decisions.retire:
+            slots = tuple(
+                replace(slot, decay_epochs=epochs, decayed=decayed)
+                for slot, epochs, decayed in zip(slots, env.fossils.epochs, env.fossils.decayed, strict=False)
+            )
+        else:
+            legal = unretired(legal)
         if env.is_limited:
             gates = {slot.name: gate_parameters(slot.channels) for slot in slots}
             legal = legal_within(legal, cards, gates, env.room)
@@ -220,11 +250,12 @@ class Observer:
     def state_dict(self, env_idx: int) -> dict[str, object]:
         """What this env's observation depends on beside the host itself: plain numbers and lists."""
         env = self._env(env_idx)
-        return {
+        state: dict[str, object] = {
             "tracker": env.tracker.state_dict(),
             "parameter_budget": env.parameter_budget,
             "last_operation": int(env.last_operation),
         }
+        return state | {"decay": list(env.fossils.epochs)} if self.decisions.retire else state
 
     def load_state_dict(self, env_idx: int, host: HostProtocol, state: Mapping[str, object]) -> None:
         """Watch a host that stands where it stood when `state_dict` was taken."""
@@ -240,8 +271,18 @@ class Observer:
             raise ValueError(
                 f"the tracker has {tracker.row - _SERIES} slots; expected the {self.space.slot_count} of the space"
             )
-        env = _Env(host, tracker, budget, LifecycleOp(operation), self.decisions)
+        watch = FossilWatch(self.decisions, self._decay_of(state))
+        env = _Env(host, tracker, budget, LifecycleOp(operation), self.decisions, watch)
         self._watch(env_idx, env, new_epoch=False)
+
+    def _decay_of(self, state: Mapping[str, object]) -> list[int]:
+        """The epochs below rent of each slot, where fossils may be retired."""
+        if not self.decisions.retire:
+            return []
+        decay, places = state.get("decay"), self.space.slot_count
+        if not isinstance(decay, list) or len(decay) != places:
+            raise ValueError(f"decay is {decay!r}; expected epochs below rent for each of {places} slots")
+        return [int(epochs) for epochs in decay]
 
     def _watch(self, env_idx: int, env: _Env, *, new_epoch: bool) -> None:
         self._place(env_idx, env)

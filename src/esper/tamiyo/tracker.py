@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from esper.leyline import EpochReport, HostProtocol, HostSignals, LifecycleOp, SlotReading
+from esper.leyline import EpochReport, HostProtocol, HostSignals, LifecycleOp, SlotReading, Stage
 from esper.leyline.decisions import PLATEAU_THRESHOLD
 from esper.leyline.utility import utility
 
@@ -104,6 +104,9 @@ class SignalTracker:
             last_operation=last_operation,
             score=_known(_score(report)),
             learning_rate_share=_share(report.learning_rate, report.highest_learning_rate),
+            fossil_parameters=sum(
+                slot.parameters for slot in host.readings() if slot.stage == Stage.FOSSILIZED
+            ),
         )
 
     def state_dict(self) -> dict[str, object]:

@@ -172,6 +172,7 @@ RELEVANT = {
     LifecycleOp.PRUNE: "op slot alpha_speed alpha_curve",
     LifecycleOp.FOSSILIZE: "op slot",
     LifecycleOp.ADVANCE: "op slot",
+    LifecycleOp.RETIRE: "op slot alpha_speed alpha_curve",
 }
 
 

@@ -155,7 +155,7 @@ def test_steps_without_a_choice_are_neither_taught_nor_counted(teacher: Recordin
     few, network = teacher.part([0, 1]), PolicyNetwork(teacher.space, hidden_size=64)
     waits = few.action[..., 0] == LifecycleOp.WAIT
     operations = network.policy.layout.block(few.mask.flatten(0, 1), "op")  # (step, 1, op), a view
-    operations[waits.flatten()] = torch.arange(len(LifecycleOp)) == LifecycleOp.WAIT
+    operations[waits.flatten()] = torch.arange(operations.shape[-1]) == LifecycleOp.WAIT
     evaluation, _, _ = network._evaluate(few)
     free, steps = ~waits.flatten(), int((~waits).sum())
     assert 0 < steps < few.steps

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from esper.kasmina import GrowthRules
-from esper.leyline import ActionSpec, EpisodeFinished, LifecycleOp
+from esper.leyline import ActionSpec, DecisionSettings, EpisodeFinished, LifecycleOp
 from esper.simic.env import GrowthVectorEnv
 from esper.simic.reward import RewardConfig
 from esper.tolaria.worlds.toy.instance import toy_case
@@ -17,6 +17,12 @@ from toy_lives import legal_actions
 HORIZON, DRAW = 6, 9
 HASTY = GrowthRules(min_prune_age=1, embargo_epochs=1)
 """Everything can be undone and done again within the horizon."""
+
+
+def _envs(reward: RewardConfig) -> GrowthVectorEnv:
+    case = toy_case(DRAW, slots=1, noise=0.0)
+    decisions = DecisionSettings(retire=True)
+    return toy_envs([case], horizon=HORIZON, rules=HASTY, reward=reward, decisions=decisions)
 
 
 def structural(envs: GrowthVectorEnv) -> list[ActionSpec]:
@@ -53,13 +59,14 @@ def every_life(envs: GrowthVectorEnv) -> Iterator[tuple[list[LifecycleOp], list[
 @pytest.mark.parametrize("gamma", [1.0, 0.995])
 def test_what_is_earned_is_what_the_product_gained(gamma: float) -> None:
     config = RewardConfig(gamma=gamma)
-    envs = toy_envs([toy_case(DRAW, slots=1, noise=0.0)], horizon=HORIZON, rules=HASTY, reward=config)
+    envs = _envs(config)
     lives = list(every_life(envs))
     done = {tuple(pair) for ops, _, _ in lives for pair in pairwise(ops)}
     # The search does what has been farmed elsewhere: germinating, pruning and germinating again, pumping alpha.
     assert (LifecycleOp.GERMINATE, LifecycleOp.PRUNE) in done
     assert any(ops.count(LifecycleOp.GERMINATE) > 1 for ops, _, _ in lives)
     assert any(LifecycleOp.SET_ALPHA_TARGET in ops for ops, _, _ in lives)
+    assert any(LifecycleOp.RETIRE in ops for ops, _, _ in lives)
     assert len(lives) > 80
     earned = []
     for _, rewards, summary in lives:
@@ -75,9 +82,7 @@ def test_what_is_earned_is_what_the_product_gained(gamma: float) -> None:
 
 def test_a_way_back_to_where_one_was_earns_nothing() -> None:
     """Without noise: a seed that came and went in isolation leaves the product and the return of waiting."""
-    envs = toy_envs(
-        [toy_case(DRAW, slots=1, noise=0.0)], horizon=HORIZON, rules=HASTY, reward=RewardConfig(gamma=1.0)
-    )
+    envs = _envs(RewardConfig(gamma=1.0))
     returns = {
         tuple(ops): (sum(rewards), summary.gain)
         for ops, rewards, summary in every_life(envs)

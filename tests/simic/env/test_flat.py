@@ -26,10 +26,13 @@ def test_gymnasium_is_content() -> None:
     check_env(FlatGrowthEnv(make_single_env("toy")), skip_render_check=True)
 
 
+@pytest.mark.parametrize("retire", [False, True])
 @pytest.mark.parametrize("suite", ["toy", "toy_slots"])
-def test_the_mask_allows_exactly_what_is_legal(suite: str) -> None:
+def test_the_mask_allows_exactly_what_is_legal(suite: str, retire: bool) -> None:
     """What it allows is executed without complaint; what it forbids, the host's rules forbid."""
-    env = flat(suite)
+    single = make_single_env(suite, on_illegal="raise", decisions=DecisionSettings(retire=retire))
+    env = FlatGrowthEnv(single)
+    assert any(action.op is LifecycleOp.RETIRE for action in env.actions) is retire
     rng = np.random.default_rng(0)
     env.reset(seed=1)
     for _ in range(200):

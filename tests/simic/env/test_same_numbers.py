@@ -9,6 +9,7 @@ import torch
 
 from esper.leyline import (
     ActionSpec,
+    DecisionSettings,
     LifecycleOp,
 )
 from esper.simic.env import make_env
@@ -48,9 +49,11 @@ def test_an_env_does_not_depend_on_its_neighbours() -> None:
         assert ours[1][2] == mine[1][0]
 
 
+@pytest.mark.parametrize("retire", [False, True])
 @pytest.mark.parametrize("suite", ["toy", "toy_slots", "toy_shift"])
-def test_a_saved_env_goes_on_bit_for_bit(suite: str) -> None:
-    envs = make_env(suite, 3)
+def test_a_saved_env_goes_on_bit_for_bit(suite: str, retire: bool) -> None:
+    decisions = DecisionSettings(retire=retire)
+    envs = make_env(suite, 3, decisions=decisions)
     envs.reset(seed=7)
     rng = np.random.default_rng(1)
     random_run(envs, 31, rng)
@@ -59,7 +62,7 @@ def test_a_saved_env_goes_on_bit_for_bit(suite: str) -> None:
     position = rng.bit_generator.state
     expected = random_run(envs, 40, rng)
 
-    other = make_env(suite, 3)
+    other = make_env(suite, 3, decisions=decisions)
     other.reset(seed=99)
     buffer.seek(0)
     observation, info = other.load_state_dict(torch.load(buffer, weights_only=True))

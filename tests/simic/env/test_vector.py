@@ -18,6 +18,7 @@ from esper.leyline import (
     Settling,
     SlotConfig,
     Stage,
+    operations,
 )
 from esper.simic.env import GrowthVectorEnv, IllegalActionError, make_env
 from esper.simic.env.cases import case_generator
@@ -303,9 +304,10 @@ def test_heads_that_do_not_matter_may_be_anything() -> None:
     envs.step(action)
 
 
-def test_what_is_sampled_can_be_executed() -> None:
+@pytest.mark.parametrize("retire", [False, True])
+def test_what_is_sampled_can_be_executed(retire: bool) -> None:
     """The toy refuses what its rules forbid, so that a mask which allows too much is an error here."""
-    envs = make_env("toy_slots", 5)
+    envs = make_env("toy_slots", 5, decisions=DecisionSettings(retire=retire))
     envs.reset(seed=1)
     rng = np.random.default_rng(2)
     done: set[int] = set()
@@ -313,7 +315,7 @@ def test_what_is_sampled_can_be_executed() -> None:
         actions = envs.sample_legal(rng)
         done |= set(actions[:, 0].tolist())
         envs.step(actions)
-    assert done == set(LifecycleOp)
+    assert done == set(operations(retire=retire))
 
 
 def test_frozen_heads_leave_one_choice() -> None:

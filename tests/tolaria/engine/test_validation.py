@@ -36,7 +36,7 @@ def test_coalitions_come_without_repeats() -> None:
     plan = plan_coalitions(host.model)
     # as it is; the blended one off, which is none; the isolated one on
     assert plan.coalitions == (FIRST, NONE, FIRST | LAST)
-    assert plan.live == ("blocks.0", "blocks.2")
+    assert plan.weighed == ("blocks.0", "blocks.2")
     assert plan.places == (0, 2)
     assert plan.toggled == (1, 2)
     assert plan.training == (False, True)

@@ -276,7 +276,10 @@ def operation_mix(runs: Sequence[Watched], theme: Theme) -> Figure:
     points = runs[0].state.points()
     totals = [sum(point.operations.values()) for point in points]
     traces = []
+    done = {name for point in points for name in point.operations}
     for op in LifecycleOp:
+        if op is LifecycleOp.RETIRE and op.name not in done:
+            continue
         shares = [
             point.operations.get(op.name, 0) / total if total else None
             for point, total in zip(points, totals, strict=True)

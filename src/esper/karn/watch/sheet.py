@@ -117,6 +117,7 @@ SEED_COLUMNS: dict[str, Callable[[SeedCount], str | int]] = {
     "slot": lambda row: row.slot,
     "germinated": lambda row: row.germinated,
     "fossilised": lambda row: row.fossilized,
+    "retired": lambda row: row.retired,
     "pruned": lambda row: row.pruned,
     "neither": lambda row: row.undecided,
     "share fossilised": lambda row: share(row.fossilized, row.germinated),

@@ -67,6 +67,12 @@ class TrainingConfig(PPOSettings):
     """Epochs that a host trains before anything may be germinated in it: until then its needs are unknown."""
     menu: ranges.Menu = None
     """The only kinds of seeds that hosts are offered, such as 'mixer,depthwise'; None is all that the task has."""
+    retire: ranges.Flag = False
+    """Whether fossils may be retired; then what each contributes is measured in every epoch, and seen."""
+    decay_epochs: ranges.Count = 3
+    """With `retire`: epochs in a row below its rent after which a fossil counts as decayed."""
+    decay_rent: ranges.NotNegative = 0.01
+    """With `retire`: what a fossil as large as the host must contribute in order not to decay."""
     num_envs: ranges.HostCount = 32
     """Hosts that grow side by side."""
     workers: ranges.CountOrZero = 0
@@ -297,6 +303,9 @@ class TrainingConfig(PPOSettings):
             first_growth=self.first_growth,
             menu=None if self.menu is None else tuple(self.menu.split(",")),
             plateau_threshold=self.tracker_plateau_threshold,
+            retire=self.retire,
+            decay_epochs=self.decay_epochs,
+            decay_rent=self.decay_rent,
         )
 
     def ppo(self) -> PPOConfig:

@@ -27,12 +27,12 @@ from esper.leyline import (
     HostState,
     HostStep,
     IllegalChoice,
-    LifecycleOp,
     Settle,
     Settling,
     Situation,
     SpreadWorld,
     World,
+    operations,
 )
 from esper.simic.env.accounts import Accounts
 from esper.simic.env.cases import AnyHost, CasePool, CaseSource, HostSource, as_source, case_generator
@@ -152,7 +152,7 @@ class Episodes:
             raise ValueError(f"settle is {settle!r}; expected one of {', '.join(get_args(Settle))}")
         if reward.control_variate and baselines is None:
             raise ValueError("baselines is None: give some, or set control_variate=False in the reward")
-        self.world, self.space = world, space
+        self.world, self.space = world, space.under(decisions)
         source = as_source(cases)
         self._hosts: HostSource = source if isinstance(source, CasePool) else AnyHost(source, host_seeds)
         self.num_envs, self.horizon, self.reward = num_envs, horizon, reward
@@ -160,10 +160,10 @@ class Episodes:
         self.telemetry = RewardTelemetry()
         self.stopwatch = Stopwatch()
         """Seconds spent in the parts of a step; a training loop adds its own parts."""
-        self.choices = LegalChoices(space.action_layout)
+        self.choices = LegalChoices(self.space.action_layout)
         self.baselines = baselines if reward.control_variate else None
         self.decisions = decisions
-        self.observer = Observer(space, num_envs, decisions=decisions)
+        self.observer = Observer(self.space, num_envs, decisions=decisions)
         self._envs = [ParallelEnvState() for _ in range(num_envs)]
         self.accounts = Accounts(reward, num_envs, horizon=horizon, shown_reward=shown_reward or reward)
         """What every host is worth: to the reward, the critic and the actor."""
@@ -271,7 +271,12 @@ class Episodes:
         epochs = tuple(episode.epoch + 1 for episode in running)
         settling = Settling(self.reward.rent, self.settle, self.reward.family)
         steps = [
-            HostStep(env_idx, outcome.executed, settling if epochs[env_idx] == self.horizon else None)
+            HostStep(
+                env_idx,
+                outcome.executed,
+                settling if epochs[env_idx] == self.horizon else None,
+                self.decisions.retire,
+            )
             for env_idx, outcome in enumerate(outcomes)
         ]
         lost = np.zeros(self.num_envs, dtype=np.bool_)
@@ -344,7 +349,7 @@ class Episodes:
             validation_loss=report.judged[0] if kept else None,
             added_parameters=host.added_parameters if kept else None,
             episode_return=episode.episode_return,
-            operations={op.name: count for op, count in zip(LifecycleOp, episode.operations, strict=True)},
+            operations={op.name: episode.operations[op] for op in operations(retire=self.decisions.retire)},
             illegal_actions=episode.illegal_actions,
             rolled_back=None if lost else report.rolled_back,
             lost=lost,
@@ -381,6 +386,7 @@ class Episodes:
             "blueprints": list(self.space.blueprints),
             "horizon": self.horizon,
             "settle": self.settle,
+            "retire": self.decisions.retire,
             "reward": asdict(self.reward),
             "shown_reward": asdict(self.accounts.shown_reward),
         }

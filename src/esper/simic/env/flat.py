@@ -26,7 +26,7 @@ Flat = NDArray[np.float32]
 def structural_actions(
     space: GrowthSpace, decisions: DecisionSettings = DecisionSettings()
 ) -> tuple[ActionSpec, ...]:
-    """WAIT; GERMINATE every blueprint at every slot; ADVANCE, FOSSILIZE and PRUNE every slot.
+    """WAIT; GERMINATE every blueprint at every slot; ADVANCE, FOSSILIZE, PRUNE and, if it is a choice, RETIRE each.
 
     The other heads have their frozen choice, or the default of `ActionSpec`; alpha targets are never
     changed afterwards.
@@ -36,7 +36,8 @@ def structural_actions(
     germinate = [
         ActionSpec(LifecycleOp.GERMINATE, slot, blueprint) for slot in slots for blueprint in space.blueprints
     ]
-    on_slots = [ActionSpec(op, slot) for op in _ON_SLOTS for slot in slots]
+    retire = (LifecycleOp.RETIRE,) if space.retire else ()
+    on_slots = [ActionSpec(op, slot) for op in (*_ON_SLOTS, *retire) for slot in slots]
     return (ActionSpec(), *(replace(action, **ways) for action in (*germinate, *on_slots)))  # type: ignore[arg-type]
 
 

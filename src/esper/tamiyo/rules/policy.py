@@ -9,6 +9,7 @@ from esper.leyline import (
     CAUSAL_TABLE,
     ActionSpec,
     BlueprintCard,
+    DecisionSettings,
     HostSignals,
     LifecycleOp,
     Situation,
@@ -56,6 +57,20 @@ class TimedRule(RulePolicy, Protocol):
 
     def may_begin(self, horizon: int) -> range:
         """The epochs after which it may germinate, in a run of `horizon` epochs."""
+
+
+@runtime_checkable
+class DecidingRule(RulePolicy, Protocol):
+    """A rule that may decide other things than most, such as to retire fossils."""
+
+    @property
+    def decisions(self) -> DecisionSettings:
+        """What it may decide, and when a fossil counts as decayed."""
+
+
+def decisions_of(rule: RulePolicy) -> DecisionSettings:
+    """What a rule may decide."""
+    return rule.decisions if isinstance(rule, DecidingRule) else DecisionSettings()
 
 
 class Remembering(Generic[Memory]):

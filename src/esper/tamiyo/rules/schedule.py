@@ -11,7 +11,7 @@ falls due. `germinate` puts the blueprint before the slot. Options are the opera
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from esper.leyline import CAUSAL_TABLE, CHOICES, ActionSpec, LifecycleOp, Situation, Stage
+from esper.leyline import CAUSAL_TABLE, CHOICES, ActionSpec, DecisionSettings, LifecycleOp, Situation, Stage
 from esper.tamiyo.rules.policy import Remembering, refusal
 
 _OPERATIONS = {op.name.lower(): op for op in LifecycleOp if op is not LifecycleOp.WAIT}
@@ -132,6 +132,13 @@ class SchedulePolicy(Remembering[_Pending]):
             )
         super().__init__(_Pending)
 
+    @property
+    def decisions(self) -> DecisionSettings:
+        """RETIRE is a choice where a clause says it."""
+        return DecisionSettings(
+            retire=any(clause.action.op is LifecycleOp.RETIRE for clause in self.schedule.clauses)
+        )
+
     def reset(self) -> None:
         """Begin the schedule anew."""
         # Stable: of clauses that fall due together, the one written first comes first.
@@ -180,5 +187,6 @@ _COMING = {
     LifecycleOp.PRUNE: (Stage.TRAINING, Stage.BLENDING, Stage.HOLDING),
     LifecycleOp.FOSSILIZE: (Stage.BLENDING, Stage.HOLDING),
     LifecycleOp.SET_ALPHA_TARGET: (Stage.BLENDING, Stage.HOLDING),
+    LifecycleOp.RETIRE: (Stage.FOSSILIZED,),
 }
 """operation -> the stages from which a seed becomes ready for it by itself."""

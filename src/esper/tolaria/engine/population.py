@@ -3,7 +3,7 @@
 Minibatches are the outer loop and hosts the inner one; nothing waits for the device until the numbers are read.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -223,10 +223,15 @@ class Population:
 
     # Validation
 
-    def validate(self, host_idxs: Sequence[int] | None = None) -> CoalitionScores:
-        """Loss and accuracy of these hosts (all by default) on their whole validation sets, under each coalition."""
+    def validate(
+        self, host_idxs: Sequence[int] | None = None, *, fossils: Collection[int] = ()
+    ) -> CoalitionScores:
+        """Loss and accuracy of these hosts (all by default) on their whole validation sets, under each coalition.
+
+        fossils  the hosts whose fossils are weighed too
+        """
         chosen = self.chosen(host_idxs)
-        plans = tuple(plan_coalitions(self.host(index).model) for index in chosen)
+        plans = tuple(plan_coalitions(self.host(index).model, fossils=index in fossils) for index in chosen)
         widest = max(len(plan.coalitions) for plan in plans)
         scores = torch.full((len(chosen), widest, 2, 2), torch.nan, device=self.device)
         if self._pool is None:

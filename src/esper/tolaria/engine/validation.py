@@ -21,7 +21,7 @@ def validate_host(host: TrainedHost, plan: CoalitionPlan, alphas: Tensor | None,
 
     Both halves come from one pass. Nothing of the model is changed.
 
-    `alphas` (coalition, live seed) is on the device where coalitions are stacked into one forward, and None on the
+    `alphas` (coalition, weighed seed) is on the device where coalitions are stacked into one forward, and None on the
     CPU, where each has a pass of its own: a seed that is off costs nothing there.
     """
     validation, observed = host.validation, host.observed_samples
@@ -59,7 +59,7 @@ def _score(
     copies: int,
 ) -> Tensor:
     """Loss and right answers summed over the `first` samples and over the others, (copy, half, 2)."""
-    override = dict(zip(plan.live, alphas, strict=True))
+    override = dict(zip(plan.weighed, alphas, strict=True))
     stacked = inputs if copies == 1 else inputs.repeat(copies, *[1] * (inputs.ndim - 1))
     with host.model.override_alpha(override):
         outputs = host.model(stacked)

@@ -171,7 +171,7 @@ class EngineWorld:
         self.population.chosen([step.host_idx for step in steps])  # all are there, before any of them changes
         given_up = self._given_up(steps)
         steps = [step for step in steps if step.host_idx not in given_up]
-        acting = [step.host_idx for step in steps if step.action is not None]
+        acting = {step.host_idx: step.weigh_fossils for step in steps if step.action is not None}
         for step in steps:
             if step.action is not None:
                 self.host(step.host_idx).apply(step.action)
@@ -182,12 +182,15 @@ class EngineWorld:
                 self._settle([step.host_idx for step in steps if step.settle == settling], settling)
         self._refuse(given_up)
 
-    def _epoch(self, host_idxs: Sequence[int]) -> None:
+    def _epoch(self, acting: Mapping[int, bool]) -> None:
+        """One epoch of these hosts (index -> whether its fossils are weighed)."""
+        host_idxs = list(acting)
         for index in host_idxs:
             self._notice_new_data(index)
             self.host(index).model.tick()
         tally = self.population.train_epoch(host_idxs)
-        for index, numbers in zip(host_idxs, self._validated(host_idxs, tally), strict=True):
+        weighed = [index for index, weigh in acting.items() if weigh]
+        for index, numbers in zip(host_idxs, self._validated(host_idxs, tally, weighed), strict=True):
             verdict = self._judge(index, numbers)
             if verdict is None:
                 self._take_over(index, numbers)
@@ -219,12 +222,14 @@ class EngineWorld:
             )
             _report_seeds(host, numbers)
 
-    def _validated(self, host_idxs: Sequence[int], tally: EpochTally | None = None) -> list[HostNumbers]:
-        """Validate hosts, and read what was measured of them."""
+    def _validated(
+        self, host_idxs: Sequence[int], tally: EpochTally | None = None, fossils: Sequence[int] = ()
+    ) -> list[HostNumbers]:
+        """Validate hosts, and read what was measured of them; fossils of those in `fossils` are weighed."""
         if not host_idxs:
             return []
         epochs = [self.host(index).epoch for index in host_idxs]
-        return list(read(tally, self.population.validate(host_idxs), epochs))
+        return list(read(tally, self.population.validate(host_idxs, fossils=fossils), epochs))
 
     # A whole host, mid-episode
 

@@ -44,7 +44,7 @@ from esper.tolaria.worlds.toy.instance import (
 ISOLATED_SHARE = 0.5
 """What an epoch of isolated training is worth beside one that is blended in."""
 SCAR = 0.01
-"""Accuracy that is lost for good when a seed is pruned at alpha 1."""
+"""Accuracy that is lost for good when a seed is pruned or retired at alpha 1."""
 UNTRAINED_LOSS = -math.log(CHANCE)
 BLOCK = 32
 """Epochs of noise that are drawn at once."""
@@ -116,6 +116,7 @@ class ToySlot(LivingSlot):
         """Empty the slot."""
         self.blueprint, self.clock = -1, 0.0
         self.contribution = self.probe = self.gradient_norm = self.gradient_health = None
+        self.weighed = False
 
     @property
     def cards(self) -> tuple[BlueprintCard, ...]:
@@ -169,7 +170,7 @@ class ToySlot(LivingSlot):
 
 
 _LIFE = TypeAdapter(Life)
-_SLOT_FIELDS = ("blueprint", "clock", "contribution", "probe", "gradient_norm", "gradient_health")
+_SLOT_FIELDS = ("blueprint", "clock", "contribution", "weighed", "probe", "gradient_norm", "gradient_health")
 
 
 class ToyHost(LivingHost):
@@ -222,14 +223,15 @@ class ToyHost(LivingHost):
             life.set_alpha_target(action.alpha_target, action.style, action.alpha_speed, action.alpha_curve)
         else:
             self._scars += SCAR * life.alpha
-            life.prune(action.alpha_speed, action.alpha_curve)
+            life.take_out(action.alpha_speed, action.alpha_curve)
             if not life.fading:
                 slot.clear()
 
-    def epoch(self) -> None:
-        """Live through one epoch and measure it."""
+    def epoch(self, *, weigh_fossils: bool = False) -> None:
+        """Live through one epoch and measure it, what fossils contribute included if they are weighed."""
         for slot in self.slots.values():
             slot.tick()
+            slot.weighed = weigh_fossils and slot.stage is Stage.FOSSILIZED
         self._measure(self.report.epoch + 1)
 
     def settle(self, settling: Settling) -> None:
@@ -318,7 +320,9 @@ class ToyHost(LivingHost):
         if slot.blueprint < 0 or life.age == 0:
             return
         slot.probe = slot.gradient_norm = slot.gradient_health = None
-        if life.stage is Stage.FOSSILIZED:  # part of the host: nothing is measured of it on its own
+        if life.stage is Stage.FOSSILIZED:  # part of the host: no gradient is measured of it on its own
+            if slot.weighed:
+                slot.contribution = self._effect(slot, life.alpha) + sd * noise[4 + 2 * slot.index]
             return
         grown_up = maturity(slot.clock, self.instance.epochs_to_learn[slot.blueprint])
         slot.gradient_norm, slot.gradient_health = 0.1 + (1.0 - grown_up), 1.0

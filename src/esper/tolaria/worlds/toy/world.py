@@ -31,13 +31,13 @@ class ToyWorld:
 
     def step_many(self, steps: Sequence[HostStep]) -> None:
         """Apply the actions of all, then an epoch of each, and settle those that are to be settled."""
-        for host_idx, action, _ in steps:
-            if action is not None:
-                self.host(host_idx).apply(action)
-        for host_idx, action, settling in steps:
+        for step in steps:
+            if step.action is not None:
+                self.host(step.host_idx).apply(step.action)
+        for host_idx, action, settling, weigh_fossils in steps:
             host = self.host(host_idx)
             if action is not None:
-                host.epoch()
+                host.epoch(weigh_fossils=weigh_fossils)
             if settling is not None and host.report.rolled_back is None:
                 host.settle(settling)
 
