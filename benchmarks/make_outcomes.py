@@ -33,9 +33,18 @@ SHIPPED = Path(__file__).parents[1] / "src" / "esper" / "benchmark" / "shipped"
 SELECTION_SEEDS = 500
 """Host seeds of an instance from here on are for choosing; a benchmark scores on the first ones."""
 DRAW_SEED = 77
-BIRTHS = {"cpu": (4,), "shift": (4, 10, 16)}
+BIRTHS = {"cpu": (4,), "shift": (4, 10, 16), "hosts": (2, 8)}
 """When was measured to matter little, but for data that change."""
 PAIRED = ("mixer", "conv_small", "widen")
+PAIRED_BIRTHS = (0, 10)
+"""Early, and late."""
+MIXING, LOCAL = "mixer|attention|mlp", "conv_light|depthwise|mlp_small"
+"""What moves information anywhere, or to neighbours; where a host has no positions, a seed of its own layout."""
+ANY_HOST = (MIXING, LOCAL, "attention|mlp", "widen", "norm", "lora")
+"""Offered in one form or another by every host of the suite `hosts`."""
+ANY_PAIR = ((MIXING, MIXING), (MIXING, "widen"), (LOCAL, "widen"), ("widen", "widen"))
+PLACES = ("first", "middle", "last")
+"""Of however many slots a host has."""
 
 
 def schedule_grid(
@@ -44,14 +53,25 @@ def schedule_grid(
     births: Sequence[int],
     *,
     paired: Sequence[str] = (),
-    paired_birth: int = 0,
+    paired_births: Sequence[int] = PAIRED_BIRTHS,
 ) -> tuple[str, ...]:
     """Waiting; one seed of each kind, place and time; and two seeds of the `paired` kinds in different places."""
     singles = [grown(*each) for each in product(blueprints, slots, births)]
     pairs = [
-        f"{grown(one, near, paired_birth)}; {grown(other, far, paired_birth)}"
+        f"{grown(one, near, born)}; {grown(other, far, born)}"
         for near, far in combinations(slots, 2)
         for one, other in product(paired, repeat=2)
+        for born in paired_births
+    ]
+    return (WAITING, *singles, *pairs)
+
+
+def grid_of_any_host(births: Sequence[int] = BIRTHS["hosts"]) -> tuple[str, ...]:
+    """The same for hosts that differ in slots and layouts: places by their rank, blueprints by what they are for."""
+    singles = [grown(*each) for each in product(ANY_HOST, PLACES, births)]
+    pairs = [
+        f"{grown(one, PLACES[0], born)}; {grown(other, PLACES[-1], born)}"
+        for (one, other), born in product(ANY_PAIR, (births[0], births[-1] + 2))
     ]
     return (WAITING, *singles, *pairs)
 
@@ -77,6 +97,9 @@ def outcome_of(row: BenchRow, *, held_out: bool, schedule: str) -> Outcome:
 
 
 def grid(suite: str, *, small: bool) -> tuple[str, ...]:
+    if suite == "hosts":
+        whole = grid_of_any_host()
+        return whole[:3] if small else whole
     space = make_world(suite, 1).space
     slots, births = range(space.slot_count), BIRTHS.get(suite, (0, 5, 10))
     if small:
@@ -142,6 +165,7 @@ def main() -> None:
     )
     parser.add_argument("--suite", default="cpu")
     parser.add_argument("--draws", type=int, default=48, help="cases that the single best is searched on")
+    parser.add_argument("--draw-hosts", type=int, default=1, help="hosts of each such case")
     parser.add_argument(
         "--portfolio", type=int, default=16, help="schedules played on the held-out instances"
     )
@@ -158,7 +182,7 @@ def main() -> None:
     if not chosen.resume:
         shutil.rmtree(work, ignore_errors=True)
     drawn = BenchSuite(chosen.suite, drawn_cases(chosen.suite, chosen.draws))
-    first = plan_of(drawn, grid(chosen.suite, small=chosen.small), 1, chosen.device)
+    first = plan_of(drawn, grid(chosen.suite, small=chosen.small), chosen.draw_hosts, chosen.device)
     search = Outcomes(play(first, work / "drawn", chosen, chosen.minutes, held_out=False))
     schedules = search.portfolio(chosen.portfolio)
     print(f"the single best: {search.single_best() or 'waiting'}")

@@ -1,4 +1,4 @@
-"""How the held-out instances of the suites `cpu`, `shift` and `stream` were made.
+"""How the held-out instances of the suites `cpu`, `shift`, `stream` and `hosts` were made.
 
 python scripts/held_out.py            prints them
 """
@@ -7,13 +7,17 @@ import json
 
 import numpy as np
 
+from esper.tolaria.tasks import Instance
 from esper.tolaria.tasks.changes import CHANGE_KINDS, MOST_CHANGES
+from esper.tolaria.tasks.host_draws import draw_any, in_corner
 from esper.tolaria.tasks.shift import KINDS
 from esper.tolaria.tasks.streaming import DRAWN_COUNTS, DRAWN_KINDS, streaming
-from esper.tolaria.tasks.suites import HELD_OUT_DATA, Parameters, any_case, in_corner, instance_of, shifting
+from esper.tolaria.tasks.suites import HELD_OUT_DATA, Parameters, any_case, instance_of, shifting
 
 _HELD_OUT_PERMUTATIONS = (1_000_000, 1_100_000)
 _HELD_OUT_KINDS = ("corrupt",)
+_HELD_OUT_DATA_FROM = 2**31
+"""Draws have smaller seeds of their samples."""
 
 
 def generate_held_out(each: int = 16, cornered: int = 8, seed: int = 20_000) -> dict[str, list[str]]:
@@ -31,7 +35,16 @@ def generate_held_out(each: int = 16, cornered: int = 8, seed: int = 20_000) -> 
             if suite == "shift":
                 parameters = shifting(parameters, KINDS[place % len(KINDS)], rng)
             lists[suite].append(str(instance_of("mnist1d" if suite == "cpu" else suite, parameters)))
-    return lists | {"stream": _streams(each // 2, seed)}
+    return lists | {"stream": _streams(each // 2, seed), "hosts": _hosts(200, seed)}
+
+
+def _hosts(count: int, seed: int) -> list[str]:
+    """From the whole ranges, each with samples of its own: what is never trained on has its natural share."""
+    rng, cases = np.random.default_rng([seed, 3]), []
+    for place in range(count):
+        task, parameters = draw_any(rng, _HELD_OUT_PERMUTATIONS)
+        cases.append(str(Instance.of(task, parameters | {"data": _HELD_OUT_DATA_FROM + place})))
+    return cases
 
 
 def _streams(each: int, seed: int) -> list[str]:

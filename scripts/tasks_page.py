@@ -64,6 +64,11 @@ _SUITES = """A suite draws the instances that a controller is trained on, each w
 frozen list of others to judge it by: held-out permutations, held-out samples, and a corner of the ranges (few samples
 with many wrong labels) that no draw enters. `suite("cpu").draw(rng)` gives an `Instance`, `suite("cpu").held_out` the
 list.
+
+`hosts` draws the network too, and how it is trained, from the whole ranges of the `drawn_...` tasks: mlp, convolution
+or attention over series, digits, tables, functions, pictures or sequences, of 1 to 6 blocks with 1 to 6 slots. Its
+held-out list has 200 instances, a seed of the samples each, from larger ranges: mixers, which no draw is, and wider
+and deeper hosts, each at its natural share.
 """
 
 _OWN = """## A task of your own

@@ -42,10 +42,11 @@ def table(*, seeds: int = 3) -> Outcomes:
 def test_a_grid_has_every_kind_place_and_time() -> None:
     grid = schedule_grid(("norm", "mixer"), (0, 1, 2), (0, 5), paired=("mixer",))
     assert grid[0] == WAITING
-    assert len(grid) == len(set(grid)) == 1 + 2 * 3 * 2 + 3
+    assert len(grid) == len(set(grid)) == 1 + 2 * 3 * 2 + 3 * 2
     assert grown("mixer", 2, 5) == "germinate mixer@2 t=5; advance 2 t=6"
     assert grown("mixer", 2, 5) in grid
     assert "germinate mixer@0 t=0; advance 0 t=1; germinate mixer@2 t=0; advance 2 t=1" in grid
+    assert "germinate mixer@0 t=10; advance 0 t=11; germinate mixer@2 t=10; advance 2 t=11" in grid
 
 
 def test_schedules_are_chosen_on_validation() -> None:

@@ -25,7 +25,7 @@ def test_a_part_of_a_suite_is_spread_over_it() -> None:
 
 
 def test_no_two_hosts_are_the_same() -> None:
-    cases = (*bench_suite("cpu").instances, *bench_suite("shift").instances)
+    cases = [case for name in ("cpu", "shift", "hosts") for case in bench_suite(name).instances]
     seeds = [host_seed(case, seed) for case in cases for seed in (0, 1, 7, 500)]
     assert len(set(seeds)) == len(seeds)
     assert min(seeds) >= 3_000_000
@@ -45,6 +45,13 @@ def test_tables_are_reported_with_and_without_digits_and_by_corner() -> None:
         "all",
         "inside the training ranges",
         "held-out corner",
+    ]
+    assert list(subsets(bench_suite("hosts").instances)) == [
+        "all",
+        "inside the training ranges",
+        "held-out corner",
+        "held-out kind of host",
+        "held-out sizes of hosts",
     ]
     assert list(subsets(("digits",))) == ["all"]
     assert list(subsets(("toy:draw=1",))) == ["all"]

@@ -164,6 +164,6 @@ def shipped_outcomes(suite: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def grown(blueprint: str, slot: int, born: int) -> str:
+def grown(blueprint: str, slot: int | str, born: int) -> str:
     """One seed, in isolation for one epoch, then blended in."""
     return f"germinate {blueprint}@{slot} t={born}; advance {slot} t={born + 1}"

@@ -42,7 +42,7 @@ from esper.tolaria.worlds.toy.instance import TOY_SUITES
 SCHEDULES = (SBS, VBS)
 ALL_ARMS = (WAIT, *RULES, *SCHEDULES, *RIVALS, *MATCHED, BLIND)
 """Every arm but the learned ones, which a request names by its controllers."""
-_BEST_RULE = {"shift": "detect_then_probe", "toy_shift": "detect_then_probe"}
+_BEST_RULE = {"hosts": "by_layout", "shift": "detect_then_probe", "toy_shift": "detect_then_probe"}
 
 
 @dataclass(frozen=True, slots=True)

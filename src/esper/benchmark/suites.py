@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from esper.leyline.errors import EsperError
 from esper.tolaria.tasks import Instance, suite, suite_names
-from esper.tolaria.tasks.suites import in_corner
+from esper.tolaria.tasks.host_draws import in_corner, of_other_kind, of_other_size
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
 _FIRST_HOST_SEED = 3_000_000
@@ -59,8 +59,12 @@ def subsets(instances: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     """The ways a table is reported: everything first, then each subset that is neither empty nor everything."""
     chosen: dict[str, Callable[[Instance], bool]] = {
         "without digits": lambda case: case.task != "digits",
-        "inside the training ranges": lambda case: case.task != "digits" and not _cornered(case),
+        "inside the training ranges": lambda case: (
+            case.task != "digits" and not (_cornered(case) or _of_other_kind(case) or _of_other_size(case))
+        ),
         "held-out corner": _cornered,
+        "held-out kind of host": _of_other_kind,
+        "held-out sizes of hosts": _of_other_size,
     }
     parts = {"all": instances}
     if any(instance.startswith("toy") for instance in instances):
@@ -73,5 +77,12 @@ def subsets(instances: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
 
 
 def _cornered(case: Instance) -> bool:
-    parameters = dict(case.parameters)
-    return {"size", "noise"} <= set(parameters) and in_corner(parameters)
+    return in_corner(dict(case.parameters))
+
+
+def _of_other_kind(case: Instance) -> bool:
+    return of_other_kind(dict(case.parameters))
+
+
+def _of_other_size(case: Instance) -> bool:
+    return case.task.startswith("drawn_") and of_other_size(dict(case.parameters))

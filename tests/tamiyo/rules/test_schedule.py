@@ -117,6 +117,18 @@ def test_a_strict_schedule_says_what_went_wrong(text: str, message: str) -> None
         live(SchedulePolicy(text, strict=True), host())
 
 
+def test_places_by_rank_and_the_first_blueprint_that_is_offered() -> None:
+    text = "germinate nothing|mixer|norm@last t=0; advance last t=1; germinate norm|mixer@middle t=2; prune first t=3"
+    assert live(SchedulePolicy(text), host(), horizon=6) == [
+        (0, "germinate mixer@blocks.2"),
+        (1, "advance blocks.2"),
+        (2, "germinate norm@blocks.1"),
+    ]
+    assert Schedule.parse(str(Schedule.parse(text))) == Schedule.parse(text)
+    with pytest.raises(ValueError, match="blueprint is 'nothing'; legal at"):
+        live(SchedulePolicy("germinate nothing|never@first t=0", strict=True), host())
+
+
 def test_a_strict_schedule_does_one_thing_an_epoch() -> None:
     with pytest.raises(ValueError, match="several clauses at t=3"):
         SchedulePolicy("advance 1 t=3; advance 0 t=3", strict=True)

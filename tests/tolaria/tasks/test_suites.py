@@ -6,10 +6,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from esper.tolaria.tasks import Instance, suite, suite_names
+from esper.tolaria.tasks import Instance, all_tasks, suite, suite_names
 from esper.tolaria.tasks.changes import CHANGE_KINDS, Change, parse_plan
+from esper.tolaria.tasks.host_draws import held_out_only, in_corner, of_other_kind, of_other_size
 from esper.tolaria.tasks.stream import PLAN
-from esper.tolaria.tasks.suites import in_corner
 from held_out import generate_held_out
 
 
@@ -30,9 +30,11 @@ def parameters(instance: Instance) -> dict[str, int | float | str]:
 
 
 def test_the_names_and_an_unknown_one() -> None:
-    assert suite_names() == ("cpu", "shift", "stream", "digits", "mnist1d")
+    assert suite_names() == ("cpu", "shift", "stream", "hosts", "digits", "mnist1d")
     assert all(suite(name).name == name for name in suite_names())
-    with pytest.raises(ValueError, match="no suite is named 'gpu'; there are cpu, shift, stream, digits"):
+    with pytest.raises(
+        ValueError, match="no suite is named 'gpu'; there are cpu, shift, stream, hosts, digits"
+    ):
         suite("gpu")
 
 
@@ -41,6 +43,46 @@ def test_the_frozen_list_is_what_the_documented_function_makes() -> None:
     for name in ("cpu", "shift", "stream"):
         assert [str(instance) for instance in suite(name).held_out] == made[name]
         assert len(set(made[name])) == 24
+
+
+def test_the_frozen_hosts_have_samples_of_their_own_and_what_is_never_drawn() -> None:
+    assert [str(instance) for instance in suite("hosts").held_out] == generate_held_out()["hosts"]
+    drawn, held_out = (
+        [dict(instance.parameters) for instance in some]
+        for some in (draws("hosts", 400), suite("hosts").held_out)
+    )
+    assert len(held_out) == len({row["data"] for row in held_out}) == 200
+    assert min(int(row["data"]) for row in held_out) > max(int(row["data"]) for row in drawn)
+    assert not any(map(held_out_only, drawn))
+    assert sum(map(of_other_kind, held_out)) > 30
+    assert sum(map(of_other_size, held_out)) > 30
+    assert sum(map(in_corner, held_out)) > 5
+    assert sum(not held_out_only(row) for row in held_out) > 60
+    for rows, kinds in (
+        (drawn, {"mlp", "conv", "attention"}),
+        (held_out, {"mlp", "conv", "attention", "mixer"}),
+    ):
+        assert {row.get("host", "mlp") for row in rows} == kinds
+    permutations = [
+        {int(row["permutation"]) for row in rows if "permutation" in row} for rows in (drawn, held_out)
+    ]
+    assert max(permutations[0]) < 100_000 < 1_000_000 <= min(permutations[1])
+
+
+def test_draws_of_hosts_fill_their_ranges() -> None:
+    rows = draws("hosts", 400)
+    assert {row.task for row in rows} == {row.name for row in all_tasks() if row.name.startswith("drawn_")}
+    chosen = [dict(row.parameters) for row in rows]
+    assert {row.get("slots", 1) for row in chosen} == set(range(1, 7))
+    assert {row.get("depth", 3) for row in chosen} == set(range(1, 7))
+    for name, default, values in (
+        ("norm", "layer", {"layer", "batch", "none"}),
+        ("pool", "mean", {"mean", "max"}),
+        ("kernel", 3, {1, 3, 5}),
+        ("optimiser", "adam", {"adam", "adamw", "sgd"}),
+        ("schedule", "constant", {"constant", "cosine", "one_cycle"}),
+    ):
+        assert {row.get(name, default) for row in chosen} == values
 
 
 @pytest.mark.parametrize("name", suite_names())

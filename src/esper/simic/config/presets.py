@@ -112,6 +112,10 @@ PRESETS: Mapping[str, Preset] = {
         "learn to answer data that change while a host trains on them, from cpu-v1 on (seven minutes on an H200)",
         {**MANY_HOSTS, "suite": "shift", "rounds": 64, "warm_start": "cpu-v1"},
     ),
+    "hosts": Preset(
+        "learn what to grow, and where, in networks of many kinds (over an hour on two cores)",
+        {**MANY_HOSTS, "suite": "hosts", "pool_cases": 256, "first_growth": 2},
+    ),
     "cifar10": Preset(
         "learn to grow small hosts on CIFAR-10, on a GPU, with every head (the data must be in ESPER_DATA)",
         {"suite": "cifar10", "device": "cuda", "num_envs": 32, "normalize_rewards": True},

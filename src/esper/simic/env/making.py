@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, Unpack
 
 import numpy as np
@@ -21,7 +21,7 @@ from esper.simic.env.vector import GrowthVectorEnv
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.actions import GrowthSpace
 from esper.tolaria.engine.population import Population
-from esper.tolaria.tasks import Instance, all_tasks, suite, suite_names
+from esper.tolaria.tasks import Instance, Task, all_tasks, suite, suite_names, task
 from esper.tolaria.worlds.baselines import BaselineCurves, train_by_workers
 from esper.tolaria.worlds.cluster.connecting import require_cluster
 from esper.tolaria.worlds.engine import EngineWorld
@@ -291,8 +291,10 @@ def _engine_cases(name: str) -> tuple[CaseSource, tuple[str, ...]]:
 
 @cache
 def _examples(name: str) -> tuple[str, ...]:
-    """One case of each task that a suite has."""
+    """Cases whose hosts have every slot and blueprint of a suite's: those it names, or one of each of its tasks."""
     rng, drawn = np.random.default_rng(0), suite(name)
+    if drawn.covering:
+        return tuple(map(str, drawn.covering))
     cases = [*drawn.held_out, *(drawn.draw(rng) for _ in range(100))]
     return tuple(str(case) for case in {case.task: case for case in cases}.values())
 
@@ -310,6 +312,12 @@ def _terms_of(name: str, examples: tuple[str, ...]) -> tuple[int, float, Counts]
 
 
 def _engine_space(cases: tuple[str, ...]) -> GrowthSpace:
+    return _space_of(cases, tuple(task(Instance.parse(case).task) for case in cases))
+
+
+@lru_cache(maxsize=32)
+def _space_of(cases: tuple[str, ...], _rows: tuple[Task, ...]) -> GrowthSpace:
+    """Of the hosts of these cases; built once while the rows of their tasks are the same ones."""
     population = Population(len(cases))
     return GrowthSpace.covering([population.begin(index, case, 0) for index, case in enumerate(cases)])
 

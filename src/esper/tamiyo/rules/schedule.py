@@ -2,10 +2,12 @@
 
     germinate mixer@1 t=0; advance 1 t=2; fossilize 1 t=9
 
-A clause is an operation, a slot (by name, or by position from 0; a name comes first), options, and the epoch it
-falls due. `germinate` puts the blueprint before the slot. Options are the operation's other heads:
+A clause is an operation, a slot (by name; by position from 0; or as first, middle or last of however many there are;
+a name comes first), options, and the epoch it falls due. `germinate` puts the blueprint before the slot, or several,
+of which the first that is offered there is taken. Options are the operation's other heads:
 
     germinate norm@blocks.0 style=gate tempo=5 alpha_target=0.7 t=3; prune 0 alpha_speed=3 t=12
+    germinate mixer|attention|mlp@last t=2; advance last t=3
 """
 
 from collections.abc import Mapping
@@ -17,6 +19,8 @@ from esper.tamiyo.rules.policy import Remembering, refusal
 _OPERATIONS = {op.name.lower(): op for op in LifecycleOp if op is not LifecycleOp.WAIT}
 _PLACED = ("op", "slot", "blueprint")
 """Heads that a clause gives by position, not as an option."""
+_OR = "|"
+"""Between blueprints of which one is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,7 @@ class SchedulePolicy(Remembering[_Pending]):
         now = situation.signals.epoch
         held_up: set[str] = set()
         for clause in [clause for clause in self.memory.clauses if clause.epoch <= now]:
-            action = _with_slot_name(clause, situation)
+            action = _resolved(clause, situation)
             if action.slot in held_up:
                 continue
             reason = refusal(action, situation)
@@ -164,11 +168,19 @@ class SchedulePolicy(Remembering[_Pending]):
         return ActionSpec()
 
 
-def _with_slot_name(clause: Clause, situation: Situation) -> ActionSpec:
+def _resolved(clause: Clause, situation: Situation) -> ActionSpec:
+    """The action with the host's own name of the slot, and with one blueprint."""
     names, written = [slot.name for slot in situation.slots], str(clause.action.slot)
-    if written not in names and written.isdecimal() and int(written) < len(names):
-        return replace(clause.action, slot=names[int(written)])
-    return clause.action
+    places = {"first": 0, "middle": (len(names) - 1) // 2, "last": len(names) - 1}
+    place = int(written) if written.isdecimal() else places.get(written, len(names))
+    slot = names[place] if written not in names and place < len(names) else written
+    choices = (clause.action.blueprint or "").split(_OR)
+    if len(choices) == 1:
+        return replace(clause.action, slot=slot)
+    offered = {card.name for card in situation.cards.get(slot, ())}
+    return replace(
+        clause.action, slot=slot, blueprint=next((name for name in choices if name in offered), choices[0])
+    )
 
 
 def _waiting_helps(action: ActionSpec, situation: Situation) -> bool:

@@ -12,6 +12,8 @@ from importlib.resources import files
 import numpy as np
 
 from esper.tolaria.data.mnist1d import POSITIONS
+from esper.tolaria.tasks import host_draws
+from esper.tolaria.tasks.host_draws import in_corner
 from esper.tolaria.tasks.instance import Instance
 from esper.tolaria.tasks.parameters import Parameter
 from esper.tolaria.tasks.shift import KINDS
@@ -23,7 +25,6 @@ _DRAWN_PERMUTATIONS = (0, 100_000)
 HELD_OUT_DATA = 1
 _DRAWN_DATA = (2, 2**31)
 """Each draw has samples of its own, so that no validation set stands for all training."""
-_SMALL, _NOISY = 800, 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +38,8 @@ class Suite:
     """An instance to train on."""
     held_out: tuple[Instance, ...]
     """Instances that are never drawn."""
-
-
-def in_corner(parameters: Parameters) -> bool:
-    """Few training samples with many wrong labels: a corner of the ranges that no draw enters."""
-    return int(parameters["size"]) < _SMALL and float(parameters["noise"]) > _NOISY
+    covering: tuple[Instance, ...] = ()
+    """Instances whose hosts have every slot and blueprint that any has; empty where one of each task has them."""
 
 
 def draw_cpu(rng: np.random.Generator) -> Instance:
@@ -58,6 +56,14 @@ def draw_stream(rng: np.random.Generator) -> Instance:
     """An MNIST-1D instance that changes several times; some kinds and numbers of changes are never drawn."""
     count = int(rng.integers(DRAWN_COUNTS.start, DRAWN_COUNTS.stop))
     return instance_of("stream", streaming(_outside_the_corner(rng), count, DRAWN_KINDS, rng))
+
+
+def draw_hosts(rng: np.random.Generator) -> Instance:
+    """A network, how it is trained, and its data; some kinds and sizes of networks are never drawn."""
+    while host_draws.held_out_only((drawn := host_draws.draw_any(rng, _DRAWN_PERMUTATIONS))[1]):
+        pass
+    task, parameters = drawn
+    return Instance.of(task, parameters | {"data": int(rng.integers(*_DRAWN_DATA))})
 
 
 def suite(name: str) -> Suite:
@@ -121,6 +127,13 @@ _SUITES: dict[str, Callable[[], Suite]] = {
         "MNIST-1D that changes 3 to 7 times; held out are other kinds and numbers of changes, too",
         draw_stream,
         _frozen("stream"),
+    ),
+    "hosts": lambda: Suite(
+        "hosts",
+        "networks of four kinds and many sizes on six families of data; held out are a kind and sizes, too",
+        draw_hosts,
+        _frozen("hosts"),
+        host_draws.covering(),
     ),
     "digits": lambda: Suite(
         "digits",
