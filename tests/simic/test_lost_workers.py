@@ -13,13 +13,13 @@ from esper.leyline import EpisodeFinished, RoundFinished
 from esper.nissa import Checkpoints
 from esper.simic.agent import compute_gae
 from esper.simic.building import Training, build
-from esper.simic.cloning import record_episodes
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import FlatVectorEnv
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.spaces import Actions
 from esper.simic.evaluation import Rewards, RulePlayer
 from esper.simic.gymnasium_loop import collect
+from esper.simic.offline.recorder import record_episodes
 from esper.simic.reports import News
 from esper.simic.trainer import VectorizedPPOTrainer
 from esper.tamiyo.rules import rule_policy
@@ -153,7 +153,7 @@ def test_a_rule_goes_on_when_a_worker_dies_before_it_is_asked() -> None:
 
     player = Killing(lambda env_idx: rule_policy("random", rng=np.random.default_rng(env_idx)))
     wanted = [("toy:draw=1", env_idx) for env_idx in range(4)]
-    recording, played = record_episodes(player, training.envs.episodes, wanted)
+    recording, played = record_episodes(player, training.envs.episodes, wanted, policy="random")
     training.envs.close()
     assert [episode.lost for episode in played] == [True, False, True, False]
     assert recording.length.tolist() == [4, 20, 4, 20]

@@ -1,156 +1,53 @@
 """Behaviour cloning, and starting PPO from a network that has been taught.
 
-`record_episodes` plays episodes and keeps every step in a `Recording`; `PolicyNetwork` is taught from one;
-`warm_start` gives a training's policy the weights of a cloned rule, a saved network or a controller.
+`PolicyNetwork` is taught from a `Recording`, which `record_episodes` makes; `warm_start` gives a training's policy
+the weights of a cloned rule, a saved network or a controller.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import JsonValue
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from esper.leyline import EpisodeFinished, LifecycleOp, SlotConfig
+from esper.leyline import LifecycleOp, SlotConfig
 from esper.leyline.errors import EsperError
 from esper.simic.building import Training, build, prepare_baselines
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
-from esper.simic.env.episodes import Episodes
 from esper.simic.env.making import make_world
-from esper.simic.env.spaces import Actions
-from esper.simic.evaluation import Player, RulePlayer, play_cases
+from esper.simic.evaluation import RulePlayer
+from esper.simic.offline.recorder import record_episodes
+from esper.simic.offline.recording import Recording
 from esper.tamiyo import Actor, GrowthPolicy, Policy, unwrap
 from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.controller import Controller, ControllerError, UnknownController, shipped_controllers
 from esper.tamiyo.distributions import HeadEvaluation
 from esper.tamiyo.growth_policy import widened
 from esper.tamiyo.layout import growth_actions, growth_log_probs
-from esper.tamiyo.policy import NO_ACTION, PolicyInputs, without_critic
+from esper.tamiyo.policy import without_critic
 from esper.tamiyo.rules import RULE_NAMES, rule_policy
-from esper.tamiyo.sequences import SequencePlan
 
 EPISODES = 64
 """Episodes of the training pool that a rule is recorded on."""
 _FORMAT = "esper-clone-3"
 _SIZES = ("hidden_size", "num_lstm_layers")
 """Of the policy, written beside its weights."""
-_TENSORS = ("observation", "mask", "action", "previous_reward", "length")
 
 
 class CloningError(EsperError, ValueError):
-    """What cannot be recorded, cloned, saved or loaded."""
-
-
-# Episodes as they were observed and decided, step by step
-
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """Whole episodes of one space. Steps past an episode's length are padding."""
-
-    space: GrowthSpace
-    observation: Tensor
-    """(episode, step, feature) float32, as the policy sees it"""
-    mask: Tensor
-    """(episode, step, width) bool"""
-    action: Tensor
-    """(episode, step, head) int64"""
-    previous_reward: Tensor
-    """(episode, step) float32: of the step before, 0 at the first"""
-    length: Tensor
-    """(episode,) int64"""
-
-    def __len__(self) -> int:
-        return len(self.length)
-
-    @property
-    def steps(self) -> int:
-        """Steps of all episodes, without padding."""
-        return int(self.length.sum())
-
-    def part(self, episodes: Sequence[int]) -> "Recording":
-        """Some of the episodes, by number."""
-        chosen = torch.tensor(list(episodes), dtype=torch.int64)
-        return Recording(self.space, *(getattr(self, name)[chosen] for name in _TENSORS))
-
-    def split(self, held_out: int) -> tuple["Recording", "Recording"]:
-        """All but the last `held_out` episodes, and these."""
-        if not 0 < held_out < len(self):
-            raise ValueError(f"held_out is {held_out}; expected 1..{len(self) - 1} of {len(self)} episodes")
-        count = len(self) - held_out
-        return self.part(range(count)), self.part(range(count, len(self)))
-
-    def save(self, path: Path) -> None:
-        """To a .safetensors file."""
-        _save(path, {name: getattr(self, name) for name in _TENSORS}, self.space)
-
-    @staticmethod
-    def load(path: Path) -> "Recording":
-        """From data alone; nothing in the file is executed."""
-        try:
-            with safe_open(path, "pt") as file:
-                space = _space_of(file.metadata() or {})
-                return Recording(space, *(file.get_tensor(name) for name in _TENSORS))
-        except (OSError, SafetensorError, ValueError) as error:
-            raise CloningError(f"{path}: no recording of episodes can be read from it ({error})") from None
-
-
-class _Recorder:
-    """A player whose steps are kept."""
-
-    def __init__(self, player: Player) -> None:
-        self._player = player
-        self.groups: list[list[tuple[Tensor, Tensor, Tensor, Tensor]]] = []
-        """For each group of episodes played together, its steps: observation, mask, action, reward before."""
-
-    def begin(self, num_envs: int) -> None:
-        self._player.begin(num_envs)
-        self.groups.append([])
-
-    def act(self, episodes: Episodes, rewards: NDArray[np.float64]) -> Actions:
-        episodes.observe()
-        seen, mask = episodes.observer.flat.clone(), torch.from_numpy(episodes.masks().copy())
-        actions = self._player.act(episodes, rewards)
-        self.groups[-1].append((seen, mask, torch.from_numpy(actions.copy()), torch.tensor(rewards)))
-        return actions
-
-
-def record_episodes(
-    player: Player, episodes: Episodes, wanted: Sequence[tuple[str, int]]
-) -> tuple[Recording, list[EpisodeFinished]]:
-    """Play each (case, host seed) once and keep every step; also what each episode came to."""
-    recorder = _Recorder(player)
-    played = play_cases(recorder, episodes, wanted)
-    stacked = [
-        [torch.stack(steps, dim=1) for steps in zip(*group, strict=True)]  # (env, step, ...)
-        for group in recorder.groups
-    ]
-    # The last group may have places that only repeat.
-    observation, mask, action, reward = (
-        torch.cat(parts)[: len(wanted)] for parts in zip(*stacked, strict=True)
-    )
-    length = torch.tensor([episode.epochs for episode in played])
-    return Recording(episodes.space, observation, mask, action, reward.float(), length), played
-
-
-def _save(path: Path, tensors: Mapping[str, Tensor], space: GrowthSpace, **metadata: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    known = {"slots": space.slot_config.slot_ids, "blueprints": space.blueprints}
-    written = json.dumps({**known, "retire": True} if space.retire else known)
-    plain = {name: value.contiguous() for name, value in tensors.items()}
-    save_file(plain, path, metadata={"space": written, **metadata})
+    """What cannot be cloned, saved or loaded."""
 
 
 def _space_of(metadata: Mapping[str, str]) -> GrowthSpace:
-    """What `_save` wrote."""
+    """The space that `PolicyNetwork.save` wrote."""
     try:
         written = json.loads(metadata["space"])
         slots, blueprints = tuple(written["slots"]), tuple(written["blueprints"])
@@ -283,9 +180,13 @@ class PolicyNetwork:
 
     def save(self, path: Path) -> None:
         """To a .safetensors file."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        known = {"slots": self.space.slot_config.slot_ids, "blueprints": self.space.blueprints}
         written = {name: str(getattr(self.policy, name)) for name in _SIZES}
+        written["space"] = json.dumps({**known, "retire": True} if self.space.retire else known)
         written["notes"] = json.dumps(self.notes)
-        _save(path, self.policy.state_dict(), self.space, format=_FORMAT, **written)
+        weights = {name: value.contiguous() for name, value in self.policy.state_dict().items()}
+        save_file(weights, path, metadata={"format": _FORMAT, **written})
 
     @staticmethod
     def load(path: Path) -> "PolicyNetwork":
@@ -313,18 +214,10 @@ class PolicyNetwork:
 
     def _evaluate(self, recording: Recording) -> tuple[HeadEvaluation, Tensor, Tensor]:
         """Of every recorded step, episodes end to end: its evaluation, its action, and the network's own choice."""
-        lengths = recording.length
-        inside = torch.arange(recording.action.shape[1]) < lengths[:, None]  # (episode, step)
-        before = torch.full_like(recording.action, NO_ACTION)
-        before[:, 1:] = recording.action[:, :-1]
-        inputs = PolicyInputs(
-            recording.observation[inside], before[inside], recording.previous_reward[inside]
-        )
-        starts = np.zeros(int(lengths.sum()), dtype=np.bool_)
-        plan = SequencePlan.build(starts, lengths.numpy(), self.policy.device)
-        output = self.policy(inputs, self.policy.initial_hidden(len(lengths)), plan)
-        distribution = self.policy.distribution(output.logits, recording.mask[inside])
-        action = recording.action[inside]
+        hidden = self.policy.initial_hidden(len(recording))
+        output = self.policy(recording.inputs(), hidden, recording.plan())
+        distribution = self.policy.distribution(output.logits, recording.mask)
+        action = recording.action
         return distribution.evaluate(action), action, distribution.mode()
 
     def _require_fit(self, recording: Recording) -> None:
@@ -415,7 +308,7 @@ def _clone(
     wanted = list(islice(cycle(training.pool.pairs()), episodes))  # a toy's pairs are ten million
     rng = np.random.default_rng(config.seed)
     player = RulePlayer(lambda _: rule_policy(rule, rng=rng))
-    recording, _ = record_episodes(player, training.envs.episodes, wanted)
+    recording, _ = record_episodes(player, training.envs.episodes, wanted, policy=rule)
     training.envs.episodes.telemetry.take()  # the rule's rewards and decisions are not the learner's
     if training.host_log is not None:
         training.host_log.take()

@@ -44,6 +44,8 @@ from esper.simic.env.episodes import HOSTS
 from esper.simic.env.flat import Flat
 from esper.simic.evaluation import LearnedPlayer, play_cases
 from esper.simic.gymnasium_loop import Info, collect
+from esper.simic.offline.dataset import EPISODES_FOLDER, write_episodes
+from esper.simic.offline.recorder import EpisodeRecorder
 from esper.simic.reports import (
     BatchSummary,
     Preparing,
@@ -109,6 +111,13 @@ class VectorizedPPOTrainer:
         self._info: Info
         self._lost_between: list[EpisodeFinished] = []
         """Episodes lost since the last round; the next one reports them."""
+        self._recorder: EpisodeRecorder | None = None
+        if config.run_record_episodes and checkpoints is not None:
+            self._recorder = training.envs.episodes.watcher = EpisodeRecorder(
+                training.envs.episodes,
+                policy=config.run_name or config.suite,
+                log_probs=self.agent.decided_log_prob,
+            )
 
     # The loop
 
@@ -153,6 +162,7 @@ class VectorizedPPOTrainer:
             self._lost_between = []
             for event, place in log.events(self.agent):
                 self._emit(event, place)
+            self._keep_episodes()
         learning_rate = self.agent.config.lr_at(self.agent.updates)
         with self.stopwatch.part("learn"):  # advantages, then epochs of minibatches
             metrics = self.agent.update(torch.from_numpy(self._observation))
@@ -190,6 +200,13 @@ class VectorizedPPOTrainer:
             if stop and not self.agent.ready:
                 return None
         return batch
+
+    def _keep_episodes(self) -> None:
+        """Write the episodes that ended in this round, if that is asked for; a repeated round writes them again."""
+        recording = None if self._recorder is None else self._recorder.take()
+        if recording is not None and self.checkpoints is not None:
+            folder = self.checkpoints.folder.parent / EPISODES_FOLDER
+            write_episodes(folder / f"round-{self.round + 1:06d}.safetensors", recording)
 
     # Events
 

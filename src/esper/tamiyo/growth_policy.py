@@ -121,15 +121,13 @@ class GrowthActor(nn.Module):
         return torch.cat(blocks, dim=-1)
 
 
-class GrowthPolicy(RecurrentPolicy):
-    """Sees `flatten_observation`: host | slots | blueprints | what only the critic may see.
+class GrowthReader(nn.Module):
+    """Reads `flatten_observation` and the previous action and reward, step by step, into a memory.
 
     The same weights serve any space; padded slots change nothing of what is said of the others.
 
     sight: 2 reads all of the observation and of the previous action; 1 neither the slots' styles nor how the previous
     action was to be done (its style, tempo, alpha target, speed and curve).
-
-    >>> GrowthPolicy(GrowthSpace.covering(hosts), generator=torch.Generator().manual_seed(0))
     """
 
     relevance: Tensor
@@ -145,7 +143,6 @@ class GrowthPolicy(RecurrentPolicy):
         hidden_size: int = 128,
         num_lstm_layers: int = 1,
         width: int = 64,
-        key_size: int = 32,
         sight: Sight = SIGHT,
         generator: torch.Generator,
     ) -> None:
@@ -157,8 +154,7 @@ class GrowthPolicy(RecurrentPolicy):
         self.privileged_features = privileged_features
         self.observation_size = observation_size(space) + privileged_features
         self.hidden_size, self.num_lstm_layers = hidden_size, num_lstm_layers
-        self.width, self.key_size = width, key_size
-        self.uses_previous = True
+        self.width = width
         self._shapes = (*observation_parts(space).values(), (privileged_features,))
         self._sizes = [math.prod(shape) for shape in self._shapes]
         self.register_buffer("relevance", layout.relevance.clone(), persistent=False)
@@ -176,19 +172,6 @@ class GrowthPolicy(RecurrentPolicy):
         self.joint_encoder = orthogonal_mlp((inputs, hidden_size), generator)
         self.lstm = orthogonal_lstm(hidden_size, hidden_size, generator, num_lstm_layers)
         self.lstm_ln = nn.LayerNorm(hidden_size)
-        self.actor = GrowthActor(hidden_size, width, layout, key_size, generator)
-        self.critic = value_network((hidden_size + privileged_features, width), generator)
-
-    @torch.no_grad()  # not inference_mode: writes a parameter that is trained
-    def begin_leaning(self, logits: Mapping[str, float]) -> None:
-        """Set what the operations' logits are before anything is learned (0 where not named)."""
-        head, known = self.actor.heads["op"], operations(retire=self.space.retire)
-        assert isinstance(head, nn.Linear)
-        head.bias.copy_(head.bias.new_tensor([logits.get(op.name, 0.0) for op in known]))
-
-    def fixed_scales(self) -> Tensor:
-        """(feature,) bool: bits, shares, and what a host keeps for life."""
-        return torch.cat((fixed_scales(self.space), torch.zeros(self.privileged_features, dtype=torch.bool)))
 
     def encode(self, inputs: PolicyInputs) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The LSTM's input (step, hidden); slots (step, slot, width), blueprints, and what only the critic sees."""
@@ -212,13 +195,6 @@ class GrowthPolicy(RecurrentPolicy):
         )
         return self.joint_encoder(torch.cat(parts, dim=-1)), (encoded, blueprints, privileged)
 
-    def decode(self, memory: Tensor, others: tuple[Tensor, ...]) -> PolicyOutput:
-        """Logits of every head and values from the normalised memory."""
-        slots, blueprints, privileged = others
-        context = self.lstm_ln(memory)
-        value = self.critic(torch.cat((context, privileged), dim=-1)).squeeze(-1)
-        return PolicyOutput(self.actor(context, slots, blueprints), value.float())
-
     def _split(self, observation: Tensor) -> tuple[Tensor, ...]:
         """host (step, feature), slots (step, slot, feature), blueprints (step, slot, blueprint, feature), rest."""
         if observation.shape[-1] != self.observation_size:
@@ -228,6 +204,57 @@ class GrowthPolicy(RecurrentPolicy):
             )
         parts = observation.split(self._sizes, dim=-1)
         return tuple(part.unflatten(-1, shape) for part, shape in zip(parts, self._shapes, strict=True))
+
+
+class GrowthPolicy(GrowthReader, RecurrentPolicy):
+    """Sees `flatten_observation`: host | slots | blueprints | what only the critic may see.
+
+    >>> GrowthPolicy(GrowthSpace.covering(hosts), generator=torch.Generator().manual_seed(0))
+    """
+
+    def __init__(
+        self,
+        space: GrowthSpace,
+        *,
+        privileged_features: int = 0,
+        hidden_size: int = 128,
+        num_lstm_layers: int = 1,
+        width: int = 64,
+        key_size: int = 32,
+        sight: Sight = SIGHT,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__(
+            space,
+            privileged_features=privileged_features,
+            hidden_size=hidden_size,
+            num_lstm_layers=num_lstm_layers,
+            width=width,
+            sight=sight,
+            generator=generator,
+        )
+        self.key_size = key_size
+        self.uses_previous = True
+        self.actor = GrowthActor(hidden_size, width, self.layout, key_size, generator)
+        self.critic = value_network((hidden_size + privileged_features, width), generator)
+
+    @torch.no_grad()  # not inference_mode: writes a parameter that is trained
+    def begin_leaning(self, logits: Mapping[str, float]) -> None:
+        """Set what the operations' logits are before anything is learned (0 where not named)."""
+        head, known = self.actor.heads["op"], operations(retire=self.space.retire)
+        assert isinstance(head, nn.Linear)
+        head.bias.copy_(head.bias.new_tensor([logits.get(op.name, 0.0) for op in known]))
+
+    def fixed_scales(self) -> Tensor:
+        """(feature,) bool: bits, shares, and what a host keeps for life."""
+        return torch.cat((fixed_scales(self.space), torch.zeros(self.privileged_features, dtype=torch.bool)))
+
+    def decode(self, memory: Tensor, others: tuple[Tensor, ...]) -> PolicyOutput:
+        """Logits of every head and values from the normalised memory."""
+        slots, blueprints, privileged = others
+        context = self.lstm_ln(memory)
+        value = self.critic(torch.cat((context, privileged), dim=-1)).squeeze(-1)
+        return PolicyOutput(self.actor(context, slots, blueprints), value.float())
 
 
 def widened(weights: Mapping[str, Tensor], to: Mapping[str, Tensor]) -> dict[str, Tensor]:

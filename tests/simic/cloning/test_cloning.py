@@ -13,9 +13,7 @@ from esper.simic.building import build
 from esper.simic.cloning import (
     CloningError,
     PolicyNetwork,
-    Recording,
     clone_rule,
-    record_episodes,
     require_warm_start,
     warm_start,
 )
@@ -25,6 +23,9 @@ from esper.simic.env import make_env
 from esper.simic.env.cases import CasePool
 from esper.simic.env.episodes import Episodes
 from esper.simic.evaluation import LearnedPlayer, Player, RulePlayer
+from esper.simic.offline.dataset import write_episodes
+from esper.simic.offline.recorder import LogProbs, record_episodes
+from esper.simic.offline.recording import Recording
 from esper.simic.trainer import train_ppo_vectorized
 from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.controller import Controller, NetworkRecord
@@ -53,7 +54,7 @@ def config(**changes: object) -> TrainingConfig:
 def recorded(rule: str, episodes: int, *, first: int = 0, num_envs: int = 8) -> Recording:
     envs = make_env("toy", num_envs, decisions=config().decisions).episodes
     wanted = [(case, 0) for case in toy_cases(episodes, first)]
-    recording, played = record_episodes(RulePlayer(lambda _: rule_policy(rule)), envs, wanted)
+    recording, played = record_episodes(RulePlayer(lambda _: rule_policy(rule)), envs, wanted, policy=rule)
     assert [episode.case for episode in played] == [case for case, _ in wanted]
     return recording
 
@@ -106,58 +107,23 @@ def test_step_by_step_it_decides_what_it_was_judged_to(taught: PolicyNetwork) ->
     """Agreement replays whole sequences; acting goes step by step: both are the same network."""
     envs = make_env("toy", 4, decisions=config().decisions).episodes
     wanted = [(case, 0) for case in toy_cases(4, 900)]
-    recording, _ = record_episodes(LearnedPlayer(taught.actor), envs, wanted)
+    recording, _ = record_episodes(LearnedPlayer(taught.actor), envs, wanted, policy="taught")
     assert taught.agreement(recording).joint == 1.0
     untaught = PolicyNetwork(
         taught.space, hidden_size=64, seed=3
     )  # nothing but its inputs tells it what to do
-    recording, _ = record_episodes(LearnedPlayer(untaught.actor), envs, wanted)
-    assert len(set(recording.action[..., 0].flatten().tolist())) > 1
+    recording, _ = record_episodes(LearnedPlayer(untaught.actor), envs, wanted, policy="untaught")
+    assert len(set(recording.action[:, 0].tolist())) > 1
     assert untaught.agreement(recording).joint == 1.0
-
-
-def test_recordings_are_padded_and_survive_the_disk(tmp_path: Path) -> None:
-    recording = recorded("plateau", 5, num_envs=3)
-    assert len(recording) == 5
-    assert recording.length.tolist() == [20] * 5
-    assert recording.steps == 100
-    assert bool((recording.previous_reward[:, 0] == 0).all())
-    assert bool((recording.previous_reward[:, 1:] != 0).any())
-    alone = recorded("plateau", 1, num_envs=1)
-    assert torch.equal(recording.observation[0], alone.observation[0])
-    recording.save(tmp_path / "episodes.safetensors")
-    again = Recording.load(tmp_path / "episodes.safetensors")
-    assert again.space == recording.space
-    for name in ("observation", "mask", "action", "previous_reward", "length"):
-        assert torch.equal(getattr(again, name), getattr(recording, name))
-    (tmp_path / "bad.safetensors").write_bytes(b"\x00" * 50)
-    with pytest.raises(CloningError, match="no recording of episodes"):
-        Recording.load(tmp_path / "bad.safetensors")
-    with pytest.raises(ValueError, match=r"held_out is 5; expected 1\.\.4"):
-        recording.split(5)
-
-
-def test_padding_changes_nothing(teacher: Recording, taught: PolicyNetwork) -> None:
-    """An episode cut short is judged by the steps that it has."""
-    few = teacher.part([0, 1])
-    cut = replace(few, length=torch.tensor([7, 20]))
-    spoiled = replace(
-        cut,
-        observation=torch.where(
-            torch.arange(20).view(1, -1, 1) < cut.length.view(-1, 1, 1), cut.observation, 99.0
-        ),
-    )
-    assert taught.agreement(cut) == taught.agreement(spoiled)
-    assert taught.agreement(cut).steps < taught.agreement(few).steps
 
 
 def test_steps_without_a_choice_are_neither_taught_nor_counted(teacher: Recording) -> None:
     few, network = teacher.part([0, 1]), PolicyNetwork(teacher.space, hidden_size=64)
-    waits = few.action[..., 0] == LifecycleOp.WAIT
-    operations = network.policy.layout.block(few.mask.flatten(0, 1), "op")  # (step, 1, op), a view
-    operations[waits.flatten()] = torch.arange(operations.shape[-1]) == LifecycleOp.WAIT
+    waits = few.action[:, 0] == LifecycleOp.WAIT
+    operations = network.policy.layout.block(few.mask, "op")  # (step, 1, op), a view
+    operations[waits] = torch.arange(operations.shape[-1]) == LifecycleOp.WAIT
     evaluation, _, _ = network._evaluate(few)
-    free, steps = ~waits.flatten(), int((~waits).sum())
+    free, steps = ~waits, int((~waits).sum())
     assert 0 < steps < few.steps
     loss, counted = network._loss(few)
     agreement = network.agreement(few)
@@ -172,8 +138,10 @@ def test_a_network_survives_the_disk(taught: PolicyNetwork, teacher: Recording, 
     again = PolicyNetwork.load(path)
     assert again.agreement(teacher) == taught.agreement(teacher)
     assert again.notes == taught.notes
-    teacher.save(tmp_path / "other.safetensors")
-    with pytest.raises(CloningError, match=r"other\.safetensors: no cloned policy .*its format is None"):
+    write_episodes(tmp_path / "other.safetensors", teacher)
+    with pytest.raises(
+        CloningError, match=r"other\.safetensors: no cloned .*its format is 'esper-episodes-1'"
+    ):
         PolicyNetwork.load(tmp_path / "other.safetensors")
     with pytest.raises(CloningError, match="no cloned policy can be read"):
         PolicyNetwork.load(tmp_path / "nothing.safetensors")
@@ -252,10 +220,15 @@ def test_a_rule_is_cloned_from_as_many_instances_as_there_are(monkeypatch: pytes
     pairs = CasePool.pairs
 
     def record(
-        player: Player, episodes: Episodes, wanted: list[tuple[str, int]]
+        player: Player,
+        episodes: Episodes,
+        wanted: list[tuple[str, int]],
+        *,
+        policy: str,
+        log_probs: LogProbs | None = None,
     ) -> tuple[Recording, list[EpisodeFinished]]:
         asked.extend(wanted)
-        return record_episodes(player, episodes, wanted)
+        return record_episodes(player, episodes, wanted, policy=policy, log_probs=log_probs)
 
     monkeypatch.setattr("esper.simic.cloning.record_episodes", record)
     monkeypatch.setattr(CasePool, "pairs", lambda pool: ((next(made), pair)[1] for pair in pairs(pool)))

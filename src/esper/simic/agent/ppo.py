@@ -172,6 +172,18 @@ class PPOAgent:
         return action
 
     @torch.inference_mode()
+    def decided_log_prob(self) -> NDArray[np.float64]:
+        """(env,): log-probability of the whole action that `act` has just chosen, before its outcome is observed."""
+        if self._pending is None:
+            raise RuntimeError("decided_log_prob() without act(): there is no decision")
+        _, decision = self._pending
+        distribution = unwrap(self.policy).distribution(decision.logits, decision.mask)
+        joint: NDArray[np.float64] = (
+            distribution.evaluate(decision.action).log_prob.sum(-1).double().cpu().numpy()
+        )
+        return joint
+
+    @torch.inference_mode()
     def observe(
         self,
         reward: Tensor,

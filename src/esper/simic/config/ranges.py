@@ -67,6 +67,7 @@ AtLeastOne = Annotated[float, Field(ge=1), Expected("a number >= 1")]
 AtMostOne = Annotated[float, Field(le=1), Expected("a number <= 1")]
 OverOne = Annotated[float, Field(gt=1), Expected("a number > 1")]
 UpToOne = Annotated[float, Field(gt=0, le=1), Expected("a number in (0, 1]")]
+Expectile = Annotated[float, Field(ge=0.5, lt=1), Expected("a number in [0.5, 1)")]
 UnderOne = Annotated[float, Field(ge=0, lt=1), Expected("a number in [0, 1)")]
 Flag = Annotated[bool, Expected("True or False")]
 

@@ -30,7 +30,8 @@ MAY_CHANGE = frozenset(
     (
         *("rounds", "workers", "worker_timeout", "cluster", "cluster_snapshot_every"),
         *("eval_every", "run_name", "run_directory"),
-        *("run_checkpoint_every", "run_keep_checkpoints", "run_telemetry", "run_tensorboard", "run_wandb"),
+        *("run_checkpoint_every", "run_keep_checkpoints", "run_record_episodes"),
+        *("run_telemetry", "run_tensorboard", "run_wandb"),
     )
 )
 """Settings that a run may go on under with another value: none changes what a round computes."""
@@ -181,6 +182,8 @@ class TrainingConfig(PPOSettings):
     """Rounds between checkpoints; the best and the last are always kept."""
     run_keep_checkpoints: ranges.Count = 3
     """Checkpoints kept; older ones are deleted."""
+    run_record_episodes: ranges.Flag = False
+    """Keep every episode in the run's folder, as a data set to learn from without hosts (`offline`)."""
     run_telemetry: Literal["off", "rounds", "full", "debug"] = "full"
     """off; rounds, episodes and anomalies; also every decision and what happens to hosts; also assertions."""
     run_tensorboard: ranges.Flag = True

@@ -7,7 +7,7 @@ Both Gymnasium environments are thin shells around this.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal, TypedDict, get_args
+from typing import Literal, Protocol, TypedDict, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,6 +99,16 @@ class StepResult:
         return ended
 
 
+class StepWatcher(Protocol):
+    """Sees every step of `Episodes`, such as to record it."""
+
+    def before(self, actions: Actions) -> None:
+        """What was asked for, (env, head), before it is done."""
+
+    def after(self, result: StepResult) -> None:
+        """What came of it, before any env begins a new episode."""
+
+
 class EpisodeOptions(TypedDict, total=False):
     """Options of `Episodes` that do not depend on what runs them."""
 
@@ -169,6 +179,8 @@ class Episodes:
         """What every host is worth: to the reward, the critic and the actor."""
         self.critic_looks = False
         """Whether steps report what only the critic may see, for which baselines are trained to their end at once."""
+        self.watcher: StepWatcher | None = None
+        """Sees every step; None if nobody looks."""
 
     # Beginning
 
@@ -267,6 +279,8 @@ class Episodes:
     def step(self, actions: Actions) -> StepResult:
         """Execute one action (env, head) in every env, train an epoch, and settle what reaches the horizon."""
         outcomes = self._decode(actions)
+        if self.watcher is not None:
+            self.watcher.before(actions)
         running = [self.episode(env_idx) for env_idx in range(self.num_envs)]
         epochs = tuple(episode.epoch + 1 for episode in running)
         settling = Settling(self.reward.rent, self.settle, self.reward.family)
@@ -304,7 +318,7 @@ class Episodes:
             episode.episode_return += reward
         reports = [self.world.host(env_idx).report for env_idx in range(self.num_envs)]
         condemned = lost | rolled_back
-        return StepResult(
+        result = StepResult(
             components,
             terminated,
             lost,
@@ -322,6 +336,9 @@ class Episodes:
                 for env_idx in map(int, np.flatnonzero(terminated | lost))
             },
         )
+        if self.watcher is not None:
+            self.watcher.after(result)
+        return result
 
     def finished(self, env_idx: int, *, lost: bool) -> EpisodeFinished:
         """The running episode as it ends now; its round is for the training loop to fill in."""

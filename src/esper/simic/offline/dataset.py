@@ -1,0 +1,222 @@
+"""Recorded episodes on disk: `.safetensors` files with everything in them, read when they are needed.
+
+A data set is such a file, a folder of them, a run that recorded its episodes, or several of these. Files need no list
+of what belongs together: each says under which terms its episodes were played, and only equal terms go together.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from esper.leyline.errors import EsperError
+from esper.leyline.files import write_atomically
+from esper.simic.env.spaces import LegalChoices
+from esper.simic.offline.recording import BY_EPISODE, BY_STEP, EpisodeRow, Recording, Terms, joined
+from esper.tamiyo.controller import layout_fingerprint
+from esper.tamiyo.features import observation_size
+
+FORMAT = "esper-episodes-1"
+EPISODES_FOLDER = "episodes"
+"""Of a run, where its episodes are."""
+_SUFFIX = ".safetensors"
+_ROWS = TypeAdapter(tuple[EpisodeRow, ...])
+
+
+class DatasetError(EsperError, ValueError):
+    """A data set that cannot be learned from; the message names the file and what is wrong with it."""
+
+
+def write_episodes(path: Path, recording: Recording) -> None:
+    """Write a recording as one file, whole or not at all; folders are made as needed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tensors = {name: getattr(recording, name).contiguous() for name in (*BY_STEP, *BY_EPISODE)}
+    about = {
+        "format": FORMAT,
+        "terms": recording.terms.model_dump_json(),
+        "rows": _ROWS.dump_json(recording.rows).decode(),
+    }
+    write_atomically(path, lambda partial: save_file(tensors, partial, metadata=about))
+
+
+class _File:
+    """One file, open: its header is checked, its steps are read on demand."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._open = cast("Any", safe_open(path, "pt"))  # the package has no types for it
+            about = self._open.metadata() or {}
+        except (OSError, SafetensorError) as error:
+            raise DatasetError(
+                f"{path}: no episodes can be read from it, is it cut short? ({error})"
+            ) from None
+        if about.get("format") != FORMAT:
+            raise DatasetError(f"{path}: its format is {about.get('format')!r}; expected {FORMAT!r}")
+        try:
+            self.terms = Terms.model_validate_json(about["terms"])
+            self.rows = _ROWS.validate_json(about["rows"])
+        except (KeyError, ValidationError, json.JSONDecodeError) as error:
+            raise DatasetError(f"{path}: it does not say what its episodes are ({error})") from None
+        known = layout_fingerprint(retire=self.terms.retire)
+        if self.terms.layout != known:
+            raise DatasetError(
+                f"{path}: its observations and choices are those of layout {self.terms.layout}, this Esper has "
+                f"{known}: record them anew"
+            )
+        self._require_form()
+        self.length: Tensor = self._open.get_tensor("length")
+        self.first = self.length.cumsum(0) - self.length
+
+    def _require_form(self) -> None:
+        """Every tensor is there, with the sizes that its space has."""
+        space, count = self.terms.space, len(self.rows)
+        layout = space.action_layout
+        missing = {*BY_STEP, *BY_EPISODE} - set(self._open.keys())
+        if missing:
+            raise DatasetError(f"{self.path}: it has no {', '.join(sorted(missing))}")
+        steps = int(self._open.get_tensor("length").sum())
+        shapes = {
+            "observation": ("F32", [steps, observation_size(space)]),
+            "privileged": ("F32", [steps, len(self.terms.privileged)]),
+            "mask": ("BOOL", [steps, layout.width]),
+            "action": ("I64", [steps, layout.head_count]),
+            **{name: ("F32", [steps]) for name in ("previous_reward", "reward", "log_prob")},
+            "length": ("I64", [count]),
+            "terminated": ("BOOL", [count]),
+        }
+        for name, expected in shapes.items():
+            part = self._open.get_slice(name)
+            found = (part.get_dtype(), part.get_shape())
+            if found != expected:
+                raise DatasetError(f"{self.path}: {name} is {found}; expected {expected}")
+
+    def require_sound(self) -> None:
+        """Raise DatasetError for lengths, numbers or actions that no environment returns."""
+        everything = self.read(range(len(self.rows)))
+        if not bool(((self.length >= 1) & (self.length <= self.terms.horizon)).all()):
+            raise DatasetError(f"{self.path}: length is not 1..{self.terms.horizon} in every episode")
+        for name in ("observation", "privileged", "previous_reward", "reward"):
+            wrong = ~torch.isfinite(getattr(everything, name)).reshape(everything.steps, -1).all(1)
+            if bool(wrong.any()):
+                raise DatasetError(f"{self.path}: {name} is NaN or infinite in {self._place(wrong)}")
+        if bool((everything.log_prob > 0.0).any()) or bool(torch.isneginf(everything.log_prob).any()):
+            raise DatasetError(f"{self.path}: log_prob is no log-probability of what was done")
+        choices = LegalChoices(self.terms.space.action_layout)
+        legal = choices.allowed(everything.action.numpy(), everything.mask.numpy())
+        if not legal.all():
+            place = self._place(torch.from_numpy(~legal))
+            raise DatasetError(f"{self.path}: mask forbids the action that was taken in {place}")
+
+    def read(self, episodes: Sequence[int]) -> Recording:
+        """Some of its episodes; those that follow each other are read at once."""
+        runs = _runs(episodes)
+        spans = [(int(self.first[a]), int(self.first[b - 1] + self.length[b - 1])) for a, b in runs]
+        by_step = {name: torch.cat([self._open.get_slice(name)[a:b] for a, b in spans]) for name in BY_STEP}
+        by_episode = {
+            name: torch.cat([self._open.get_slice(name)[a:b] for a, b in runs]) for name in BY_EPISODE
+        }
+        return Recording(
+            **by_step, **by_episode, terms=self.terms, rows=tuple(self.rows[number] for number in episodes)
+        )
+
+    def _place(self, wrong: Tensor) -> str:
+        """The first step (step,) that is wrong, in words."""
+        step = int(wrong.nonzero()[0])
+        episode = int((self.first <= step).sum()) - 1
+        return f"step {step - int(self.first[episode])} of episode {episode}"
+
+
+class Dataset:
+    """Recorded episodes in one or more files, whose numbers run through all of them.
+
+    >>> data = Dataset.open(["runs/first", "random.safetensors"])
+    >>> data.read([0, 17])  # a `Recording` of two episodes
+    """
+
+    def __init__(self, files: Sequence[_File]) -> None:
+        self._files = list(files)
+        self.terms = self._files[0].terms
+        """What all episodes have in common."""
+        sizes = torch.tensor([len(file.rows) for file in self._files])
+        self._file = torch.arange(len(sizes)).repeat_interleave(sizes)
+        self._number = torch.arange(len(self._file)) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+
+    @staticmethod
+    def open(places: Sequence[Path | str]) -> "Dataset":
+        """Open files, folders of files, and runs; raises DatasetError, by name, for what cannot be learned from."""
+        if not places:
+            raise DatasetError("no data set was named")
+        files = [_File(path) for place in places for path in _files_of(Path(place))]
+        for file in files:
+            difference = files[0].terms.difference(file.terms)
+            if difference is not None:
+                raise DatasetError(
+                    f"{file.path} cannot be learned from together with {files[0].path}: it has {difference}"
+                )
+        for file in files:
+            file.require_sound()
+        return Dataset(files)
+
+    def __len__(self) -> int:
+        return len(self._file)
+
+    @cached_property
+    def rows(self) -> tuple[EpisodeRow, ...]:
+        """Where each episode comes from."""
+        return tuple(row for file in self._files for row in file.rows)
+
+    @cached_property
+    def length(self) -> Tensor:
+        """(episode,) steps of each."""
+        return torch.cat([file.length for file in self._files])
+
+    @property
+    def steps(self) -> int:
+        """Steps of all episodes."""
+        return int(self.length.sum())
+
+    def read(self, episodes: Sequence[int]) -> Recording:
+        """Some of the episodes, by number, in the order given."""
+        chosen = list(episodes)
+        of_files = self._file[chosen].tolist(), self._number[chosen].tolist()
+        together = groupby(zip(*of_files, strict=True), key=lambda place: place[0])
+        return joined(self._files[file].read([number for _, number in group]) for file, group in together)
+
+    def batches(self, size: int, generator: torch.Generator) -> Iterator[Recording]:
+        """One pass over all episodes in random order, `size` at a time; the last batch may have fewer."""
+        for chosen in torch.randperm(len(self), generator=generator).split(size):
+            yield self.read(sorted(chosen.tolist()))
+
+
+def _files_of(place: Path) -> list[Path]:
+    """The files of a data set: itself, those in the folder, or those in the run's `episodes` folder."""
+    if place.is_file():
+        return [place]
+    for folder in (place / EPISODES_FOLDER, place):
+        files = sorted(folder.glob(f"*{_SUFFIX}"))
+        if files:
+            return files
+    found = (
+        f"it has no *{_SUFFIX} and no folder {EPISODES_FOLDER}" if place.is_dir() else "there is no such file"
+    )
+    raise DatasetError(f"{place} is no data set: {found}")
+
+
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Numbers as ranges [first, end) of those that follow each other."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number:
+            runs[-1] = (runs[-1][0], number + 1)
+        else:
+            runs.append((number, number + 1))
+    return runs

@@ -1,0 +1,155 @@
+"""Implicit Q-learning from recorded episodes.
+
+    V   an upper expectile of Q over what was done      expectile loss of min(Q1, Q2) - V, with slow copies of Q1, Q2
+    Q   what was paid, and V of what came               squared error of r + gamma V(s') - Q(s, a)
+    pi  cloning of what was better than expected        log pi(a | s), weighted by exp(beta (Q - V))
+
+Q is only ever asked about actions that were taken: no maximum over masked, dependent heads. The policy is the one
+that PPO trains, with its masks and its memory.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+
+from esper.simic.agent.losses import mean_over
+from esper.simic.config.offline import IQLConfig
+from esper.simic.offline.losses import advantage_weight, expectile_loss, q_target
+from esper.simic.offline.recording import Sequences
+from esper.tamiyo import Policy
+from esper.tamiyo.critics import CriticBody, QNetwork, VNetwork
+
+MakeBody = Callable[[torch.Generator], CriticBody]
+"""The body of one critic, with weights drawn from this generator."""
+MAX_GRAD_NORM = 1.0
+"""Of each network."""
+
+
+@dataclass(frozen=True, slots=True)
+class IQLTerms:
+    """The losses of one batch of episodes, with gradients, and what they are made of."""
+
+    value_loss: Tensor
+    q_loss: Tensor
+    """Of both critics together."""
+    policy_loss: Tensor
+    critic_loss: Tensor
+    """Of the policy's own critic, which learns V and nothing else of the policy does."""
+    advantage: Tensor
+    """(step,) Q - V, in units of the scaled reward."""
+    weight: Tensor
+    """(step,) of each step in the policy's loss."""
+    entropy: Tensor
+    """(step, head)"""
+    has_choice: Tensor
+    """(step, head) bool"""
+
+
+class IQL:
+    """Learns `policy`, and the critics that it is weighted by, from batches of whole episodes.
+
+    policy        what is learned; its own critic learns V, for PPO to go on from
+    make_body     bodies of the critics, which share no weights with the policy
+    reward_scale  what rewards are divided by; `beta` is in units of its inverse
+    value_unit    reward that one unit of the policy's own critic stands for
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        make_body: MakeBody,
+        config: IQLConfig,
+        *,
+        reward_scale: float = 1.0,
+        value_unit: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.policy, self.config, self.device = policy, config, policy.device
+        self.reward_scale, self.value_unit = reward_scale, value_unit
+        body = make_body(generator)
+        self.v = VNetwork(body, generator=generator).to(self.device)
+        self.q = QNetwork(body, generator=generator).to(self.device)
+        """Shares its body with V: episodes are read once."""
+        self.slow_q = QNetwork(make_body(generator), generator=generator).to(self.device)
+        self.slow_q.load_state_dict(self.q.state_dict())
+        self.slow_q.requires_grad_(False)
+        groups = policy.named_groups()
+        critics = [*self.q.parameters(), *self.v.head.parameters()]
+        self._networks = (critics, [*groups["actor"], *groups["shared"]], groups["critic"])
+        """Critics, the policy, and its own critic: each has its own gradients."""
+        self.optimizer = torch.optim.Adam(chain(*self._networks), lr=config.lr, eps=1e-5)
+        self.updates = 0
+        """Updates done."""
+
+    def terms(self, batch: Sequences) -> IQLTerms:
+        """The losses of a batch, all from the networks as they are now."""
+        config, plan = self.config, batch.plan()
+        seen = batch.inputs(self.v.body.privileged_features)
+        reward = batch.reward / self.reward_scale
+        state, parts = self.q.body.read(seen, plan)
+        value, answers = self.v.worth(state), self.q.worth(state, parts, batch.action)
+        with torch.no_grad():
+            slow = self.slow_q(seen, plan, batch.action).amin(0)
+            target = q_target(reward, batch.after(value), config.gamma)
+            advantage = slow - value
+        value_loss = expectile_loss(slow - value, config.expectile).mean()
+        q_errors = (answers - target).square().sum(0)
+        q_loss = mean_over(q_errors, batch.followed)
+        hidden = self.policy.initial_hidden(len(batch)).to(self.device)
+        evaluation, own = self.policy.evaluate_actions(
+            batch.inputs(self.policy.privileged_features), batch.mask, batch.action, hidden, plan
+        )
+        weight = advantage_weight(advantage, config.beta)
+        policy_loss = -mean_over(weight * evaluation.log_prob.sum(-1), ~evaluation.forced)
+        worth = value.detach() * (self.reward_scale / self.value_unit)
+        return IQLTerms(
+            value_loss,
+            q_loss,
+            policy_loss,
+            critic_loss=0.5 * (own - worth).square().mean(),
+            advantage=advantage,
+            weight=weight,
+            entropy=evaluation.entropy.detach(),
+            has_choice=evaluation.has_choice,
+        )
+
+    def update(self, batch: Sequences, *, lr: float | None = None) -> IQLTerms:
+        """One step of all networks on a batch; nothing moves if a loss is not finite."""
+        terms = self.terms(batch)
+        losses = (terms.value_loss + terms.q_loss, terms.policy_loss, terms.critic_loss)
+        if not bool(torch.isfinite(torch.stack(losses)).all()):
+            return terms
+        self.optimizer.zero_grad(set_to_none=True)
+        for loss, parameters in zip(losses, self._networks, strict=True):
+            shared = loss is terms.policy_loss  # the policy's own critic reads the same memory
+            gradients = torch.autograd.grad(loss, parameters, retain_graph=shared)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+            nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.lr if lr is None else lr
+        self.optimizer.step()
+        self._follow()
+        self.updates += 1
+        return terms
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Move the slow copies towards the critics."""
+        pairs = zip(self.slow_q.parameters(), self.q.parameters(), strict=True)
+        for slow, fast in pairs:
+            slow.lerp_(fast, self.config.target_rate)
+
+    def state_dict(self) -> dict[str, object]:
+        """Everything but the policy's weights: critics, slow copies, optimiser, counter."""
+        return {
+            "v": self.v.head.state_dict(),
+            "q": self.q.state_dict(),
+            "slow_q": self.slow_q.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "updates": self.updates,
+        }

@@ -1,0 +1,170 @@
+"""Data sets survive the disk, are read in parts, and are refused by name where they cannot be learned from."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from esper.simic.offline.dataset import Dataset, DatasetError, write_episodes
+from esper.simic.offline.recording import BY_EPISODE, BY_STEP, Recording, joined
+from recorded_toy import random_episodes
+
+
+def same(one: Recording, other: Recording) -> None:
+    assert one.rows == other.rows
+    assert one.terms == other.terms
+    for name in (*BY_STEP, *BY_EPISODE):
+        torch.testing.assert_close(
+            getattr(one, name), getattr(other, name), rtol=0, atol=0, equal_nan=True, msg=name
+        )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two files of 13 and 27 episodes."""
+    recording = random_episodes(40)
+    write_episodes(tmp_path / "runs" / "a" / "episodes" / "round-1.safetensors", recording.part(range(13)))
+    write_episodes(
+        tmp_path / "runs" / "a" / "episodes" / "round-2.safetensors", recording.part(range(13, 40))
+    )
+    return tmp_path / "runs" / "a"
+
+
+def test_episodes_survive_the_disk(folder: Path) -> None:
+    recording = random_episodes(40)
+    data = Dataset.open([folder])
+    assert len(data) == 40
+    assert data.steps == recording.steps
+    assert data.rows == recording.rows
+    same(data.read(range(40)), recording)
+    chosen = [39, 2, 3, 14, 0]
+    same(data.read(chosen), recording.part(chosen))
+    same(Dataset.open([folder / "episodes"]).read([5]), recording.part([5]))
+    twice = Dataset.open([folder, folder / "episodes" / "round-1.safetensors"])
+    same(twice.read([40, 52]), recording.part([0, 12]))
+
+
+def test_a_pass_meets_every_episode_once(folder: Path) -> None:
+    data = Dataset.open([folder])
+    batches = list(data.batches(16, torch.Generator().manual_seed(0)))
+    assert [len(batch) for batch in batches] == [16, 16, 8]
+    cases = [row.case for row in joined(batches).rows]
+    assert sorted(cases) == sorted(row.case for row in data.rows)
+    again = list(data.batches(16, torch.Generator().manual_seed(0)))
+    assert [row.case for row in joined(again).rows] == cases
+    other = list(data.batches(16, torch.Generator().manual_seed(1)))
+    assert [row.case for row in joined(other).rows] != cases
+
+
+def test_a_file_that_is_replaced_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, recording = tmp_path / "episodes.safetensors", random_episodes(40)
+    write_episodes(path, recording.part([0]))
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("esper.simic.offline.dataset.save_file", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_episodes(path, recording)
+    assert len(Dataset.open([path])) == 1
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def rewritten(path: Path, change: Callable[[dict[str, Tensor], dict[str, str]], None]) -> None:
+    """Write a file again with other contents."""
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        about = dict(file.metadata())
+    change(tensors, about)
+    save_file(tensors, path, metadata=about)
+
+
+def in_terms(**changes: object) -> Callable[[dict[str, Tensor], dict[str, str]], None]:
+    def change(_: dict[str, Tensor], about: dict[str, str]) -> None:
+        about["terms"] = json.dumps({**json.loads(about["terms"]), **changes})
+
+    return change
+
+
+def spoil(name: str, value: float) -> Callable[[dict[str, Tensor], dict[str, str]], None]:
+    def change(tensors: dict[str, Tensor], _: dict[str, str]) -> None:
+        tensors[name][25] = value
+
+    return change
+
+
+def forbid(tensors: dict[str, Tensor], _: dict[str, str]) -> None:
+    tensors["mask"][25] = False
+
+
+def all_too_long(tensors: dict[str, Tensor], _: dict[str, str]) -> None:
+    tensors["length"][:2] = torch.tensor([40, 0])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors, _: tensors.pop("mask"), "it has no mask"),
+        (spoil("reward", float("nan")), "reward is NaN or infinite in step 5 of episode 1"),
+        (spoil("observation", float("inf")), "observation is NaN or infinite in step 5 of episode 1"),
+        (spoil("log_prob", 0.5), "log_prob is no log-probability"),
+        (forbid, "mask forbids the action that was taken in step 5 of episode 1"),
+        (all_too_long, r"length is not 1\.\.20 in every episode"),
+        (in_terms(blueprints=["norm"]), r"observation is .*expected \('F32', \[\d+, \d+\]\)"),
+        (in_terms(layout="abc"), "those of layout abc, this Esper has"),
+        (in_terms(horizon="soon"), "does not say what its episodes are"),
+        (lambda _, about: about.update(format="esper-clone-3"), "its format is 'esper-clone-3'"),
+        (lambda _, about: about.pop("rows"), "does not say what its episodes are"),
+        (lambda _, about: about.update(rows="[]"), "length is"),
+    ],
+)
+def test_a_bad_file_is_refused_by_name(
+    change: Callable[[dict[str, Tensor], dict[str, str]], None], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "bad.safetensors"
+    write_episodes(path, random_episodes(40))
+    assert random_episodes(40).length[:2].tolist() == [20, 20]
+    rewritten(path, change)
+    with pytest.raises(DatasetError, match=rf"bad\.safetensors: .*{message}"):
+        Dataset.open([path])
+
+
+def test_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "cut.safetensors"
+    write_episodes(path, random_episodes(40))
+    whole = path.read_bytes()
+    for kept in (0, 7, 500, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:kept])
+        with pytest.raises(DatasetError, match=r"cut\.safetensors: no episodes can be read from it"):
+            Dataset.open([path])
+
+
+def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
+    write_episodes(tmp_path / "a.safetensors", random_episodes(40))
+    write_episodes(tmp_path / "b.safetensors", random_episodes(2, gamma=0.9))
+    with pytest.raises(
+        DatasetError, match=r"b\.safetensors cannot be learned from together with .*a\.safetensors: .*reward"
+    ):
+        Dataset.open([tmp_path])
+    other = random_episodes(2)
+    terms = other.terms.model_copy(update={"slots": ("x", "y", "z")})
+    write_episodes(tmp_path / "b.safetensors", replace(other, terms=terms))
+    with pytest.raises(DatasetError, match="it has slots"):
+        Dataset.open([tmp_path])
+
+
+def test_what_is_no_data_set_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="no data set was named"):
+        Dataset.open([])
+    with pytest.raises(DatasetError, match=r"nowhere is no data set: there is no such file"):
+        Dataset.open([tmp_path / "nowhere"])
+    with pytest.raises(
+        DatasetError, match=r"is no data set: it has no \*\.safetensors and no folder episodes"
+    ):
+        Dataset.open([tmp_path])
