@@ -116,7 +116,7 @@ def test_environments_of_another_version_are_refused_by_name(tmp_path: Path) -> 
     saved["extra"]["envs"]["version"] = 2
     torch.save(saved, path)
     with pytest.raises(
-        CheckpointError, match=r"last.pt: the saved environments have version 2; these have 6"
+        CheckpointError, match=r"last.pt: the saved environments have version 2; these have 7"
     ):
         train_ppo_vectorized(_config(), resume=path)
 
