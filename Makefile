@@ -30,9 +30,8 @@ $(STAMP): $(CORE)
 	$(PIP) '.[dev]'
 	@touch $@
 
-demo: $(CORE) ## train a controller for a few minutes, then judge it on hosts it has never seen
-	name=demo-$$(date +%Y%m%d-%H%M%S) && $(BIN)/esper train --preset demo --run-name $$name \
-		&& $(BIN)/esper evaluate $$name --episodes 8
+demo: $(CORE) ## see networks grow when their data change, adapters grow, and a controller learn
+	$(BIN)/python examples/demo.py
 
 test: $(STAMP) ## the fast tests
 	@echo "Collecting the tests takes each of $(JOBS) processes a while; the first dots come after that."

@@ -117,3 +117,49 @@ def test_maskable_ppo_learns_to_grow() -> None:
     example = importlib.import_module("maskable_ppo")
     model, envs = example.train(128_000, seed=0)
     assert example.gain(model, envs, 64) >= 0.07
+
+
+NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
+
+
+@pytest.mark.slow
+def test_the_demo_prints_what_the_docs_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same words in the same order; numbers as near as other processors come."""
+    page = (Path(__file__).parents[1] / "docs" / "examples.md").read_text()
+    block = page.split("<!-- demo -->\n```text\n")[1].split("\n```\n")[0]
+    importlib.import_module("demo").main(["--out", str(tmp_path)])
+    told = capsys.readouterr().out.splitlines()
+    place = 0
+    for line in filter(None, block.splitlines()):
+        words = NUMBER.sub("#", line.translate(BARS_ARE_ALIKE))
+        found = next(
+            (
+                at
+                for at in range(place, len(told))
+                if NUMBER.sub("#", told[at].translate(BARS_ARE_ALIKE)).startswith(words)
+            ),
+            None,
+        )
+        assert found is not None, line
+        ours, theirs = (
+            [float(n.replace(",", "")) for n in NUMBER.findall(text)] for text in (told[found], line)
+        )
+        for ours_one, theirs_one in zip(ours, theirs, strict=False):
+            assert ours_one == pytest.approx(
+                theirs_one, rel=0.15, abs=2.0 if "%" in line or "points" in line else 0.04
+            )
+        place = found + 1
+
+
+BARS_ARE_ALIKE = dict.fromkeys(map(ord, "▁▂▃▄▅▆▇█"), "#")
+
+
+def test_the_demo_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    demo = importlib.import_module("demo")
+    smallest = demo.Scale(encoders=1, rounds=2, draws=2)
+    demo.frozen_encoder(smallest)
+    assert "Growing gained" in capsys.readouterr().out
+    demo.learning(tmp_path, smallest)
+    told = capsys.readouterr().out
+    assert re.search(r"until round +2 of 2: [-+]0\.\d{3}  [▁▂▃▄▅▆▇█]{2}\n", told)
+    assert re.search(r"On 2 worlds it has not met: -?\d+% of the gain", told)
