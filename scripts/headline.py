@@ -22,6 +22,7 @@ WORDS = {
     "probe_and_keep": "rule: try, measure, keep or prune",
     "detect_then_probe": "rule: the same after a drop",
     "sbs": "the single best schedule",
+    "sbs_hindsight": "the single best schedule in hindsight",
     "vbs": "the best schedule of each instance",
     "learned": "**learned controller**",
     "cpu_v1": "learned on `cpu`, unchanged",

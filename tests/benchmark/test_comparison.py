@@ -7,7 +7,7 @@ import pytest
 
 from bench_rows import rows_of
 from esper.benchmark import BenchRow, BenchTable, RowsError, gate, verdict
-from esper.benchmark.table import Comparison, bench_table, score_table
+from esper.benchmark.table import Comparison, bench_table, best_rival, score_table
 
 
 def flat(level: float, noise: float = 0.0) -> "object":
@@ -76,10 +76,59 @@ def test_the_gate_and_the_share_of_the_gap() -> None:
     assert table.headroom.gap.value == pytest.approx(0.06)
     assert table.notes[0].share is not None
     assert table.notes[0].share.value == pytest.approx(1 / 3)
-    assert "+6.00 [+6.00, +6.00] points over the single best one, so there is something to decide" in gate(
-        table
+    assert (
+        "the best of some schedules for each instance, chosen on other hosts, scores +6.00 [+6.00, +6.00]"
+        in gate(table)
     )
+    assert gate(table).endswith("there is something to decide.")
     assert "It closes 33 % [33, 33] of the gap" in " ".join(verdict(table))
+    assert "the best of 12 schedules" in gate(bench_table(rows, ["learned"], schedules=12))
+
+
+def test_every_number_has_an_interval_for_new_instances_beside_it() -> None:
+    """Instances differ and hosts do not: these instances are known exactly, others like them are not."""
+
+    def by_instance(rng: np.random.Generator, instance: int, seed: int) -> float:
+        del rng, seed
+        return 0.5 + 0.02 * instance
+
+    rows = made(wait=flat(0.5), sbs=flat(0.48), vbs=by_instance, learned=by_instance)
+    table = bench_table(rows, ["learned"])
+    learned = next(arm for arm in table.arms if arm.arm == "learned")
+    assert learned.over_wait.high - learned.over_wait.low == pytest.approx(0.0, abs=1e-9)
+    assert learned.over_wait_anew.low < 0.03 < learned.over_wait.value < 0.05 < learned.over_wait_anew.high
+    assert table.headroom is not None
+    assert (table.headroom.gap.low, table.headroom.gap.high) == pytest.approx((0.06, 0.06))
+    assert table.headroom.gap_anew.low < 0.05 < 0.07 < table.headroom.gap_anew.high
+    assert table.notes[0].share_anew is not None
+    anew = learned.over_wait_anew
+    said = f"; with instances drawn anew [{100 * anew.low:+.2f}, {100 * anew.high:+.2f}]."
+    assert verdict(table)[0].endswith(said)
+
+
+def test_one_host_of_each_instance_is_not_taken_for_certainty() -> None:
+    rows = [row for row in made(wait=flat(0.5), learned=flat(0.5, 0.05)) if row.seed == 0]
+    table = bench_table(rows, ["learned"])
+    found = between(table, "learned", "wait")
+    assert found.difference.high - found.difference.low > 0.01
+    assert found.difference.low == pytest.approx(found.on_new_instances.low)
+    assert found.detectable is None
+
+
+def test_the_single_best_in_hindsight_is_shown_and_is_nobodys_rival() -> None:
+    arms = {"wait": flat(0.5), "sbs": flat(0.45), "sbs_hindsight": flat(0.58), "vbs": flat(0.6)}
+    rows = made(**arms, learned=flat(0.55), look_once=flat(0.52))
+    table = bench_table(rows, ["learned"])
+    assert table.headroom is not None
+    assert table.headroom.over_hindsight is not None
+    assert table.headroom.over_hindsight.value == pytest.approx(0.02)
+    assert "+2.00 [+2.00, +2.00] points over the one that is best in hindsight" in gate(table)
+    rival = best_rival(table, "learned")
+    assert rival is not None
+    assert rival.control == "look_once"
+    without = bench_table([row for row in rows if row.arm != "sbs_hindsight"], ["learned"])
+    assert without.headroom is not None
+    assert without.headroom.over_hindsight is None
 
 
 def test_without_headroom_nothing_is_claimed_of_it() -> None:

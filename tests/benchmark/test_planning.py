@@ -10,6 +10,7 @@ from esper.benchmark import planning as module
 from esper.benchmark.arms import LearnedArm, MatchedArm
 from esper.benchmark.controllers import ControllerFile
 from esper.benchmark.outcomes import WAITING, Outcome, Outcomes, grown
+from esper.benchmark.record import record_of
 from esper.benchmark.suites import bench_suite
 from esper.tolaria.tasks import forget, register
 from tiny_tasks import tiny_task
@@ -122,13 +123,20 @@ def test_schedules_are_chosen_from_outcomes(tmp_path: Path) -> None:
     rows = [outcome(False, "drawn", WAITING, 0.5), outcome(False, "drawn", MIXER, 0.6)]
     for case, better in zip(cases, (WAITING, MIXER), strict=True):
         rows += [
-            outcome(True, case, schedule, 0.6 if schedule == better else 0.5) for schedule in (WAITING, MIXER)
+            # over both cases waiting is a little better
+            outcome(True, case, schedule, 0.6 if schedule == better else 0.5 + 0.01 * (schedule == WAITING))
+            for schedule in (WAITING, MIXER)
         ]
     path = tmp_path / "toy.parquet"
     Outcomes(rows).write(path)
-    plan = plan_bench(BenchRequest(suite="toy", arms=("sbs", "vbs"), instances=2, outcomes=path))
-    _, sbs, vbs = plan.arms
+    wanted = ("sbs", "sbs_hindsight", "vbs")
+    plan = plan_bench(BenchRequest(suite="toy", arms=wanted, instances=2, outcomes=path))
+    _, sbs, hindsight, vbs = plan.arms
     assert sbs.schedules == dict.fromkeys(cases, MIXER)  # type: ignore[attr-defined]
+    assert hindsight.schedules == dict.fromkeys(cases, WAITING)  # type: ignore[attr-defined]
     assert vbs.schedules == {cases[0]: WAITING, cases[1]: MIXER}  # type: ignore[attr-defined]
+    assert record_of(plan, {}).schedules == 2
+    alone = plan_bench(BenchRequest(suite="toy", arms=("sbs",), instances=2, outcomes=path))
+    assert record_of(alone, {}).schedules is None
     with pytest.raises(PlanError, match="has no outcomes of toy:draw="):
         plan_bench(BenchRequest(suite="toy", arms=("sbs",), outcomes=path))

@@ -173,5 +173,5 @@ def test_outcomes_are_made_and_used(
     assert "21 outcomes in" in capsys.readouterr().out
     assert main([*TOY, "--outcomes", str(out), "--arms", "sbs", "vbs", "plateau", "--match", "plateau"]) == 0
     told = capsys.readouterr().out
-    assert "Headroom: the best schedule of each instance scores" in told
+    assert "Headroom: the best of 3 schedules for each instance, chosen on other hosts, scores" in told
     assert "plateau is" in told

@@ -20,7 +20,7 @@ from esper.tamiyo.rules import RULE_NAMES, RulePolicy, SchedulePolicy, rule_poli
 
 WAIT = "wait"
 RULES = tuple(name for name in RULE_NAMES if name != WAIT)
-SBS, VBS = "sbs", "vbs"
+SBS, SBS_HINDSIGHT, VBS = "sbs", "sbs_hindsight", "vbs"
 LEARNED = "learned"
 MATCHED = ("static", "from_birth", "from_scratch", "random_matched")
 BLIND = "blind"
@@ -126,6 +126,8 @@ class ScheduleArm(Arm):
     name: str
     schedules: Mapping[str, str]
     """instance -> schedule; an empty one waits"""
+    chosen_of: int | None = None
+    """How many schedules were tried to choose these, where that is what the arm is about."""
 
     @property
     def identity(self) -> str:

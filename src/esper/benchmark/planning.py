@@ -10,6 +10,7 @@ from esper.benchmark.arms import (
     MATCHED,
     RULES,
     SBS,
+    SBS_HINDSIGHT,
     VBS,
     WAIT,
     Arm,
@@ -39,7 +40,7 @@ from esper.leyline import Beginning
 from esper.simic.env.making import make_world, require_device, require_suite
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
-SCHEDULES = (SBS, VBS)
+SCHEDULES = (SBS, SBS_HINDSIGHT, VBS)
 ALL_ARMS = (WAIT, *RULES, *SCHEDULES, *RIVALS, *MATCHED, BLIND)
 """Every arm but the learned ones, which a request names by its controllers."""
 _BEST_RULE = {"hosts": "by_layout", "shift": "detect_then_probe", "toy_shift": "detect_then_probe"}
@@ -261,15 +262,22 @@ def _outcomes_file(request: BenchRequest, suite: BenchSuite) -> Path:
     return Path(path)
 
 
-def _schedule_arms(outcomes: Outcomes, suite: BenchSuite) -> tuple[ScheduleArm, ScheduleArm]:
-    """SBS and VBS, both chosen on validation: one on drawn cases, the other on hosts that are not scored on."""
-    single, best = outcomes.part(held_out=False).single_best(), outcomes.part(held_out=True).best_of_each()
+def _schedule_arms(outcomes: Outcomes, suite: BenchSuite) -> tuple[ScheduleArm, ...]:
+    """All chosen on validation: SBS on drawn cases; the single best in hindsight and VBS on these instances, by hosts
+    that are not scored on."""
+    single, held_out = outcomes.part(held_out=False).single_best(), outcomes.part(held_out=True)
+    best = held_out.best_of_each()
     missing = set(suite.instances) - set(best)
     if missing:
         raise PlanError(f"the file of outcomes has no outcomes of {min(missing)}: it was made for others")
     return (
         ScheduleArm(SBS, dict.fromkeys(suite.instances, single)),
-        ScheduleArm(VBS, {instance: best[instance] for instance in suite.instances}),
+        ScheduleArm(SBS_HINDSIGHT, dict.fromkeys(suite.instances, held_out.single_best())),
+        ScheduleArm(
+            VBS,
+            {instance: best[instance] for instance in suite.instances},
+            chosen_of=len(held_out.schedules),
+        ),
     )
 
 

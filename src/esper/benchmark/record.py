@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
+from esper.benchmark.arms import ScheduleArm
 from esper.benchmark.planning import BenchPlan
 from esper.benchmark.rows import BenchRow, RowsError, RowStore
 from esper.benchmark.suites import subsets
@@ -42,6 +43,8 @@ class BenchRecord:
     """One for each time it was started."""
     numerics: int | None = None
     """NUMERICS of the engine that played it; None where that was not recorded."""
+    schedules: int | None = None
+    """How many schedules vbs is the best of; None without it, or where that was not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,9 @@ def record_of(plan: BenchPlan, provenance: Mapping[str, JsonValue]) -> BenchReco
         treatments=plan.treatments,
         provenance=(dict(provenance),),
         numerics=NUMERICS,
+        schedules=next(
+            (arm.chosen_of for arm in plan.arms if isinstance(arm, ScheduleArm) and arm.chosen_of), None
+        ),
     )
 
 
@@ -127,6 +133,7 @@ def merge_record(folder: Path, new: BenchRecord) -> BenchRecord:
             seeds=max(old.seeds, new.seeds),
             treatments=tuple(dict.fromkeys((*old.treatments, *new.treatments))),
             provenance=(*old.provenance, *new.provenance),
+            schedules=new.schedules or old.schedules,
         )
     write_bytes(folder / _FILE, (json.dumps(asdict(new), indent=1) + "\n").encode())
     return new
@@ -155,9 +162,9 @@ def read_bench(folder: Path, *, interrupted: str | None = None, partial: bool = 
 def _tables(rows: tuple[BenchRow, ...], record: BenchRecord) -> tuple[BenchTable, ...]:
     places = {arm: place for place, arm in enumerate(record.arms)}
     ordered = sorted(rows, key=lambda row: places.get(row.arm, len(places)))
-    whole = bench_table(ordered, record.treatments)
+    whole = bench_table(ordered, record.treatments, schedules=record.schedules)
     parts = (
-        bench_table(ordered, record.treatments, instances=instances, subset=name)
+        bench_table(ordered, record.treatments, instances=instances, subset=name, schedules=record.schedules)
         for name, instances in subsets(whole.instances).items()
         if name != whole.subset
     )

@@ -29,6 +29,8 @@ LOOK_ONCE, HALVING = "look_once", "successive_halving"
 TRIES = {"try_2": 2, "try_3": 3, "try_5": 5}
 LISTED = max(TRIES.values())
 """Schedules on the list, waiting among them."""
+LISTED_PREFIX = "schedule_"
+"""Of the names of arms that play one of them."""
 RIVALS = (LOOK_ONCE, *TRIES, HALVING)
 _PENALTIES = (0.1, 1.0, 10.0, 100.0)
 _RUNGS = ((1 / 4, 3), (1 / 2, 2))
@@ -195,7 +197,7 @@ def listed_arms(schedules: Sequence[str], instances: Sequence[str]) -> list[Sche
 
 def _listed(place: int) -> str:
     """The arm that plays a place of the list; the first is waiting."""
-    return f"schedule_{place}" if place else WAIT
+    return f"{LISTED_PREFIX}{place}" if place else WAIT
 
 
 @dataclass(frozen=True, slots=True)

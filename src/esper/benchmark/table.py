@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from esper.benchmark.arms import BLIND, MATCHED, RULES, SBS, VBS, WAIT
-from esper.benchmark.rivals import HALVING, RIVALS, TRIES
+from esper.benchmark.arms import BLIND, MATCHED, RULES, SBS, SBS_HINDSIGHT, VBS, WAIT
+from esper.benchmark.rivals import HALVING, LISTED_PREFIX, RIVALS, TRIES
 from esper.benchmark.rows import BenchRow, RowsError
 from esper.statistics import (
     Estimate,
@@ -96,6 +96,8 @@ class ArmSummary:
     """Interquartile mean."""
     over_wait: Estimate
     """Mean paired difference to waiting."""
+    over_wait_anew: Estimate
+    """The same with the instances drawn anew too: what to expect of others like them."""
     test_accuracy: float | None
     parameters: float | None
     training_flops: float | None
@@ -141,6 +143,12 @@ class Headroom:
     vbs_over_wait: Estimate
     gap: Estimate
     """VBS minus SBS."""
+    gap_anew: Estimate
+    """The same with the instances drawn anew too."""
+    over_hindsight: Estimate | None
+    """VBS minus the schedule that is the single best on these very instances; None where that was not played."""
+    schedules: int | None
+    """How many schedules VBS is the best of; None where that is not known."""
 
     @property
     def open(self) -> bool:
@@ -155,6 +163,8 @@ class TreatmentNotes:
     treatment: str
     share: Estimate | None
     """Share of the gap between SBS and VBS that it closes; None if the gap is within noise."""
+    share_anew: Estimate | None
+    """The same with the instances drawn anew too."""
     where_growth_hurts: Estimate | None
     """Difference to waiting on the instances where the best schedule is to wait; None if there are none."""
     hurt_instances: int
@@ -184,33 +194,41 @@ def bench_table(
     *,
     instances: Sequence[str] | None = None,
     subset: str = "all",
+    schedules: int | None = None,
 ) -> BenchTable:
     """The table of these rows, with the arms in their order.
 
     treatments  the arms that are compared with every other
     instances   only these; None is all
+    schedules   how many schedules VBS was chosen from, where that is known
     """
     chosen = None if instances is None else set(instances)
     table = score_table(row for row in rows if chosen is None or row.instance in chosen)
     if WAIT not in table.rows:
         raise RowsError(f"there are no rows of {WAIT}, which every other arm is compared with")
-    resamples = Resamples(len(table.instances), len(table.seeds))
+    resamples, anew = _resamples(table), _resamples(table, new_instances=True)
     known = [treatment for treatment in treatments if treatment in table.arms]
-    headroom = _headroom(table, resamples)
+    headroom = _headroom(table, resamples, anew, schedules)
     return BenchTable(
         suite=table.rows[WAIT][0].suite,
         subset=subset,
         instances=table.instances,
         seeds=len(table.seeds),
-        arms=tuple(_summary(table, arm, resamples) for arm in table.arms),
+        arms=tuple(_summary(table, arm, resamples, anew) for arm in table.arms),
         headroom=headroom,
-        comparisons=_comparisons(table, known, resamples),
-        notes=tuple(_notes(table, treatment, headroom, resamples) for treatment in known),
+        comparisons=_comparisons(table, known, resamples, anew),
+        notes=tuple(_notes(table, treatment, headroom, resamples, anew) for treatment in known),
         left_out=table.left_out,
     )
 
 
-def _summary(table: ScoreTable, arm: str, resamples: Resamples) -> ArmSummary:
+def _resamples(table: ScoreTable, *, new_instances: bool = False) -> Resamples:
+    """With one host of each instance there is nothing to draw within it: then instances are drawn in any case."""
+    hosts = len(table.seeds)
+    return Resamples(len(table.instances), hosts, new_instances=new_instances or hosts == 1)
+
+
+def _summary(table: ScoreTable, arm: str, resamples: Resamples, anew: Resamples) -> ArmSummary:
     rows, scores = table.rows[arm], table.arms[arm]
     return ArmSummary(
         arm=arm,
@@ -220,6 +238,7 @@ def _summary(table: ScoreTable, arm: str, resamples: Resamples) -> ArmSummary:
             lambda drawn: interquartile_mean(drawn.reshape(*drawn.shape[:-3], -1)), scores
         ),
         over_wait=resamples.estimate_of_means(paired_difference, scores, table.arms[WAIT]),
+        over_wait_anew=anew.estimate_of_means(paired_difference, scores, table.arms[WAIT]),
         test_accuracy=_mean(table, arm, lambda row: row.test_accuracy),
         parameters=_mean(table, arm, lambda row: row.parameters),
         training_flops=_mean(table, arm, lambda row: row.training_flops),
@@ -235,7 +254,7 @@ def _mean(table: ScoreTable, arm: str, value: Value) -> float | None:
 
 
 def _comparisons(
-    table: ScoreTable, treatments: Sequence[str], resamples: Resamples
+    table: ScoreTable, treatments: Sequence[str], resamples: Resamples, anew: Resamples
 ) -> tuple[Comparison, ...]:
     pairs = [
         (treatment, control)
@@ -248,7 +267,6 @@ def _comparisons(
         for pair in pairs
     }
     p_values = [two_sided_p(drawn[pair]) for pair in pairs]
-    anew = Resamples(len(table.instances), len(table.seeds), new_instances=True)
     compared = []
     for pair, p_value, adjusted in zip(pairs, p_values, holm(p_values), strict=True):
         treatment, control = (table.arms[name] for name in pair)
@@ -271,7 +289,9 @@ def _comparisons(
     return tuple(compared)
 
 
-def _headroom(table: ScoreTable, resamples: Resamples) -> Headroom | None:
+def _headroom(
+    table: ScoreTable, resamples: Resamples, anew: Resamples, schedules: int | None
+) -> Headroom | None:
     if not {SBS, VBS} <= set(table.arms):
         return None
     wait, sbs, vbs = (table.arms[arm] for arm in (WAIT, SBS, VBS))
@@ -279,14 +299,19 @@ def _headroom(table: ScoreTable, resamples: Resamples) -> Headroom | None:
         sbs_over_wait=resamples.estimate_of_means(paired_difference, sbs, wait),
         vbs_over_wait=resamples.estimate_of_means(paired_difference, vbs, wait),
         gap=resamples.estimate_of_means(paired_difference, vbs, sbs),
+        gap_anew=anew.estimate_of_means(paired_difference, vbs, sbs),
+        over_hindsight=None
+        if SBS_HINDSIGHT not in table.arms
+        else resamples.estimate_of_means(paired_difference, vbs, table.arms[SBS_HINDSIGHT]),
+        schedules=schedules,
     )
 
 
 def _notes(
-    table: ScoreTable, treatment: str, headroom: Headroom | None, resamples: Resamples
+    table: ScoreTable, treatment: str, headroom: Headroom | None, resamples: Resamples, anew: Resamples
 ) -> TreatmentNotes:
     if headroom is None:
-        return TreatmentNotes(treatment, None, None, 0)
+        return TreatmentNotes(treatment, None, None, None, 0)
     scores, wait, sbs, vbs = (table.arms[arm] for arm in (treatment, WAIT, SBS, VBS))
     hurt = [
         place
@@ -295,22 +320,25 @@ def _notes(
     ]
     harm = None
     if hurt:
-        among = Resamples(len(hurt), len(table.seeds))
+        among = Resamples(len(hurt), len(table.seeds), new_instances=len(table.seeds) == 1)
         harm = among.estimate_of_means(paired_difference, scores[:, hurt], wait[:, hurt])
-    share = resamples.estimate_of_means(share_of_gap, scores, sbs, vbs) if headroom.open else None
-    return TreatmentNotes(treatment, share, harm, len(hurt))
+    share, share_anew = (
+        draws.estimate_of_means(share_of_gap, scores, sbs, vbs) if headroom.open else None
+        for draws in (resamples, anew)
+    )
+    return TreatmentNotes(treatment, share, share_anew, harm, len(hurt))
 
 
 def best_rival(table: BenchTable, treatment: str) -> Comparison | None:
     """The comparison with the best arm that a user could play and that trains no more, but for 2 %.
 
-    None where no rival that a user would try first was played. It leaves out what is chosen in hindsight (vbs), what
-    is made from the treatment, and other treatments.
+    None where no rival that a user would try first was played. It leaves out what is chosen in hindsight, what is
+    made from the treatment, and other treatments.
     """
     arms = {arm.arm: arm for arm in table.arms}
     if not arms.keys() & set(RIVALS):
         return None
-    unfair = {VBS, *MATCHED, BLIND, *(notes.treatment for notes in table.notes)}
+    unfair = {SBS_HINDSIGHT, VBS, *MATCHED, BLIND, *(notes.treatment for notes in table.notes)}
     ours = arms[treatment].training_flops
 
     def affordable(name: str) -> bool:
@@ -334,11 +362,17 @@ def gate(table: BenchTable) -> str:
     """A sentence on what the table can show at all; it comes before anything else."""
     if table.headroom is None:
         return "Headroom: not measured; the arms sbs and vbs are not both in this table."
-    gap = _points(table.headroom.gap)
-    text = f"Headroom: the best schedule of each instance scores {gap} over the single best one"
-    if table.headroom.open:
-        return f"{text}, so there is something to decide."
-    return f"{text}, within noise: this table cannot show that deciding by instance pays."
+    headroom = table.headroom
+    which = "some schedules" if headroom.schedules is None else f"{headroom.schedules} schedules"
+    text = (
+        f"Headroom: the best of {which} for each instance, chosen on other hosts, scores {_points(headroom.gap)} "
+        f"over the single best one, with instances drawn anew {_bounds(headroom.gap_anew)}"
+    )
+    if headroom.over_hindsight is not None:
+        text += f", and {_points(headroom.over_hindsight)} over the one that is best in hindsight"
+    if headroom.open:
+        return f"{text}: there is something to decide."
+    return f"{text}: within noise, this table cannot show that deciding by instance pays."
 
 
 def verdict(table: BenchTable) -> list[str]:
@@ -353,28 +387,30 @@ def _of_treatment(table: BenchTable, notes: TreatmentNotes) -> Iterable[str]:
     trained = f" ({members} training seeds)" if members > 1 else ""
     where = f"{len(table.instances)} instances of {table.suite} with {table.seeds} hosts each"
     if WAIT in compared:
-        yield f"{name}{trained} is {_against(compared[WAIT])} on {where}."
+        anew = _bounds(compared[WAIT].on_new_instances)
+        yield f"{name}{trained} is {_against(compared[WAIT])} on {where}; with instances drawn anew {anew}."
     rival = best_rival(table, name)
     if rival is not None:
-        anew = rival.on_new_instances
         yield (
             f"Of what costs no more training, {rival.control} is best: {name} is {_against(rival)}; with instances "
-            f"drawn anew [{100 * anew.low:+.2f}, {100 * anew.high:+.2f}]."
+            f"drawn anew {_bounds(rival.on_new_instances)}."
         )
-    if notes.share is not None:
-        low, high = (f"{100 * each:.0f}" for each in (notes.share.low, notes.share.high))
+    if notes.share is not None and notes.share_anew is not None:
+        these, anew = (
+            f"[{100 * each.low:.0f}, {100 * each.high:.0f}]" for each in (notes.share, notes.share_anew)
+        )
         yield (
-            f"It closes {100 * notes.share.value:.0f} % [{low}, {high}] of the gap between the single best schedule "
-            "and the best of each instance."
+            f"It closes {100 * notes.share.value:.0f} % {these} of the gap between the single best schedule and the "
+            f"best of each instance; with instances drawn anew {anew}."
         )
     groups = {
-        "schedules": (SBS, VBS),
+        "schedules": (SBS, SBS_HINDSIGHT, VBS),
         "rules": RULES,
         "what a user would try first": RIVALS,
         "equal-size controls": (*MATCHED, BLIND),
     }
     grouped = {WAIT, *(control for controls in groups.values() for control in controls)}
-    others = (notes.treatment for notes in table.notes)
+    others = (control for control in compared if not control.startswith(LISTED_PREFIX))
     groups["other treatments"] = tuple(control for control in others if control not in grouped)
     for title, controls in groups.items():
         found = [_against(compared[control]) for control in controls if control in compared]
@@ -399,5 +435,9 @@ def _against(comparison: Comparison) -> str:
 
 def _points(estimate: Estimate) -> str:
     """In percentage points."""
-    value, low, high = (100 * each for each in (estimate.value, estimate.low, estimate.high))
-    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}] points"
+    return f"{100 * estimate.value:+.2f} {_bounds(estimate)} points"
+
+
+def _bounds(estimate: Estimate) -> str:
+    """The interval in percentage points."""
+    return f"[{100 * estimate.low:+.2f}, {100 * estimate.high:+.2f}]"

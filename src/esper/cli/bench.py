@@ -19,10 +19,11 @@ _SUMMARY = """Play every arm on the same held-out hosts and compare them in pair
   esper bench report DIR     the same as a page with pictures, DIR/report.html
 
 Arms: wait; the rules random, periodic, plateau, fit_ratio, probe_and_keep, detect_then_probe, by_layout and
-frozen_spread; the open-loop schedules sbs (the single best one) and vbs (the best of each instance); what a user
-would try first, fitted on training draws: look_once (a linear rule at one early epoch), try_2, try_3, try_5 (so many
-whole runs, the best on validation kept), successive_halving (over the same list, schedule_1 to schedule_4, at the
-cost of try_3); networks of equal size, made from what the --match arm kept on the same host: static (a wider host),
+frozen_spread; the open-loop schedules sbs (the single best one on training draws), sbs_hindsight (on these
+instances) and vbs (the best of each instance, of as many as were tried, chosen on other hosts); what a user would try
+first, fitted on training draws: look_once (a linear rule at one early epoch), try_2, try_3, try_5 (so many whole
+runs, the best on validation kept), successive_halving (over the same list, schedule_1 to schedule_4, at the cost of
+try_3); networks of equal size, made from what the --match arm kept on the same host: static (a wider host),
 from_birth, from_scratch, random_matched; blind (the --match arm's decisions on another instance); and what
 --controller names."""
 
@@ -179,6 +180,7 @@ def _lines(made: "BenchTable") -> str:
             f"{arm.arm} ({arm.members})" if arm.members > 1 else arm.arm,
             f"{arm.score.value:.4f} [{arm.score.low:.4f}, {arm.score.high:.4f}]",
             f"{arm.over_wait.value:+.4f} [{arm.over_wait.low:+.4f}, {arm.over_wait.high:+.4f}]",
+            f"[{arm.over_wait_anew.low:+.4f}, {arm.over_wait_anew.high:+.4f}]",
             None if arm.test_accuracy is None else f"{arm.test_accuracy:.4f}",
             None if arm.parameters is None else f"{arm.parameters:.0f}",
             None if arm.training_flops is None else f"{arm.training_flops / 1e9:.2f}",
@@ -191,6 +193,7 @@ def _lines(made: "BenchTable") -> str:
         "arm",
         "utility (IQM)",
         "over waiting",
+        "new instances",
         "accuracy",
         "parameters",
         "GFLOP",

@@ -9,6 +9,7 @@ from plotly.subplots import make_subplots
 
 from esper.benchmark import BenchRow, BenchTable
 from esper.benchmark.arms import WAIT
+from esper.benchmark.rivals import LISTED_PREFIX
 from esper.benchmark.table import ScoreTable
 from esper.karn.drawing import BAD, GOOD, LIGHT, MARKERS, OPERATIONS, SERIES, see_through
 from esper.leyline.colours import GREY
@@ -139,7 +140,13 @@ ARMS = {
     "by_layout": "tries what suits each slot's layout, keeps what contributes more than validation wavers",
     "frozen_spread": "a small residual in every slot but the last, for hosts that do not learn themselves",
     "sbs": "the single best open-loop schedule, found by search on training draws",
-    "vbs": "the best schedule of each instance, chosen on other hosts than it is scored on: an oracle of sorts",
+    "sbs_hindsight": "the schedule that is the single best on these instances, chosen on other hosts of theirs",
+    "vbs": "the best schedule of each instance, of those that were tried, chosen on other hosts than it is scored on",
+    "look_once": "a linear rule on what is seen at one early epoch, fitted on training draws: one schedule, or none",
+    "try_2": "two whole runs from a list of schedules; the better one on validation is kept",
+    "try_3": "three whole runs from a list of schedules; the best one on validation is kept",
+    "try_5": "five whole runs from a list of schedules; the best one on validation is kept",
+    "successive_halving": "the whole list for a quarter of the epochs, the better part for half, two to the end",
     "static": "the bare host, wider from the start, with as many parameters as the matched arm ended with",
     "from_birth": "the seeds that the matched arm kept, grown from the first epoch on",
     "from_scratch": "the final architecture of the matched arm, trained from the first step as one network",
@@ -151,6 +158,8 @@ LEARNED = "a trained controller, greedy"
 
 def about_arm(arm: str) -> str:
     """What an arm does."""
+    if arm.startswith(LISTED_PREFIX):
+        return "a schedule of the list that try_2, try_3, try_5 and successive_halving run"
     return ARMS.get(arm, LEARNED)
 
 

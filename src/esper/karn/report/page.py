@@ -139,7 +139,16 @@ def _tables(result: BenchResult) -> str:
 
 
 def _arm_table(table: BenchTable) -> str:
-    columns = ("arm", "utility", "over waiting, points", "accuracy", "parameters", "FLOPs", "seconds")
+    columns = (
+        "arm",
+        "utility",
+        "over waiting, points",
+        "on new instances too",
+        "accuracy",
+        "parameters",
+        "FLOPs",
+        "seconds",
+    )
     treated = {note.treatment for note in table.notes}
     rows = []
     for arm in table.arms:
@@ -148,6 +157,7 @@ def _arm_table(table: BenchTable) -> str:
             f'<td title="{escape(about_arm(arm.arm))}"><b>{escape(name)}</b></td>',
             _cell(f"{arm.score.value:.3f}", f"[{arm.score.low:.3f}, {arm.score.high:.3f}]"),
             _cell(f"{100 * arm.over_wait.value:+.2f}", _range(arm.over_wait)),
+            _cell("", _range(arm.over_wait_anew)),
             _cell("-" if arm.test_accuracy is None else f"{100 * arm.test_accuracy:.1f} %"),
             _cell("-" if arm.parameters is None else f"{arm.parameters:,.0f}"),
             _cell("-" if arm.training_flops is None else big(arm.training_flops)),
