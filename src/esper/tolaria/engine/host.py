@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -139,6 +139,8 @@ class TrainedHost(GrowingHost):
         """(slot, 2): the slots' own records, side by side."""
         for slot, record in zip(self.slots, self.non_finite, strict=True):
             slot.non_finite = record
+        self.before_update: Callable[[], None] | None = None
+        """Called between backward and each update, and captured with them: what else is done to gradients."""
         self.stream = ShuffledStream(seed)
         self.epoch = 0
 

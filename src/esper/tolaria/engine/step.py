@@ -63,6 +63,8 @@ class TrainingStep:
             measured = clip_groups_(self._groups, self._limits)
             if self._guard is not None:
                 self._guard(measured[1 : len(self._groups)])
+            if host.before_update is not None:
+                host.before_update()
             host.optimizer.step()
             score = mean_score(outputs, targets, loss, host.data.variance)
             self.tally.index_add_(0, self._columns, torch.cat((torch.stack((loss, score)), measured)))
