@@ -67,7 +67,7 @@ def hidden_units(network: nn.Module) -> list[Units]:
 
 def fresh_weights(network: nn.Module, seed: int) -> list[tuple[nn.Module, nn.Parameter, Tensor]]:
     """(layer or norm, its parameter, a new initial value), drawn from the rng seed by each layer's own rule."""
-    drawn = []
+    drawn: list[tuple[nn.Module, nn.Parameter, Tensor]] = []
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         for part in network.modules():

@@ -48,6 +48,7 @@ def test_a_plan_is_read_and_written() -> None:
         ("labels@0", r"at epochs 0; expected 1 or later"),
         ("classes10@4", r"classes10@4 in the plan changes nothing"),
         ("noise0@4", r"noise0@4 in the plan changes nothing"),
+        ("shuffle0@4", r"shuffle0@4 in the plan changes nothing"),
         ("alarm@4/return0@9", r"return0@9 in the plan changes nothing"),
         ("labels@4/return2@9", r"return2@9 .* the state after 2 changes; there were 1 before it"),
         ("/".join(f"labels@{e}" for e in range(1, 12)), r"plan has 11 changes; expected 1 to 10"),
@@ -87,6 +88,9 @@ def test_positions_are_shuffled_anew_each_time_and_an_earlier_state_returns() ->
     assert (first.train.inputs == third.train.inputs).all(0).sum() == 20  # half of the positions stayed
     assert back.train is first.train  # no copy is held of a state that returns
     assert again.train is third.train
+    shuffled, ordered = phases("shuffle0@3", shuffled=1.0, permutation=5)
+    assert torch.equal(ordered.train.inputs, first.train.inputs)
+    assert not torch.equal(shuffled.train.inputs, first.train.inputs)
 
 
 def test_labels_change_their_names_everywhere() -> None:

@@ -200,6 +200,11 @@ class TrainedHost(GrowingHost):
     def _coming_samples(self) -> range:
         return self.data.ranges[self.data.phase_at(self.epoch)]
 
+    def training_inputs(self, count: int) -> Tensor:
+        """The first training samples of the epoch that was trained last, at most so many."""
+        samples = self.data.ranges[self._met_phase]
+        return self.data.inputs[samples.start : min(samples.stop, samples.start + count)]
+
     def draw_order(self) -> Tensor:
         """Indices (step, batch) of the samples of the epoch to come."""
         return self.stream.draw(self._coming_samples, self.steps_per_epoch, self.task.batch)

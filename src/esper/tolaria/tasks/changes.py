@@ -2,7 +2,7 @@
 
 A change is a kind, the amount that some kinds need, and the epoch from which it holds:
 
-    shuffle<percent>  so many of the positions change places anew; alone it is all of them
+    shuffle<percent>  so many of the positions change places anew; alone it is all of them, 0 is their own order
     labels            the classes change their names anew
     classes<n>        only the first n classes, or as many as that again
     noise<percent>    so many training labels are wrong; 0 ends it
@@ -19,7 +19,7 @@ from esper.tolaria.tasks.parameters import ParameterError
 
 MOST_CHANGES = 10
 _AMOUNTS = {
-    "shuffle": (5, 100),
+    "shuffle": (0, 100),
     "classes": (2, 10),
     "noise": (0, 40),
     "corrupt": (0, 90),
@@ -123,7 +123,7 @@ def states(first: DataState, changes: Sequence[Change], *, seed: int) -> list[tu
 def _changed(now: DataState, change: Change, lasting: Sequence[DataState], own: int) -> DataState:
     share = change.amount / 100
     if change.kind == "shuffle":
-        return replace(now, shuffled=share, permutation=own)
+        return replace(now, shuffled=share, permutation=own if share else now.permutation)
     if change.kind == "classes":
         return replace(now, classes=change.amount)
     if change.kind == "noise":

@@ -49,7 +49,7 @@ def change_epochs(count: int, rng: np.random.Generator) -> list[int]:
 
 def _drawn(epoch: int, kind: str, before: int, rng: np.random.Generator) -> Change:
     amounts = {
-        "shuffle": int(rng.integers(50, 101)),
+        "shuffle": 0 if rng.random() < 0.5 else int(rng.integers(50, 101)),
         "classes": int(rng.integers(4, 11)),
         "noise": 0 if rng.random() < 0.5 else int(rng.integers(10, 41)),
         "corrupt": 0 if rng.random() < 0.3 else int(rng.integers(20, 61)),

@@ -1,0 +1,252 @@
+"""Rivals of growth on streams, at equal caps: upkeep of a host that does not grow, and growth on a hand-made trigger.
+
+Each has a few settings, to be tuned on drawn streams. A rival that does not grow may be as wide as the cap from the
+start; it pays rent for that like any other.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from esper.benchmark.arms import WAIT, Arm, Hosts, Staging
+from esper.benchmark.matching import widened_case
+from esper.leyline import ActionSpec, DecisionSettings, LifecycleOp, Situation, Stage
+from esper.simic.env.episodes import Episodes
+from esper.simic.env.spaces import Actions
+from esper.simic.evaluation import Player, Rewards, RulePlayer
+from esper.tamiyo.rules import rule_policy
+from esper.tamiyo.rules.policy import Remembering, affordable, refusal
+from esper.tamiyo.rules.probing import DetectThenProbePolicy
+from esper.tolaria.engine.host import TrainedHost
+from esper.tolaria.tasks import Instance
+from esper.tolaria.upkeep import ContinualBackprop, L2Init, ReDo, Reset, ShrinkAndPerturb, Upkeep
+
+_SAMPLES = 256
+"""Training samples of now that units are judged by."""
+
+
+@dataclass
+class DropDetector:
+    """Notices that validation accuracy fell by more than `drop` below its best since the last time it noticed."""
+
+    drop: float
+    best: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.drop < 1.0:
+            raise ValueError(f"drop is {self.drop}; expected between 0 and 1")
+
+    def noticed(self, accuracy: float | None) -> bool:
+        """Whether it fell, given the accuracy of the epoch that was just trained."""
+        if accuracy is None:
+            return False
+        self.best = accuracy if self.best is None else max(self.best, accuracy)
+        fell = self.best - accuracy > self.drop
+        if fell:
+            self.best = accuracy
+        return fell
+
+
+class UpkeepPlayer:
+    """Waits in every env, and keeps the weights of each host by rules that do not grow it.
+
+    make  an upkeep for each host
+    drop  what counts as a change of the data, for an upkeep that asks
+    """
+
+    def __init__(self, make: Callable[[], Upkeep], drop: float = 0.2) -> None:
+        self._make, self._drop = make, drop
+        self._kept: list[tuple[TrainedHost, Upkeep, DropDetector]] = []
+
+    def begin(self, num_envs: int) -> None:
+        """Forget earlier hosts."""
+        del num_envs
+        self._kept = []
+
+    def act(self, episodes: Episodes, rewards: Rewards) -> Actions:
+        """Keep what the last epoch left, and wait."""
+        del rewards
+        for env_idx in range(episodes.num_envs):
+            host = episodes.host(env_idx)
+            assert isinstance(host, TrainedHost)  # in this process, and no toy
+            self._keep(env_idx, host)
+        wait = ActionSpec()
+        return np.stack([episodes.encode(env_idx, wait) for env_idx in range(episodes.num_envs)])
+
+    def _keep(self, env_idx: int, host: TrainedHost) -> None:
+        if env_idx == len(self._kept) or self._kept[env_idx][0] is not host:
+            upkeep = self._make()
+            upkeep.begin(host.model.host, host.optimizer, seed=host.seed)
+            if type(upkeep).before_step is not Upkeep.before_step:
+                host.before_update = upkeep.before_step
+            self._kept[env_idx : env_idx + 1] = [(host, upkeep, DropDetector(self._drop))]
+            return
+        _, upkeep, detector = self._kept[env_idx]
+        changed = detector.noticed(host.report.validation_accuracy)
+        upkeep.maintain(host.training_inputs(_SAMPLES), changed=changed)
+
+
+@dataclass
+class _Adapters:
+    """What was noticed and done in an episode."""
+
+    best: float | None = None
+    wanted: bool = False
+    """Whether a change was noticed that has no adapter yet."""
+    order: list[str] = field(default_factory=list)
+    """Slots that have one, the oldest first."""
+
+
+@dataclass(kw_only=True)
+class AdapterPolicy(Remembering[_Adapters]):
+    """Grows a small seed for each change that it notices, and fossilizes it.
+
+    Slots are filled from the output backwards. When none is free, or the cap has no room, the oldest adapter is
+    retired for the next one; without `replace` nothing grows any more.
+    """
+
+    drop: float = 0.2
+    """How far validation accuracy must fall below its best since the last change."""
+    kind: str = "lora"
+    replace: bool = True
+
+    def __post_init__(self) -> None:
+        DropDetector(self.drop)
+        super().__init__(_Adapters)
+
+    @property
+    def decisions(self) -> DecisionSettings:
+        """RETIRE is a choice where adapters are replaced."""
+        return DecisionSettings(retire=self.replace)
+
+    def act(self, situation: Situation) -> ActionSpec:
+        """Tend the youngest adapter, or make the next one."""
+        memory = self.memory
+        detector = DropDetector(self.drop, memory.best)
+        memory.wanted = detector.noticed(situation.signals.validation_accuracy) or memory.wanted
+        memory.best = detector.best
+        for slot in situation.slots:
+            for op in (LifecycleOp.ADVANCE, LifecycleOp.FOSSILIZE):
+                if op in situation.legal[slot.name].operations:
+                    return ActionSpec(op, slot.name)
+        if not memory.wanted or any(slot.stage.is_live for slot in situation.slots):
+            return ActionSpec()
+        return self._next(situation)
+
+    def _next(self, situation: Situation) -> ActionSpec:
+        memory = self.memory
+        for slot in reversed(situation.slots):
+            action = ActionSpec(LifecycleOp.GERMINATE, slot.name, self.kind)
+            cards = [card for card in situation.cards[slot.name] if card.name == self.kind]
+            if cards and affordable(cards[0], situation.signals) and refusal(action, situation) is None:
+                memory.wanted = False
+                memory.order.append(slot.name)
+                return action
+        clearing = any(slot.fading or slot.stage is Stage.EMBARGOED for slot in situation.slots)
+        if self.replace and memory.order and not clearing:
+            retire = ActionSpec(LifecycleOp.RETIRE, memory.order[0])
+            if refusal(retire, situation) is None:
+                memory.order.pop(0)
+                return retire
+        return ActionSpec()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRival:
+    """One rival with its settings."""
+
+    name: str
+    setting: str
+    """In words; empty where there is nothing to set."""
+    player: Callable[[], Player]
+    wide: bool = False
+    """Whether the host is as wide as the cap from the start."""
+
+    def __str__(self) -> str:
+        wide = "as wide as the cap" if self.wide else ""
+        return ", ".join(part for part in (self.name, wide, self.setting) if part)
+
+
+def _waiting() -> Player:
+    return RulePlayer(lambda _: rule_policy(WAIT))
+
+
+def _upkeeps() -> Iterator[tuple[str, str, Callable[[], Player]]]:
+    for strength in (1e-4, 1e-3, 1e-2):
+        yield "l2_init", f"strength {strength:g}", partial(UpkeepPlayer, partial(L2Init, strength))
+    for shrink, every in ((0.02, 1), (0.1, 5), (0.3, 10)):
+        make = partial(ShrinkAndPerturb, shrink, shrink, every)
+        yield "shrink_and_perturb", f"{shrink:g} every {every} epochs", partial(UpkeepPlayer, make)
+    for rate in (0.01, 0.05):
+        make_anew = partial(ContinualBackprop, rate, 5, 0.8)
+        yield "continual_backprop", f"rate {rate:g} an epoch", partial(UpkeepPlayer, make_anew)
+    for threshold in (0.025, 0.1):
+        yield "redo", f"threshold {threshold:g}", partial(UpkeepPlayer, partial(ReDo, threshold, 2))
+    for drop in (0.15, 0.3):
+        for only_last in (False, True):
+            what = f"{'last layer' if only_last else 'everything'} at a drop of {drop:g}"
+            yield "reset", what, partial(UpkeepPlayer, partial(Reset, only_last), drop)
+
+
+def _growing() -> Iterator[tuple[str, str, Callable[[], Player]]]:
+    def rule(make: Callable[[], DetectThenProbePolicy | AdapterPolicy]) -> Callable[[], Player]:
+        return lambda: RulePlayer(lambda _: make())
+
+    for drop in (0.1, 0.15, 0.25):
+        yield "detect_then_probe", f"drop {drop:g}", rule(partial(DetectThenProbePolicy, drop=drop))
+    for kind in ("lora", "mixer"):
+        for drop in (0.15, 0.25):
+            policy = partial(AdapterPolicy, drop=drop, kind=kind)
+            yield "adapters", f"{kind} at a drop of {drop:g}", rule(policy)
+
+
+def stream_rivals() -> list[StreamRival]:
+    """Every rival in every setting; the first never grows and has nothing to set."""
+    rivals = [StreamRival(WAIT, "", _waiting), StreamRival("wide", "", _waiting, wide=True)]
+    for wide in (False, True):
+        rivals += [StreamRival(name, setting, player, wide) for name, setting, player in _upkeeps()]
+    return rivals + [StreamRival(name, setting, player) for name, setting, player in _growing()]
+
+
+@contextmanager
+def wide_cases(cases: Sequence[str], host_parameters: int) -> Iterator[list[str]]:
+    """The same instances on hosts that have all that their caps allow from the start, while the context lasts."""
+    sizes = {
+        case: host_parameters + int((Instance.parse(case).cap or 0.0) * host_parameters) for case in cases
+    }
+    with ExitStack() as stack:
+        named: dict[int, str] = {}
+        for case, size in sizes.items():
+            if size not in named:
+                named[size] = stack.enter_context(widened_case(case, size)).partition(":")[0]
+        yield [str(Instance(named[sizes[case]], Instance.parse(case).parameters)) for case in cases]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamArm(Arm):
+    """A rival with its settings, as an arm of a benchmark."""
+
+    rival: StreamRival
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.rival.name
+
+    @property
+    def identity(self) -> str:
+        return f"rival of streams: {self.rival}"
+
+    def needs(self, instance: str, instances: Sequence[str]) -> tuple[tuple[str, int, str], ...]:
+        """Waiting: added parameters are counted over its host's."""
+        del instances
+        return ((WAIT, 0, instance),)
+
+    def stage(self, hosts: Hosts, context: ExitStack) -> Staging:
+        if not self.rival.wide:
+            return Staging(self.rival.player())
+        bare = hosts.row(WAIT, 0, hosts.seeds[0]).host_parameters
+        cases = context.enter_context(wide_cases([hosts.instance] * len(hosts.seeds), bare))
+        return Staging(self.rival.player(), tuple(cases))
