@@ -7,9 +7,9 @@ were tuned on other draws. What is compared is the life: mean validation accurac
 under the instance's cap. The gate is open where the oracle is ahead of the best rival by more than two standard
 errors over instances; else the suite must be designed anew.
 
-    python benchmarks/study_streams.py --device cuda --workers 12
+    python benchmarks/study_streams.py --device cuda --workers 14 --seconds 290
 
-plays 32 instances on 4 hosts each. On one core take `--instances 2 --hosts 2 --tune 1 --epochs 30`, to see it run.
+plays up to 32 instances on 4 hosts each. On one core, to see it run: `--instances 1 --hosts 2 --tune 1 --epochs 3`.
 Hosts train on the device; jobs are spread over processes, which on a GPU share it best under MPS. After `--seconds`
 nothing new is begun, and the tables are of the instances that every arm has played.
 """
@@ -25,10 +25,12 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
 from esper.benchmark.stream_rivals import StreamRival, stream_rivals, wide_cases
+from esper.kasmina import GrowingModel
 from esper.leyline import DecisionSettings, HostProtocol
 from esper.leyline.utility import rent_due
 from esper.simic.env.making import make_world, use_one_thread
@@ -83,10 +85,14 @@ def lasting_phases(case: str, epochs: int) -> list[tuple[int, int, DataState]]:
 
 
 def schedule_of(strategy: str, case: str, epochs: int) -> str:
-    """The strategy as a schedule for this stream; seeds are born an epoch before the data that they are for."""
-    if strategy == "never":
-        return ""
+    """The strategy as a schedule for this stream; seeds are born an epoch before the data that they are for.
+
+    What the cap has no room for is never grown.
+    """
     seeds, _, when = strategy.partition(" ")
+    room = int((Instance.parse(case).cap or 0.0) * host_parameters())
+    if strategy == "never" or sum(seed_parameters()[seed] for seed in seeds.split("+")) > room:
+        return ""
     windows: list[tuple[int, int]] = []
     for start, end, state in lasting_phases(case, epochs):
         if not WHEN[when](state):
@@ -104,6 +110,33 @@ def schedule_of(strategy: str, case: str, epochs: int) -> str:
             if end < epochs:
                 clauses.append(f"prune {slot} t={end}")
     return "; ".join(clauses)
+
+
+@cache
+def first_alike(case: str, epochs: int) -> dict[str, str]:
+    """strategy -> the first one with the same schedule for this stream: what need not be played twice."""
+    schedules = {strategy: schedule_of(strategy, case, epochs) for strategy in STRATEGIES}
+    firsts: dict[str, str] = {}
+    for strategy, schedule in schedules.items():
+        firsts.setdefault(schedule, strategy)
+    return {strategy: firsts[schedule] for strategy, schedule in schedules.items()}
+
+
+@cache
+def host_parameters() -> int:
+    return _bare_host().host_parameters
+
+
+@cache
+def seed_parameters() -> dict[str, int]:
+    """blueprint@slot -> parameters"""
+    slots = enumerate(_bare_host().slots.values())
+    return {f"{card.name}@{place}": card.parameters for place, slot in slots for card in slot.cards}
+
+
+@cache
+def _bare_host() -> GrowingModel:
+    return task("stream").grow(Instance("stream").load(), seed=0)
 
 
 # Playing
@@ -168,12 +201,6 @@ def rivals() -> dict[str, StreamRival]:
     return {str(rival): rival for rival in stream_rivals()}
 
 
-@cache
-def host_parameters() -> int:
-    row = task("stream")
-    return sum(weight.numel() for weight in row.host(Instance("stream").load()).parameters())
-
-
 class Spread:
     """Jobs over processes, the first ones first, until the time is up."""
 
@@ -223,6 +250,18 @@ Lives = dict[tuple[str, str, int], float]
 
 def by_key(lives: Iterable[Life]) -> Lives:
     return {(life.arm, life.case, life.seed): life.life for life in lives}
+
+
+def with_copies(lives: Lives, cases: Iterable[str], seeds: Iterable[int], epochs: int) -> Lives:
+    """The same with what every strategy would have repeated of another."""
+    copies = {
+        (strategy, case, seed): lives[first, case, seed]
+        for case in cases
+        for strategy, first in first_alike(case, epochs).items()
+        for seed in seeds
+        if (first, case, seed) in lives
+    }
+    return copies | lives
 
 
 def tuned(lives: Lives, draws: Sequence[tuple[str, int]]) -> list[str]:
@@ -344,7 +383,10 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=4, help="hosts of each, an even number (%(default)s)")
     parser.add_argument("--tune", type=int, default=8, help="streams that rivals are tuned on (%(default)s)")
     parser.add_argument("--epochs", type=int, default=task("stream").epochs, help="of a life (%(default)s)")
-    parser.add_argument("--group", type=int, default=8, help="instances played side by side (%(default)s)")
+    parser.add_argument("--group", type=int, default=4, help="instances played side by side (%(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=RESULTS, help="folder of the tables as JSON (%(default)s)"
+    )
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing new after these")
     chosen = parser.parse_args()
     if chosen.hosts < 2 or chosen.hosts % 2:
@@ -356,8 +398,12 @@ def main() -> None:
     groups = [cases[start : start + chosen.group] for start in range(0, len(cases), chosen.group)]
 
     def jobs(arms: Iterable[str], some: Sequence[str], hosts: Sequence[int]) -> list[Job]:
-        pairs = tuple((case, seed) for case in some for seed in hosts)
-        return [Job(arm, pairs, chosen.device, chosen.epochs) for arm in arms]
+        wanted = []
+        for arm in arms:
+            own = [case for case in some if first_alike(case, chosen.epochs).get(arm, arm) == arm]
+            pairs = tuple((case, seed) for case in own for seed in hosts)
+            wanted += [Job(arm, pairs, chosen.device, chosen.epochs)] if own else []
+        return wanted
 
     spread = Spread(chosen.workers, chosen.seconds)
     try:
@@ -370,15 +416,17 @@ def main() -> None:
             lives += spread.lives(wanted, f"group {number} of {len(groups)}")
     finally:
         spread.close()
-    gate = judge(by_key(lives), cases, seeds, arms)
-    save(lives, tried, gate, chosen.device, time.monotonic() - began, spread.left_out)
+    gate = judge(with_copies(by_key(lives), cases, seeds, chosen.epochs), cases, seeds, arms)
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    everything = {"lives": [asdict(life) for life in lives], "tuning": [asdict(life) for life in tried]}
+    (chosen.out / "streams_lives.json").write_text(json.dumps(everything) + "\n")
+    show(gate, lives, chosen.out, f"on {chosen.device} in {time.monotonic() - began:.0f} s", spread.left_out)
 
 
-def save(
-    lives: Sequence[Life], tried: Sequence[Life], gate: Gate, device: str, seconds: float, left_out: int
-) -> None:
-    """Print the tables, and write them with every life."""
-    report("streams_arms", "Lives over never growing, each rival as tuned on other draws", arm_rows(gate))
+def show(gate: Gate, lives: Sequence[Life], out: Path, where: str, left_out: int) -> None:
+    """Print the tables, and write them."""
+    title = "Lives over never growing, each rival as tuned on other draws"
+    report("streams_arms", title, arm_rows(gate), out=out / "streams_arms.json")
     print("\nWhat the oracle chose: " + ", ".join(f"{arm} x{n}" for arm, n in gate.chosen.most_common(12)))
     condemned = Counter(life.arm for life in lives if life.condemned)
     print(
@@ -386,9 +434,8 @@ def save(
     )
     if left_out:
         print(f"The time was up: {left_out} jobs were not begun")
-    report("streams_gate", f"The headroom gate of streams, on {device} in {seconds:.0f} s", gate_rows(gate))
-    everything = {"lives": [asdict(life) for life in lives], "tuning": [asdict(life) for life in tried]}
-    (RESULTS / "streams_lives.json").write_text(json.dumps(everything) + "\n")
+    title = f"The headroom gate of streams, {where}"
+    report("streams_gate", title, gate_rows(gate), out=out / "streams_gate.json")
 
 
 def drawn(seed: int, count: int) -> list[str]:

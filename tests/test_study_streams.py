@@ -41,6 +41,18 @@ def test_a_renewed_seed_is_replaced_at_each_change() -> None:
     assert schedule.count("prune") == 4
 
 
+def test_what_has_no_room_or_is_a_repetition_is_not_played() -> None:
+    assert study.schedule_of("mixer@0 always", "stream:cap=1.0,plan=labels@9", 80) == ""  # 1,648 of 1,426
+    alike = study.first_alike("stream:cap=1.0,plan=labels@9", 80)
+    assert alike["mixer@0 always"] == "never"
+    assert alike["mixer@1 while ordered"] == alike["mixer@1 while clean"] == "mixer@1 always"
+    assert alike["mixer@1 renewed"] == "mixer@1 renewed"
+    case = "stream:cap=1.0,plan=labels@9"
+    copied = study.with_copies({("mixer@1 always", case, 1): 0.7}, [case], [1], 80)
+    assert copied["mixer@1 while ordered", case, 1] == 0.7
+    assert ("mixer@2 always", case, 1) not in copied
+
+
 def lives(worth: dict[str, float], case: str) -> list[study.Life]:
     arms = [*study.STRATEGIES, "wait", "wide, as wide as the cap"]
     return [
