@@ -16,7 +16,7 @@ HOW = DecisionSettings(
 )
 """How a seed is blended in does not matter in the toy."""
 
-PATIENT = {"WAIT": 1.0, "PRUNE": -3.0, "FOSSILIZE": -2.0}
+PATIENT = {"WAIT": 2.0, "ADVANCE": 2.0, "PRUNE": -4.0, "FOSSILIZE": -4.0}
 """Logits of random operations under which seeds grow up, so that what they are worth is seen."""
 
 

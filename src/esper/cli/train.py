@@ -33,6 +33,7 @@ _MEANINGS = {
 _METAVARS = {int: "N", float: "X", Path: "FOLDER"}
 _EXAMPLES = """esper train --preset demo
   esper train --preset cpu --rounds 200 --anomaly-max-ratio-threshold 4 --run-name first
+  esper train --preset cpu --offline runs/first random.safetensors --rounds 50
   esper train --config my.toml --suite mnist1d:noise=0.2 --entropy-coef-per-head op 0.1 slot 0.05"""
 
 
@@ -55,7 +56,7 @@ def parse(arguments: Sequence[str]) -> tuple[TrainingConfig, Namespace]:
         except ConfigError as error:
             raise ConfigError(f"{chosen.config}: {error}") from None
     flags = {
-        name: _pairs(name, value) if isinstance(value, list) else value
+        name: _pairs(name, value) if isinstance(value, list) and _origin(name) is dict else value
         for name, value in vars(chosen).items()
         if name in _SETTINGS
     }
@@ -83,7 +84,9 @@ def _add_setting(parser: VerbParser, name: str, field: "FieldInfo") -> None:
     help_text = f"{_MEANINGS[name]} ({default})".replace("%", "%%")
     if bool in kinds:
         parser.add_argument(flag, action=BooleanOptionalAction, default=SUPPRESS, help=help_text)
-    elif get_origin(field.annotation) is dict:
+    elif _origin(name) is tuple:
+        parser.add_argument(flag, nargs="+", default=SUPPRESS, metavar="DATASET", help=help_text)
+    elif _origin(name) is dict:
         parser.add_argument(flag, nargs="*", default=SUPPRESS, metavar="NAME NUMBER", help=help_text)
     else:
         choices = list(kinds[0]) if isinstance(kinds[0], type) and issubclass(kinds[0], Enum) else kinds
@@ -95,6 +98,11 @@ def _add_setting(parser: VerbParser, name: str, field: "FieldInfo") -> None:
             metavar=_METAVARS.get(kinds[0], named),
             help=help_text,
         )
+
+
+def _origin(name: str) -> object:
+    """What a setting holds several of: a dict, a tuple, or None where it is one value."""
+    return get_origin(_SETTINGS[name].annotation)
 
 
 def _value(kinds: Sequence[object], text: str) -> object:

@@ -46,6 +46,9 @@ def round_line(news: RoundFinished) -> str:
         "accuracy": number(news.mean_accuracy, 3),
         "baseline": number(news.mean_control_accuracy, 3),
         "KL": number(news.approx_kl, 4),
+        "policy loss": number(None if news.q_loss is None else news.policy_loss, 4),
+        "value loss": number(None if news.q_loss is None else news.value_loss, 4),
+        "Q loss": number(news.q_loss, 4),
         "env-epochs/s": number(news.env_epochs_per_second, 1),
     }
     known = "  ".join(f"{name} {value}" for name, value in parts.items() if value != UNKNOWN)

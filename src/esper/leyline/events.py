@@ -108,6 +108,10 @@ class RoundFinished:
     """Peak memory of the training process since it started, without its workers, in bytes; null if not measured."""
     entropy_coef_by_head: Mapping[str, float | None] | None = None
     """Head -> weight of its entropy bonus, mean over steps where it had a choice; null where there was none."""
+    q_loss: float | None = None
+    """Squared error of both critics of actions, mean over the batches of an offline run; null in any other."""
+    advantage_weight: float | None = None
+    """Weight of a recorded step in the policy's loss, mean over the batches of an offline run; null in any other."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,6 +169,8 @@ _CHARTS: Mapping[str, str] = {
 _LOSSES = (
     "policy_loss",
     "value_loss",
+    "q_loss",
+    "advantage_weight",
     "entropy",
     "approx_kl",
     "clip_fraction",
@@ -200,7 +202,8 @@ def scalars(record: Record) -> tuple[int, dict[str, float]]:
             values[f"{family}/{name.removeprefix('mean_')}"] = getattr(event, name)
     else:
         return 0, {}
-    return event.env_steps, {name: float(value) for name, value in values.items() if value is not None}
+    step = event.env_steps or event.round  # an offline run takes no steps: its rounds are counted
+    return step, {name: float(value) for name, value in values.items() if value is not None}
 
 
 # The recorder

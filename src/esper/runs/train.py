@@ -2,7 +2,7 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from importlib.util import find_spec
@@ -32,8 +32,6 @@ def train(
               rounds, workers, cluster, eval_every and those of the record must be the run's
     progress  called with what happens: `progress=print` for a look
     """
-    from esper.simic.trainer import train_ppo_vectorized
-
     config = with_name(config)
     require_trainable(config, resume=resume)
     if resume:
@@ -49,12 +47,11 @@ def train(
         ) as run,
         _recorder(run, config) as sink,
     ):
-        return train_ppo_vectorized(config, checkpoints=run.checkpoints, sink=sink, progress=progress)
+        return _loop(config)(config, checkpoints=run.checkpoints, sink=sink, progress=progress)
 
 
 def _resume(config: TrainingConfig, progress: Progress | None) -> "TrainingResult":
     from esper.runs.resuming import find_resume_point
-    from esper.simic.trainer import train_ppo_vectorized
 
     assert config.run_name is not None
     path = config.run_directory / config.run_name
@@ -77,7 +74,7 @@ def _resume(config: TrainingConfig, progress: Progress | None) -> "TrainingResul
             run.record_start(_provenance(config), point.config.to_dict() if point.changes else None)
 
         with _recorder(run, point.config) as sink:
-            return train_ppo_vectorized(
+            return _loop(point.config)(
                 point.config,
                 checkpoints=run.checkpoints,
                 resume=point.checkpoint,
@@ -86,6 +83,17 @@ def _resume(config: TrainingConfig, progress: Progress | None) -> "TrainingResul
                 sink=sink,
                 progress=progress,
             )
+
+
+def _loop(config: TrainingConfig) -> "Callable[..., TrainingResult]":
+    """What trains under these settings: on hosts, or from data sets alone."""
+    if config.offline:
+        from esper.simic.offline.trainer import train_offline
+
+        return train_offline
+    from esper.simic.trainer import train_ppo_vectorized
+
+    return train_ppo_vectorized
 
 
 def with_name(config: TrainingConfig) -> TrainingConfig:
@@ -111,7 +119,11 @@ def require_trainable(config: TrainingConfig, *, resume: bool = False) -> None:
         require_cluster(config.cluster, config.device)
     if config.menu is not None:
         require_menu(config, make_world(config.suite, 1).space)
-    if not resume:
+    if config.offline:
+        from esper.simic.offline.trainer import require_offline
+
+        require_offline(config)
+    elif not resume:
         require_warm_start(config)
     if config.run_wandb and find_spec("wandb") is None:
         raise ConfigError(

@@ -408,7 +408,8 @@ def train_ppo_vectorized(
             return trainer.train(stop)
         except BaseException as error:
             if sink is not None and (trainer is not None or resume is None):
-                sink.emit(_failure(error, trainer, time.perf_counter() - began))
+                done = (0, 0) if trainer is None else (trainer.round, trainer.agent.env_steps)
+                sink.emit(failure(error, *done, time.perf_counter() - began))
             raise
         finally:
             if training is not None:
@@ -421,11 +422,12 @@ def _stopped_early(stop: StopRequest, prepared: Preparing | None) -> str:
     return f"{stop.reason} while baseline curves were trained{kept}"
 
 
-def _failure(error: BaseException, trainer: VectorizedPPOTrainer | None, seconds: float) -> RunFinished:
+def failure(error: BaseException, rounds: int, env_steps: int, seconds: float) -> RunFinished:
+    """The last event of a run that failed."""
     return RunFinished(
         status="interrupted" if isinstance(error, KeyboardInterrupt) else "failed",
         reason=f"{type(error).__name__}: {error}".rstrip(": "),
-        rounds=0 if trainer is None else trainer.round,
-        env_steps=0 if trainer is None else trainer.agent.env_steps,
+        rounds=rounds,
+        env_steps=env_steps,
         seconds=seconds,
     )

@@ -234,18 +234,19 @@ CONSUMERS: dict[str, Callable[[TrainingConfig], object]] = {
     "governor": lambda config: config.governor(),
     "decisions": lambda config: config.decisions,
     "env": lambda config: config.settle,
+    "iql": lambda config: config.iql(),
 }
 TRAINER = {
     *("suite", "horizon", "workers", "device", "seed", "rollout_steps", "hidden_size", "exploration_floor"),
     *("num_lstm_layers", "privileged_critic", "warm_start"),
     *("run_name", "run_directory", "run_checkpoint_every", "run_keep_checkpoints", "run_tensorboard"),
-    "run_record_episodes",
+    *("run_record_episodes", "offline", "offline_batch", "offline_batches"),
     *("run_wandb", "worker_timeout", "cluster", "cluster_snapshot_every", "initial_op_logits"),
     *("eval_every", "eval_episodes", "pool_cases", "pool_host_seeds"),
 }
 """What the trainer reads itself."""
-SHARED = {"gamma": {"ppo", "reward"}}
-"""One number for both, or shaping would change the optimum."""
+SHARED = {"gamma": {"ppo", "reward", "iql"}, "lr": {"ppo", "iql"}}
+"""One number for all: with another gamma shaping would change the optimum."""
 
 
 def test_every_setting_has_exactly_one_consumer() -> None:
@@ -276,6 +277,8 @@ def other_value(name: str) -> object:
         "warm_start": "probe_and_keep",
         "menu": "mixer",
         "run_directory": Path("elsewhere"),
+        "offline": ("runs/first",),
+        "offline_expectile": 0.9,
         "run_telemetry": "debug",
         "rollout_steps": 11,
         "horizon": 11,

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from esper.simic.offline.dataset import Dataset, DatasetError, write_episodes
-from esper.simic.offline.recording import BY_EPISODE, BY_STEP, Recording, joined
+from esper.simic.offline.recording import BY_EPISODE, BY_STEP, Recording
 from recorded_toy import random_episodes
 
 
@@ -50,16 +50,17 @@ def test_episodes_survive_the_disk(folder: Path) -> None:
     same(twice.read([40, 52]), recording.part([0, 12]))
 
 
-def test_a_pass_meets_every_episode_once(folder: Path) -> None:
-    data = Dataset.open([folder])
-    batches = list(data.batches(16, torch.Generator().manual_seed(0)))
-    assert [len(batch) for batch in batches] == [16, 16, 8]
-    cases = [row.case for row in joined(batches).rows]
-    assert sorted(cases) == sorted(row.case for row in data.rows)
-    again = list(data.batches(16, torch.Generator().manual_seed(0)))
-    assert [row.case for row in joined(again).rows] == cases
-    other = list(data.batches(16, torch.Generator().manual_seed(1)))
-    assert [row.case for row in joined(other).rows] != cases
+def test_a_batch_has_different_episodes(folder: Path) -> None:
+    data, generator = Dataset.open([folder]), torch.Generator().manual_seed(0)
+    batches = [data.draw(16, generator) for _ in range(20)]
+    cases = [[row.case for row in batch.rows] for batch in batches]
+    assert all(len(set(batch)) == 16 for batch in cases)
+    assert cases[0] != cases[1]
+    assert {case for batch in cases for case in batch} == {row.case for row in data.rows}
+    assert len(data.draw(100, generator)) == 40
+    again = data.draw(16, torch.Generator().manual_seed(0))
+    assert [row.case for row in again.rows] == cases[0]
+    assert torch.equal(data.reward, random_episodes(40).reward)
 
 
 def test_a_file_that_is_replaced_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,11 @@ WarmStart = Annotated[
     _matches(r"[\w-]+|.*/.*|.+\.safetensors"),
     Expected("the name of a rule or controller, a controller's folder, a .safetensors file, or None"),
 ]
+Datasets = Annotated[
+    tuple[Annotated[str, Field(min_length=1)], ...],
+    Field(strict=False),  # files and flags give a list
+    Expected("paths of data sets, runs or folders"),
+]
 Menu = Annotated[
     str | None,
     _matches(r"[\w-]+(,[\w-]+)*"),

@@ -19,6 +19,7 @@ from esper.simic.config.presets import preset_settings
 
 if TYPE_CHECKING:  # what needs torch or numpy is imported where it is made, so that settings need neither
     from esper.kasmina.governor import GovernorRules
+    from esper.simic.config.offline import IQLConfig
     from esper.simic.reward import RewardConfig
 
 DEFAULT_MINIBATCHES = 4
@@ -120,6 +121,21 @@ class TrainingConfig(PPOSettings):
     warm_start: ranges.WarmStart = None
     """A rule to imitate before the first round, a controller, or the file of a `PolicyNetwork`; None begins anew."""
 
+    # Learning from recorded episodes, without hosts
+
+    offline: ranges.Datasets = ()
+    """Data sets to learn from by implicit Q-learning, instead of hosts: files, folders, runs that recorded theirs."""
+    offline_batch: ranges.Count = 32
+    """Whole episodes in a batch of an offline run."""
+    offline_batches: ranges.Count = 100
+    """Batches of a round of an offline run."""
+    offline_expectile: ranges.Expectile = 0.8
+    """Which expectile of Q over recorded actions V is: 0.5 is what was done, towards 1 the best that was done."""
+    offline_beta: ranges.NotNegative = 10.0
+    """How sharply better actions are preferred, per standard deviation of the rewards; 0 clones what was done."""
+    offline_target_rate: ranges.UpToOne = 0.02
+    """How far the slow copies of the critics move with each batch."""
+
     # Heads that are not learned
 
     freeze_style: ranges.StyleOrNone = None
@@ -191,7 +207,7 @@ class TrainingConfig(PPOSettings):
     run_wandb: ranges.Flag = False
     """Send to Weights & Biases too, unless run_telemetry is off."""
     eval_every: ranges.CountOrZero = 25
-    """Rounds between evaluations on hosts it does not train on; 0 is never: then the last is used as the best."""
+    """Rounds between evaluations on hosts it does not train on; 0 is never, as offline: then the last is used."""
     eval_episodes: ranges.Count = 24
     """Episodes of an evaluation."""
 
@@ -323,6 +339,18 @@ class TrainingConfig(PPOSettings):
             entropy_coef_per_head=self.entropy_coef_per_head,
             num_minibatches=self.minibatches,
             debug=self.run_telemetry == "debug",
+        )
+
+    def iql(self) -> "IQLConfig":
+        """What an offline run learns by."""
+        from esper.simic.config.offline import IQLConfig
+
+        return IQLConfig(
+            gamma=self.gamma,
+            lr=self.lr,
+            expectile=self.offline_expectile,
+            beta=self.offline_beta,
+            target_rate=self.offline_target_rate,
         )
 
     def reward(self, *, task_rent: float, task_counts: Literal["end", "life"] = "end") -> "RewardConfig":

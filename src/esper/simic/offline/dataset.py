@@ -5,7 +5,7 @@ of what belongs together: each says under which terms its episodes were played, 
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -184,6 +184,11 @@ class Dataset:
         """Steps of all episodes."""
         return int(self.length.sum())
 
+    @cached_property
+    def reward(self) -> Tensor:
+        """(step,) of all episodes."""
+        return torch.cat([file.read(range(len(file.rows))).reward for file in self._files])
+
     def read(self, episodes: Sequence[int]) -> Recording:
         """Some of the episodes, by number, in the order given."""
         chosen = list(episodes)
@@ -191,10 +196,10 @@ class Dataset:
         together = groupby(zip(*of_files, strict=True), key=lambda place: place[0])
         return joined(self._files[file].read([number for _, number in group]) for file, group in together)
 
-    def batches(self, size: int, generator: torch.Generator) -> Iterator[Recording]:
-        """One pass over all episodes in random order, `size` at a time; the last batch may have fewer."""
-        for chosen in torch.randperm(len(self), generator=generator).split(size):
-            yield self.read(sorted(chosen.tolist()))
+    def draw(self, size: int, generator: torch.Generator) -> Recording:
+        """So many different episodes at random, or all if there are fewer."""
+        chosen = torch.randperm(len(self), generator=generator)[:size]
+        return self.read(sorted(chosen.tolist()))
 
 
 def _files_of(place: Path) -> list[Path]:

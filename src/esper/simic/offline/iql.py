@@ -8,9 +8,10 @@ Q is only ever asked about actions that were taken: no maximum over masked, depe
 that PPO trains, with its masks and its memory.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +47,10 @@ class IQLTerms:
     """(step, head)"""
     has_choice: Tensor
     """(step, head) bool"""
+    explained_variance: Tensor
+    """Share of the variance of what Q was to be that it explains, over the batch."""
+    grad_norm: Tensor
+    """Of the policy, before clipping; 0 until there was an update."""
 
 
 class IQL:
@@ -115,6 +120,8 @@ class IQL:
             weight=weight,
             entropy=evaluation.entropy.detach(),
             has_choice=evaluation.has_choice,
+            explained_variance=1.0 - (target - answers.detach()[0]).var() / target.var(),
+            grad_norm=torch.zeros(()),
         )
 
     def update(self, batch: Sequences, *, lr: float | None = None) -> IQLTerms:
@@ -129,7 +136,9 @@ class IQL:
             gradients = torch.autograd.grad(loss, parameters, retain_graph=shared)
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
-            nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
+            norm = nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
+            if shared:
+                terms = replace(terms, grad_norm=norm)
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.lr if lr is None else lr
         self.optimizer.step()
@@ -144,7 +153,7 @@ class IQL:
         for slow, fast in pairs:
             slow.lerp_(fast, self.config.target_rate)
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, Any]:
         """Everything but the policy's weights: critics, slow copies, optimiser, counter."""
         return {
             "v": self.v.head.state_dict(),
@@ -153,3 +162,11 @@ class IQL:
             "optimizer": self.optimizer.state_dict(),
             "updates": self.updates,
         }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`, beside the weights that the policy had then."""
+        self.v.head.load_state_dict(state["v"])
+        self.q.load_state_dict(state["q"])
+        self.slow_q.load_state_dict(state["slow_q"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.updates = state["updates"]

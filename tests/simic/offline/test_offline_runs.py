@@ -1,0 +1,152 @@
+"""Offline runs: from data sets to a controller, stopped and gone on with, judged and refused."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import esper
+from esper.karn.console import line_of
+from esper.leyline import RoundFinished, RunFinished, RunStarted
+from esper.nissa import read_events
+from esper.nissa.recorder import scalars
+from esper.runs.ship import controller_of_run, require_checkpoint
+from esper.runs.train import require_trainable
+from esper.simic.agent.checkpoint import read_checkpoint
+from esper.simic.config.errors import ConfigError
+from esper.simic.config.training_config import TrainingConfig
+from esper.simic.held_out import evaluate_checkpoint
+from esper.simic.offline.dataset import DatasetError, write_episodes
+from esper.simic.reports import News
+from recorded_toy import random_episodes
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "random.safetensors"
+    write_episodes(path, random_episodes(40))
+    return path
+
+
+def config(data: Path, folder: Path, **changes: object) -> TrainingConfig:
+    small: dict[str, object] = {
+        "hidden_size": 16,
+        "num_envs": 2,
+        "num_minibatches": 1,
+        "pool_cases": 9,
+        "lr": 1e-3,
+        "rounds": 3,
+        "offline_batches": 4,
+        "offline_batch": 7,
+        "run_name": "offline",
+    }
+    given = {"offline": (str(data),), "run_directory": folder, **changes}
+    return TrainingConfig.preset("toy", **{**small, **given})
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = read_checkpoint(run / "checkpoints" / "last.pt")["policy"]
+    return found
+
+
+def test_a_run_is_recorded_and_judged_like_any_other(data: Path, tmp_path: Path) -> None:
+    news: list[News] = []
+    chosen = config(data, tmp_path, run_checkpoint_every=2)
+    result = esper.train(chosen, progress=news.append)
+    assert (result.rounds, result.env_steps, result.best_score) == (3, 0, None)
+    rounds = [event for event in news if isinstance(event, RoundFinished)]
+    assert [event.round for event in rounds] == [1, 2, 3]
+    for event in rounds:
+        assert (event.minibatches_applied, event.episodes, event.mean_gain) == (4, 0, None)
+        assert event.q_loss is not None
+        assert math.isfinite(event.q_loss)
+        assert event.entropy_by_head["style"] is None  # frozen: there was no choice
+    assert rounds[-1].learning_rate < rounds[0].learning_rate == 1e-3
+    assert f"Q loss {rounds[0].q_loss:.4f}" in str(line_of(rounds[0]))
+    run = tmp_path / "offline"
+    recorded = [record.event for record in read_events(run)]
+    assert isinstance(recorded[0], RunStarted)
+    assert isinstance(recorded[-1], RunFinished)
+    steps = [scalars(record)[0] for record in read_events(run, kinds=["round_finished"])]
+    assert steps == [1, 2, 3]  # it took no steps on hosts: charts go by rounds
+    scores = evaluate_checkpoint(chosen, require_checkpoint(run), episodes=2, policies=())
+    assert {score.policy for score in scores} == {"wait", "learned"}
+    controller = controller_of_run(run, require_checkpoint(run), name="from-data")
+    assert controller.card.training.env_steps == 0
+
+
+def test_a_run_that_goes_on_equals_one_that_never_stopped(data: Path, tmp_path: Path) -> None:
+    whole = config(data, tmp_path, run_name="whole")
+    esper.train(whole)
+    part = config(data, tmp_path, run_name="part", lr_anneal_steps=3)
+    esper.train(replace(part, rounds=1))
+    esper.train(part, resume=True)
+    one, other = weights(tmp_path / "whole"), weights(tmp_path / "part")
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+    assert not torch.equal(one["actor.heads.op.weight"], torch.zeros_like(one["actor.heads.op.weight"]))
+
+
+def test_the_seed_and_the_data_decide(data: Path, tmp_path: Path) -> None:
+    variants: dict[str, dict[str, object]] = {"a": {}, "b": {}, "c": {"seed": 1}, "d": {"offline_beta": 0.0}}
+    for name, changes in variants.items():
+        esper.train(config(data, tmp_path, run_name=name, rounds=1, **changes))
+    a, b, c, d = (weights(tmp_path / name)["actor.heads.op.weight"] for name in "abcd")
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+    assert not torch.equal(a, d)
+
+
+def test_the_rewards_unit_is_that_of_ppo(data: Path, tmp_path: Path) -> None:
+    """The policy's own critic speaks of rewards as PPO will: divided by the spread of those it has seen."""
+    esper.train(config(data, tmp_path, rounds=1))
+    saved = read_checkpoint(tmp_path / "offline" / "checkpoints" / "last.pt")["reward_normalizer"]
+    rewards = random_episodes(40).reward.double()
+    assert saved["count"] == len(rewards)
+    assert (saved["m2"] / saved["count"]).sqrt().item() == pytest.approx(rewards.std(unbiased=False).item())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"gamma": 0.9},
+            r"offline names data .*they have reward .*'gamma': 1\.0.* instead of .*'gamma': 0\.9",
+        ),
+        ({"suite": "toy_slots"}, "they have slots"),
+        ({"horizon": 19}, "they have horizon 20 instead of 19"),
+        ({"settle": "committed"}, "they have settle worth instead of committed"),
+        ({"normalize_observations": True}, "normalize_observations is on"),
+        ({"warm_start": "plateau"}, "warm_start is 'plateau'; an offline run begins anew"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused_before_anything_is_made(
+    changes: dict[str, object], message: str, data: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        esper.train(config(data, tmp_path, **changes))
+    assert not (tmp_path / "offline").exists()
+
+
+def test_what_the_critic_may_see_must_have_been_recorded(data: Path, tmp_path: Path) -> None:
+    recording = random_episodes(40)
+    blind = replace(
+        recording,
+        privileged=recording.privileged[:, :0],
+        terms=recording.terms.model_copy(update={"privileged": ()}),
+    )
+    write_episodes(tmp_path / "blind.safetensors", blind)
+    with pytest.raises(ConfigError, match="privileged_critic is on, and what only the critic may see"):
+        require_trainable(config(tmp_path / "blind.safetensors", tmp_path))
+    require_trainable(config(tmp_path / "blind.safetensors", tmp_path, privileged_critic=False))
+    require_trainable(config(data, tmp_path, privileged_critic=False))
+    with pytest.raises(DatasetError, match="is no data set: there is no such file"):
+        require_trainable(config(tmp_path / "nothing", tmp_path))
+
+
+def test_a_run_on_hosts_is_no_offline_run(data: Path, tmp_path: Path) -> None:
+    started = config(data, tmp_path)
+    esper.train(replace(started, offline=(), rounds=1, eval_every=0))
+    with pytest.raises(ConfigError, match=r"a run goes on under the settings .*these differ: offline"):
+        esper.train(started, resume=True)
