@@ -81,6 +81,16 @@ def test_the_loop_in_two_processes_of_its_own(capfd: pytest.CaptureFixture[str])
     assert "epoch  3  accuracy" in capfd.readouterr().out
 
 
+def test_adapters_are_written_loaded_and_switched(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    example = importlib.import_module("adapt_digits")
+    found = example.main(["--epochs", "6", "--seeds", "1", "--folder", str(tmp_path)])
+    told = capsys.readouterr().out
+    assert found["dark", "grown"] > found["dark", "head alone"]
+    for name in ("noisy", "dark"):  # as it was when it was saved
+        assert re.search(rf"adapter {name}: .*{name} digits {found[name, 'grown']:.3f}", told), told
+        assert sum(path.stat().st_size for path in (tmp_path / name).iterdir()) < 20_000
+
+
 def test_a_twin_shows_the_gain(capsys: pytest.CaptureFixture[str]) -> None:
     grower = importlib.import_module("twin").main(["--epochs", "5"])
     told = capsys.readouterr().out

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from esper.kasmina import GrowthRules as GrowthRules
     from esper.kasmina import blueprint as blueprint
     from esper.kasmina import wrap as wrap
+    from esper.kasmina.adapted import AdaptedModel as AdaptedModel
+    from esper.kasmina.adapted import load_adapter as load_adapter
+    from esper.kasmina.adapters import AdapterError as AdapterError
     from esper.kasmina.governor import GovernorRules as GovernorRules
     from esper.leyline import ActionSpec as ActionSpec
     from esper.leyline import Curve as Curve
@@ -39,6 +42,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "ActionSpec": "esper.leyline",
+    "AdaptedModel": "esper.kasmina.adapted",
+    "AdapterError": "esper.kasmina.adapters",
     "BenchRequest": "esper.benchmark",
     "BenchResult": "esper.benchmark",
     "Controller": "esper.tamiyo.controller",
@@ -61,6 +66,7 @@ _HOMES = {
     "TrainingConfig": "esper.simic.config.training_config",
     "bench": "esper.runs.bench",
     "blueprint": "esper.kasmina",
+    "load_adapter": "esper.kasmina.adapted",
     "make_env": "esper.simic.env",
     "rule_policy": "esper.tamiyo.rules",
     "train": "esper.runs.train",

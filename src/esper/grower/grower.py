@@ -15,6 +15,7 @@ from torch.optim.swa_utils import AveragedModel
 from esper.grower import checks
 from esper.grower import history as reporting
 from esper.grower import replicas as together
+from esper.grower.adapting import Adapting
 from esper.grower.averages import Averages
 from esper.grower.choosing import nothing_suits, usual_rule
 from esper.grower.deciding import WAIT, Deciding
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Grower:
+class Grower(Adapting):
     """Lets a model grow while it trains, under a controller that is asked once an epoch.
 
         grower = esper.Grower(

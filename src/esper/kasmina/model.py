@@ -384,6 +384,15 @@ class GrowingModel(LivingHost, nn.Module):
 
         return export_with_keys(self)[0]
 
+    def merge(self) -> nn.Module:
+        """A copy of the host in its own class, with its seeds merged into weights.
+
+        Only seeds of low rank behind linear layers can be; others are refused by name.
+        """
+        from esper.kasmina.merging import merge
+
+        return merge(self)
+
     def unwrap(self) -> nn.Module:
         """Take the hooks and the seeds off and return the bare host."""
         self.release()

@@ -111,7 +111,7 @@ def reinstate(
     model.growth_seed = record.growth_seed
     model.isolation_penalty = record.isolation_penalty
     with torch.no_grad():  # not inference_mode: writes parameters that are trained
-        for name, tensor in _unique_tensors(model).items():
+        for name, tensor in unique_tensors(model).items():
             fill(tensor, tensors[f"model/{name}"])
     for slot in model.slots.values():
         slot.sync_alpha()
@@ -125,7 +125,7 @@ def describe(model: GrowingModel) -> tuple[ModelRecord, dict[str, Tensor]]:
     Where parameters are sharded, the tensors are gathered: all processes must call this together.
     """
     model.replicas.rest()
-    tensors = {f"model/{name}": tensor for name, tensor in _unique_tensors(model).items()}
+    tensors = {f"model/{name}": tensor for name, tensor in unique_tensors(model).items()}
     optimizer = None
     if model.care is not None:
         optimizer, state = _describe_optimizer(model, model.care)
@@ -184,7 +184,7 @@ def _plain(value: object, what: str) -> JsonValue:
     raise ValueError(f"the attached optimizer cannot be saved: {what} is {value!r}")
 
 
-def _unique_tensors(module: nn.Module) -> dict[str, Tensor]:
+def unique_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Parameters and persistent buffers, tied ones once, under their first name."""
     extra = [name for name in module.state_dict() if name.endswith("_extra_state")]
     if extra:
@@ -266,10 +266,10 @@ class _Check:
 
     def _check_model(self) -> None:
         """Exactly the model's tensors and its seeds', each of the shape and dtype it has there."""
-        expected = {name: t for name, t in _unique_tensors(self.model).items() if not names_a_seed(name)}
+        expected = {name: t for name, t in unique_tensors(self.model).items() if not names_a_seed(name)}
         for name, seed in self.seeds.items():
             prefix = self.model.slots[name].prefix
-            expected |= {f"{prefix}.{part}": tensor for part, tensor in _unique_tensors(seed).items()}
+            expected |= {f"{prefix}.{part}": tensor for part, tensor in unique_tensors(seed).items()}
         found = _below(self.tensors, "model/")
         self._require_names(found, expected, "this model")
         for name, tensor in expected.items():

@@ -1,0 +1,127 @@
+"""Seeds of low rank behind a linear layer: the same thing beside it, W x + B A x, and merged into it.
+
+A seed that maps the layer's output h = W x + b through two pointwise maps, y = h + alpha s * V U h, is a change of
+the layer itself, of the rank of those maps:
+
+    B = alpha s * V,  A = U W,  y = (W + B A) x + (b + B U b)
+
+The same holds for a convolution, whose output channels are linear in its kernel.
+"""
+
+from dataclasses import dataclass
+from typing import TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from esper.kasmina.adapters import AdapterError, shown_seeds
+from esper.kasmina.model import GrowingModel
+from esper.kasmina.seed import Seed
+from esper.kasmina.sharding import whole_copy
+from esper.leyline import Composition
+
+LinearLayer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelForm:
+    """A seed as a branch beside its layer, W x + B A x + bias."""
+
+    down: Tensor
+    """A: (rank, inputs), and behind them the positions of a convolution's kernel."""
+    up: Tensor
+    """B: (outputs, rank)."""
+    bias: Tensor | None
+    """(outputs,); None where the layer has none."""
+
+
+@torch.no_grad()
+def parallel_form(layer: LinearLayer, seed: Seed) -> ParallelForm:
+    """The branch that computes what the seed adds behind the layer, at the alpha it has now; in float64."""
+    first, second = (matrix.double() for matrix in _factors(seed))
+    up = float(seed.alpha) * seed.scale.double().unsqueeze(1) * second  # (output, rank)
+    down = torch.einsum("ro,o...->r...", first, layer.weight.double())
+    bias = None if layer.bias is None else up @ (first @ layer.bias.double())
+    return ParallelForm(down, up, bias)
+
+
+def _factors(seed: Seed) -> tuple[Tensor, Tensor]:
+    """U (rank, channel) and V (channel, rank) of a body that is two linear maps."""
+    assert isinstance(seed.body, nn.Sequential)
+    first, second = (part.weight for part in seed.body)
+    assert isinstance(first, Tensor)
+    assert isinstance(second, Tensor)
+    return first.flatten(1), second.flatten(1)
+
+
+def why_not_parallel(host: nn.Module, layer: nn.Module, seed: Seed) -> str | None:
+    """Why a seed has no parallel form beside the submodule it grows behind; None where it has one."""
+    if not _is_linear(layer):
+        return f"it grows behind a {type(layer).__name__}, not a Linear or a convolution without groups"
+    if not _is_low_rank(seed.body) or seed.reads_input:
+        return f"a {seed.blueprint_name} is not two linear maps in a row, as lora and lora_large are"
+    if seed.composition is not Composition.ADD:
+        return f"its composition is {seed.composition.value}, which depends on the input, not add"
+    if len(layer._forward_hooks) > 1 or layer._forward_pre_hooks:
+        return "hooks of others on its layer change what goes in or comes out"
+    owners = {
+        id(part)
+        for part in host.modules()
+        if any(parameter is layer.weight for parameter in part._parameters.values())
+    }
+    if len(owners) > 1:
+        return "the weight of its layer is shared with another module, which would change too"
+    return None
+
+
+def _is_linear(layer: nn.Module) -> TypeGuard[LinearLayer]:
+    """A layer whose outputs are linear in its weight, and that no subclass makes something else of."""
+    return type(layer) in _LAYERS and getattr(layer, "groups", 1) == 1
+
+
+def _is_low_rank(body: nn.Module) -> bool:
+    """Two linear maps of the channels in a row, without biases."""
+
+    def pointwise(part: nn.Module) -> bool:
+        return _is_linear(part) and part.bias is None and part.weight[0, 0].numel() == 1
+
+    return type(body) is nn.Sequential and len(body) == 2 and all(map(pointwise, body))
+
+
+def parallel_forms(host: nn.Module, seeds: dict[str, Seed]) -> dict[str, ParallelForm]:
+    """Slot -> the parallel form of its seed; where any has none, the error names each."""
+    layers = {name: host.get_submodule(name) for name in seeds}
+    reasons = {name: why_not_parallel(host, layers[name], seed) for name, seed in seeds.items()}
+    problems = [f"at {name!r} {reason}" for name, reason in reasons.items() if reason is not None]
+    if problems:
+        raise AdapterError(
+            f"seeds that do not merge into their layers: {'; '.join(problems)}. export() makes a plain module of any"
+        )
+    forms = {}
+    for name, seed in seeds.items():
+        layer = layers[name]
+        assert _is_linear(layer)
+        forms[name] = parallel_form(layer, seed)
+    return forms
+
+
+@torch.no_grad()
+def merge_forms(host: nn.Module, forms: dict[str, ParallelForm]) -> None:
+    """Add each branch to the weights of the layer that it stands beside, in place."""
+    for name, form in forms.items():
+        layer = host.get_submodule(name)
+        assert _is_linear(layer)
+        change = torch.einsum("or,r...->o...", form.up, form.down)
+        layer.weight.copy_(layer.weight.double() + change)
+        if layer.bias is not None and form.bias is not None:
+            layer.bias.copy_(layer.bias.double() + form.bias)
+
+
+def merge(model: GrowingModel) -> nn.Module:
+    """A copy of the host, in its own class, with the seeds that the output shows merged into its weights."""
+    twin = whole_copy(model)
+    forms = parallel_forms(twin.host, {name: seed for name, (_, seed) in shown_seeds(twin).items()})
+    host = twin.unwrap()
+    merge_forms(host, forms)
+    return host
