@@ -416,10 +416,10 @@ def main() -> None:
             lives += spread.lives(wanted, f"group {number} of {len(groups)}")
     finally:
         spread.close()
-    gate = judge(with_copies(by_key(lives), cases, seeds, chosen.epochs), cases, seeds, arms)
     chosen.out.mkdir(parents=True, exist_ok=True)
     everything = {"lives": [asdict(life) for life in lives], "tuning": [asdict(life) for life in tried]}
     (chosen.out / "streams_lives.json").write_text(json.dumps(everything) + "\n")
+    gate = judge(with_copies(by_key(lives), cases, seeds, chosen.epochs), cases, seeds, arms)
     show(gate, lives, chosen.out, f"on {chosen.device} in {time.monotonic() - began:.0f} s", spread.left_out)
 
 
