@@ -13,6 +13,7 @@ _CRASH = (
 )
 _ACCOUNTS = "simic/env/test_accounts.py::"
 _SHOWN = "simic/env/test_halves.py::"
+_QUANTITIES = "tolaria/engine/test_objective.py::"
 
 LEARNING = (
     # The update
@@ -289,5 +290,41 @@ LEARNING = (
         "parts.append(threads)",
         "pass",
         "tolaria/worlds/test_baselines.py::test_threads_are_in_the_name_where_they_are_in_the_numbers",
+    ),
+    # Quantities, schedules of rates, and networks that differ
+    mutant(
+        "explained_variance_below_zero",
+        "tolaria/engine/objective.py",
+        ".nan_to_num(nan=0.0).clamp(min=0.0)",
+        ".nan_to_num(nan=0.0)",
+        f"{_QUANTITIES}test_scores_of_quantities_are_0_to_1",
+    ),
+    mutant(
+        "overfitting_taken_for_collapse",
+        "tolaria/worlds/engine.py",
+        "validation_accuracy=None if host.data.source.regression else report.validation_accuracy",
+        "validation_accuracy=report.validation_accuracy",
+        f"{_QUANTITIES}test_a_host_that_explains_nothing_any_more_is_not_condemned_for_it",
+    ),
+    mutant(
+        "a_rate_that_stays_through_an_epoch",
+        "tolaria/engine/rates.py",
+        "(epoch + step / steps) / epochs",
+        "epoch / epochs",
+        "tolaria/engine/test_rates.py::test_a_life_is_what_a_loop_by_hand_does",
+    ),
+    mutant(
+        "held_out_kinds_drawn_to_train_on",
+        "tolaria/tasks/host_draws.py",
+        "return of_other_kind(parameters) or of_other_size(parameters) or in_corner(parameters)",
+        "return of_other_size(parameters) or in_corner(parameters)",
+        "tolaria/tasks/test_suites.py::test_the_frozen_hosts_have_samples_of_their_own_and_what_is_never_drawn",
+    ),
+    mutant(
+        "one_host_of_each_instance_taken_for_certainty",
+        "benchmark/table.py",
+        "new_instances=new_instances or hosts == 1",
+        "new_instances=new_instances",
+        "benchmark/test_comparison.py::test_one_host_of_each_instance_is_not_taken_for_certainty",
     ),
 )

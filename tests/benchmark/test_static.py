@@ -92,6 +92,18 @@ def test_flops_known_answer(tiny: str) -> None:
     assert FlopLedger().epoch(world.host(0)) == STEPS * count_step(world.host(0))
 
 
+def test_flops_of_attention_are_counted_on_every_device() -> None:
+    world = EngineWorld(1)
+    begin_host(world, 0, "drawn_functions:depth=1,features=5,host=attention,width=4", 0)
+    batch, positions, width = world.host(0).task.batch, 5, 4
+    maps = (
+        3 * width * width + width * width + 2 * (2 * width * width)
+    )  # queries, keys and values; out; two layers
+    attending = 2 * positions * width  # with every key, and of every value, in all heads together
+    forward = 2 * batch * positions * (maps + attending) + 2 * batch * width
+    assert count_step(world.host(0)) == 3 * forward
+
+
 def test_seeds_cost_by_kind_and_stage(tiny: str) -> None:
     world, ledger = EngineWorld(1), FlopLedger()
     begin_host(world, 0, tiny, 0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from esper.benchmark.rows import SeedRow
@@ -47,7 +48,8 @@ def count_step(host: TrainedHost) -> int:
     twin = copy.copy(host)
     twin.model = copy.deepcopy(host.model)
     batch = torch.arange(host.task.batch, device=host.device) % len(host.data.inputs)
-    with FlopCounterMode(display=False) as counter:
+    # as plain matrix products: kernels for attention are counted on some devices and not on others
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         loss, _ = forward(twin, host.data.inputs[batch], host.data.targets[batch])
         loss.backward()
     return int(counter.get_total_flops())
