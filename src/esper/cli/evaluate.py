@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.common import VerbParser, as_json, find_run, table
+from esper.cli.common import BadInput, VerbParser, as_json, find_run, table
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from esper.tamiyo.controller import HeldOutScore
 
+UPDATES = 500
+"""Updates of fitted Q evaluation, by default."""
 EPISODES = 24
 """Held-out episodes of a saved controller, by default."""
 _SUMMARY = """Judge a run's best controller, or a saved one (`esper controllers`), without learning, on the held-out
@@ -30,7 +32,12 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--task", metavar="CASE", help=task)
     parser.add_count("--episodes", "how many; by default the run's eval_episodes, or 24")
     parser.add_count("--seed", "rng seed of hosts and instances (%(default)s)", least=0, default=0)
+    data = "judge from recorded episodes instead of hosts: files, folders, or runs that recorded theirs"
+    parser.add_argument("--offline", nargs="+", metavar="DATASET", help=data)
+    parser.add_count("--updates", "with --offline: updates of fitted Q (%(default)s)", default=UPDATES)
     chosen = parser.parse(arguments)
+    if chosen.offline is not None:
+        return _judge_offline(chosen)
     if chosen.task is not None:
         from esper.simic.env.making import require_suite
 
@@ -80,6 +87,32 @@ def _judge_run(chosen: "Namespace") -> "tuple[str, Sequence[HeldOutScore]]":
         progress=_progress(episodes),
     )
     return f"{checkpoint.stem} checkpoint of {path.name} on {chosen.task or config.suite}, held out", scores
+
+
+def _judge_offline(chosen: "Namespace") -> int:
+    """Print what data sets say of a run's controller, or of a saved one."""
+    from esper.runs.offline import judge_offline
+
+    for name in ("task", "episodes"):
+        if getattr(chosen, name) is not None:
+            raise BadInput(f"--{name} is for hosts; with --offline nothing is played")
+    given = chosen.run if _is_controller(chosen) else find_run(chosen.run, chosen.directory)
+    report = judge_offline(given, chosen.offline, updates=chosen.updates, seed=chosen.seed)
+    if chosen.json:
+        print(as_json(report))
+        return 0
+    columns = ("estimate", "return", "rests on episodes")
+    rows = [
+        ("what was recorded", f"{report.recorded:+.4f}", report.episodes),
+        ("fitted Q", f"{report.fitted:+.4f}", report.episodes),
+        (
+            "importance weighted",
+            None if report.weighted is None else f"{report.weighted:+.4f}",
+            None if report.effective is None else f"{report.effective:.1f}",
+        ),
+    ]
+    print(f"{report.policy} from {report.episodes} recorded episodes, greedy\n{table(columns, rows)}")
+    return 0
 
 
 def _progress(episodes: int) -> "Callable[[str], None]":
