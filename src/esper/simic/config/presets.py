@@ -113,7 +113,7 @@ PRESETS: Mapping[str, Preset] = {
         {**MANY_HOSTS, "suite": "shift", "rounds": 64, "warm_start": "cpu-v1"},
     ),
     "hosts": Preset(
-        "learn what to grow, and where, in networks of many kinds (over an hour on two cores)",
+        "learn what to grow, and where, in networks of many kinds and sizes",
         {**MANY_HOSTS, "suite": "hosts", "pool_cases": 256, "first_growth": 2},
     ),
     "cifar10": Preset(

@@ -70,7 +70,7 @@ def in_corner(parameters: Mapping[str, Parameter]) -> bool:
 def covering() -> tuple[Instance, ...]:
     """Hosts that between them have as many slots, and are offered as many blueprints, as any."""
     largest = {"depth": MOST_SLOTS, "slots": MOST_SLOTS, "width": 4}
-    return tuple(Instance.of("drawn_digits", {**largest, "host": kind}) for kind in HOST_KINDS)
+    return tuple(Instance.of("drawn_sequences", {**largest, "host": kind}) for kind in HOST_KINDS)
 
 
 # The network
