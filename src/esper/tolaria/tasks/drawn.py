@@ -8,7 +8,7 @@ Data are small and are generated, or come with scikit-learn, so that a run of 20
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 from torch import nn
@@ -106,7 +106,7 @@ def slot_names(depth: int, slots: int) -> tuple[str, ...]:
 def with_host(row: Task, parameters: Mapping[str, Parameter], *, vocabulary: int | None = None) -> Task:
     """The row with the host and the training that these parameters choose."""
     shape = host_shape(parameters)
-    kind = cast(Any, parameters["optimiser"])
+    kind = cast(Literal["sgd", "adam", "adamw"], parameters["optimiser"])
     decay = {"adamw": _ADAMW_DECAY, "sgd": _SGD_DECAY}.get(kind, 0.0)
     blueprints = {"mlp": FLAT_BLUEPRINTS, "conv": SERIES_BLUEPRINTS}.get(shape.kind, TOKEN_BLUEPRINTS)
     return replace(
@@ -172,7 +172,7 @@ def load_drawn_sequences(parameters: Mapping[str, Parameter]) -> TaskData:
 
 
 _SIZE = ParameterSpec(kind="int", default=2000, low=200, high=4000, doc="training samples")
-_NOISE = replace(MNIST1D_PARAMETERS["noise"])
+_NOISE = MNIST1D_PARAMETERS["noise"]
 _DATA = ParameterSpec(kind="int", default=0, low=0, doc="seed of the generated samples")
 _PIXELS: Mapping[str, ParameterSpec] = {
     "shuffled": ParameterSpec(
