@@ -26,6 +26,7 @@ from esper.leyline import (
 from esper.tamiyo import GrowthSpace, Observer, illegal_choice
 from esper.tamiyo.actions import encode
 from esper.tamiyo.rules import RulePolicy
+from esper.tamiyo.rules.policy import decisions_of
 
 DORMANT = SlotReading(
     stage=int(Stage.DORMANT),
@@ -181,6 +182,7 @@ class ModelHost:
     ) -> None:
         self.model = model
         self.measure, self.accuracy = measure, accuracy
+        self.weigh_fossils = False
         self.training_samples = 1000
         self.parameter_budget: int | None = None
         self.report = report(0, accuracy(0))
@@ -227,6 +229,9 @@ class ModelHost:
                     self.model.report(name, probe=told)
                 else:
                     self.model.report(name, contribution=told)
+            elif slot.stage is Stage.FOSSILIZED and self.weigh_fossils:
+                assert slot.seed is not None
+                self.model.report(name, contribution=self.measure(epoch, name, slot.seed.blueprint_name))
         self.report = report(
             epoch,
             self.accuracy(epoch),
@@ -243,8 +248,8 @@ def live(
 
     An illegal action fails here, and so does one that the masks would not let through.
     """
-    space = GrowthSpace.covering([host])
-    observer = Observer(space, 1)
+    observer = Observer(GrowthSpace.covering([host]), 1, decisions=decisions_of(policy))
+    space, host.weigh_fossils = observer.space, observer.decisions.retire
     observer.begin(0, host, horizon=horizon, parameter_budget=budget)
     policy.reset()
     done = []

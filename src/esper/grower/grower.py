@@ -31,6 +31,7 @@ from esper.grower.measuring import (
     as_call,
     check,
 )
+from esper.grower.phases import DECISIONS_KEPT, Phases, read_phases
 from esper.grower.twin import Gain, TrainStep, measure_gain, twin_of
 from esper.grower.validating import Loss, Metric
 from esper.kasmina import GrowingModel, settling, wrap
@@ -148,7 +149,8 @@ class Grower(Adapting):
         self._gain: Gain | None = None
         self.epochs, self.rent, self.parameter_budget = epochs, rent, parameter_budget
         self.history: tuple[Decision, ...] = ()
-        """What was decided after each epoch, with why."""
+        """What was decided after each epoch, with why; of a run without an end, after the last `DECISIONS_KEPT`."""
+        self._phases = Phases() if epochs is None else None
         self._optimizer = optimizer
         self._untrained = False  # whether no epoch has been trained since the last decision
         self._finished = False
@@ -312,12 +314,15 @@ class Grower(Adapting):
         self._averages.update()
         decision = replace(decision, notes=self._notes.take())
         self.history = (*self.history, decision)
+        if self._phases is not None:
+            self._phases.record(decision)
+            self.history = self.history[-DECISIONS_KEPT:]
         return decision
 
     # What is reported
 
     def explain(self) -> str:
-        """What was done and why, and where that has led."""
+        """What was done and why, and where that has led; of a run without an end also phase by phase."""
         lines = reporting.explain(
             self.model,
             self.history,
@@ -325,6 +330,7 @@ class Grower(Adapting):
             self._removed,
             scale=self._gauge.scale,
             returned=self._returned,
+            phases=[] if self._phases is None else self._phases.lines(),
         )
         return lines if self._twin is None else f"{lines}\n{self._twin.story(self._gain)}"
 
@@ -430,6 +436,7 @@ class Grower(Adapting):
             "notes": list(self._notes.pending),
             "waiting": asdict(self._waiting) if isinstance(self._waiting, EpochMetrics) else None,
             "history": DECISIONS.dump_json(self.history).decode(),
+            "phases": None if self._phases is None else self._phases.state_dict(),
             "best": None if self._best is None else self._best.state_dict(),
         }
 
@@ -444,6 +451,8 @@ class Grower(Adapting):
             parameter.grad = None
         self._watch.take()  # what was trained and not decided on is gone
         self.history, self._host.report = saved.history, saved.report
+        if self._phases is not None:
+            self._phases = read_phases(saved.phases, saved.history)
         try:
             self._deciding.load_state_dict(
                 last_operation=saved.last_operation,

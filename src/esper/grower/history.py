@@ -70,7 +70,7 @@ DECISIONS = TypeAdapter(tuple[Decision, ...])
 """To and from JSON."""
 
 
-FORMAT, VERSION = "esper grower", 8
+FORMAT, VERSION = "esper grower", 9
 
 
 class SavedState(BaseModel):
@@ -97,6 +97,8 @@ class SavedState(BaseModel):
     waiting: EpochMetrics | None
     """Of an epoch that was taken in and not decided on."""
     history: Json[tuple[Decision, ...]]
+    phases: dict[str, object] | None
+    """Of a run without an end."""
     best: SavedBest | None
     """Where the best epoch is kept."""
 
@@ -231,12 +233,17 @@ def explain(
     *,
     scale: Scale,
     returned: int | None = None,
+    phases: Sequence[str] = (),
 ) -> str:
     """What was done and why, and where that has led; `removed` are the blueprints that the end took out, by slot.
 
     returned  the epoch that the end went back to, where it did
+    phases    those of a run without an end, in words; its history is that of the last epochs
     """
-    lines = [f"controller {controller}, {len(history)} epochs", f"score: {scale}", "", draw_text(model), ""]
+    trained = history[-1].epoch if history else 0
+    lines = [f"controller {controller}, {trained} epochs", f"score: {scale}", "", draw_text(model), ""]
+    if phases:
+        lines += [*phases, "", f"the last {_epochs(len(history))}:"]
     shown = [
         decision
         for decision in history

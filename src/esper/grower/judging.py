@@ -8,7 +8,7 @@ from typing import SupportsFloat
 from esper.grower.finishing import BestEpoch
 from esper.grower.history import Notes
 from esper.grower.host import LoopHost
-from esper.grower.measuring import EpochMetrics, Gauge, mean_metrics, read_metrics
+from esper.grower.measuring import EpochMetrics, Gauge, mean_metrics, measure, read_metrics
 from esper.grower.twin import Twin
 from esper.kasmina.governor import Guard, Verdict, Vitals
 from esper.kasmina.gradients import GradientWatch
@@ -89,7 +89,7 @@ class Judge:
         verdict = self._guard.judge(
             Vitals(metrics.train_loss, norm, metrics.validation_loss, metrics.validation_accuracy)
         )
-        if verdict is not None:
+        if verdict is not None and not self._data_changed(verdict, metrics):
             self._go_back(epoch, verdict)
             return Judged(metrics, verdict=verdict)
         self._host.report_seeds(gradients, self._gauge.worths(metrics, base, measured))
@@ -99,6 +99,24 @@ class Judge:
             self._guard.remember()
         self._host.take(metrics.report(epoch, norm, scale.score(metrics)))
         return Judged(metrics)
+
+    def _data_changed(self, verdict: Verdict, metrics: EpochMetrics) -> bool:
+        """Whether the last good epoch does as badly now: then the data changed, and nothing is taken back."""
+        validate = self._gauge.validate
+        if validate is None or verdict not in (Verdict.DIVERGED, Verdict.COLLAPSED):
+            return False
+
+        def look() -> Vitals:
+            now, _ = measure(self._model, validate, mode=self._gauge.mode)
+            return Vitals(now.validation_loss, None, None, now.validation_accuracy)
+
+        changed = self._guard.data_changed(metrics.train_loss, look)
+        if changed:
+            self._notes.add(
+                f"the model looked {verdict.value.replace('_', ' ')}, but the last good epoch does as badly now: "
+                "the data have changed, and training goes on"
+            )
+        return changed
 
     def _go_back(self, epoch: int, verdict: Verdict) -> None:
         self._guard.restore()

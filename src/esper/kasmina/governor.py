@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
@@ -99,6 +99,11 @@ class Governor:
     def forget_best(self) -> None:
         """The data have changed: what was learned of the old ones is no measure any more."""
         self.best_accuracy, self.epochs_at_chance = 0.0, 0
+
+    def would_condemn(self, vitals: Vitals) -> bool:
+        """Whether a host that shows this is broken, by what is known of its past; nothing is remembered."""
+        loss = vitals.train_loss or 0.0
+        return loss > self.rules.divergence_factor * self.untrained_loss or self._at_chance(vitals)
 
     @property
     def gives_up(self) -> bool:
@@ -323,6 +328,33 @@ class Guard:
         if self._governor is None or not self._governor.gives_up:
             return False
         self._governor, self._memory, self._gave_up = None, None, True
+        return True
+
+    def data_changed(self, loss: float | None, look: Callable[[], Vitals]) -> bool:
+        """Whether the epoch that was condemned shows other data and no broken host: then the host may go on.
+
+        The last good epoch would be condemned too by what it shows now, so going back to it would not help. What the
+        host has learned so far is then no measure any more.
+
+        loss  of the epoch's training: then the first of the new data
+        look  measures the model as it is when called: its validation loss stands for the training loss
+        """
+        governor, memory = self._governor, self._memory
+        if governor is None or memory is None:
+            return False
+        present = ModelSnapshot(self._model)
+        memory.restore()
+        try:
+            vitals = look()
+        finally:
+            present.restore()
+        if not governor.would_condemn(vitals):
+            return False
+        governor.forget_best()
+        governor.rollbacks -= 1
+        governor.consecutive = 0
+        if loss is not None and math.isfinite(loss):
+            governor.untrained_loss = max(loss, LEAST_FIRST_LOSS)
         return True
 
     def broken_seeds(self) -> list[str]:

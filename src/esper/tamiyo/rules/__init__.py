@@ -6,6 +6,7 @@ import numpy as np
 
 from esper.tamiyo.rules.by_layout import ByLayoutPolicy
 from esper.tamiyo.rules.frozen_spread import FrozenSpreadPolicy
+from esper.tamiyo.rules.live_on import LiveOnPolicy
 from esper.tamiyo.rules.policy import RulePolicy as RulePolicy
 from esper.tamiyo.rules.policy import SavableRule as SavableRule
 from esper.tamiyo.rules.probing import DetectThenProbePolicy, ProbeAndKeepPolicy
@@ -31,6 +32,7 @@ RULE_POLICIES: Mapping[str, Callable[..., SavableRule]] = {
     "detect_then_probe": DetectThenProbePolicy,
     "by_layout": ByLayoutPolicy,
     "frozen_spread": FrozenSpreadPolicy,
+    "live_on": LiveOnPolicy,
 }
 
 RULE_NAMES = tuple(name for name in RULE_POLICIES if name != "schedule")
