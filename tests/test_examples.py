@@ -3,6 +3,7 @@
 import importlib
 import re
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -67,6 +68,27 @@ def test_regression_by_a_metric(capsys: pytest.CaptureFixture[str]) -> None:
     assert float(told.rpartition(" ")[2]) > 0.3  # predicting the mean has 0
     assert grower.history[-1].metrics.validation_loss is not None
     assert any(decision.action.op is LifecycleOp.GERMINATE for decision in grower.history)
+
+
+def test_a_stream_beside_fine_tuning(capsys: pytest.CaptureFixture[str]) -> None:
+    lives = importlib.import_module("sensor_stream").main(["--seeds", "2", "--epochs", "12"])
+    printed = capsys.readouterr().out
+    assert "controller live_on, 12 epochs" in printed
+    assert "germinate" in printed
+    tuned, grown = lives["fine-tuned"], lives["grown"]
+    assert [life.accuracies[:3] for life in grown] == [
+        life.accuracies[:3] for life in tuned
+    ]  # before any change
+    assert all(life.most_parameters <= tuned[0].most_parameters + 1500 for life in grown)
+    assert re.search(r"^grown .* ± ", printed, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_on_a_stream_growing_pays() -> None:
+    """It gains over 0.15 of accuracy over the life in docs/examples.md; a network that never grows gains 0."""
+    lives = importlib.import_module("sensor_stream").main(["--seeds", "1", "--epochs", "80"])
+    gain = mean(lives["grown"][0].accuracies) - mean(lives["fine-tuned"][0].accuracies)
+    assert gain > 0.08
 
 
 def test_the_loop_in_two_processes() -> None:

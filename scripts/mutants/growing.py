@@ -7,6 +7,8 @@ _BY_LAYOUT = "tamiyo/rules/test_by_layout.py::"
 _PROCESSES = "grower/test_several_processes.py::"
 
 _RETIRING = "tamiyo/test_retiring.py::"
+_LIVE_ON = "tamiyo/rules/test_live_on.py::"
+_ENDLESS = "grower/test_endless.py::"
 
 GROWING = (
     # Hosts
@@ -51,6 +53,63 @@ GROWING = (
         "            legal = unretired(legal)\n",
         "            pass\n",
         f"{_RETIRING}test_whoever_may_not_retire_sees_what_was_always_seen",
+    ),
+    mutant(
+        "a_change_of_the_data_taken_for_a_breakdown",
+        "grower/judging.py",
+        "if verdict is not None and not self._data_changed(verdict, metrics):",
+        "if verdict is not None:",
+        f"{_ENDLESS}test_a_change_of_the_data_is_no_breakdown",
+    ),
+    mutant(
+        "a_breakdown_taken_for_a_change_of_the_data",
+        "kasmina/governor.py",
+        "        if not governor.would_condemn(vitals):\n            return False\n",
+        "",
+        f"{_ENDLESS}test_a_network_that_breaks_on_the_same_data_still_goes_back",
+    ),
+    mutant(
+        "measured_by_data_that_are_gone",
+        "kasmina/governor.py",
+        "            return False\n        governor.forget_best()\n",
+        "            return False\n",
+        f"{_ENDLESS}test_a_change_of_the_data_is_no_breakdown",
+    ),
+    mutant(
+        "a_history_without_an_end",
+        "grower/grower.py",
+        "            self.history = self.history[-DECISIONS_KEPT:]\n",
+        "",
+        f"{_ENDLESS}test_the_history_of_an_endless_run_is_bounded_and_of_another_is_not",
+    ),
+    mutant(
+        "phases_never_joined",
+        "grower/phases.py",
+        "            self.closed[:2] = [_joined(*self.closed[:2])]\n",
+        "            pass\n",
+        f"{_ENDLESS}test_the_size_of_phases_does_not_grow",
+    ),
+    mutant(
+        "a_useful_fossil_retired",
+        "tamiyo/rules/live_on.py",
+        "        decayed = [slot for slot in situation.slots if slot.decayed]\n"
+        "        if fossil is not None and not fossil.decayed:\n            return None\n",
+        "        decayed = [slot for slot in situation.slots if slot.decayed]\n",
+        f"{_LIVE_ON}test_a_fossil_that_earns_its_rent_stays",
+    ),
+    mutant(
+        "more_given_back_than_needed",
+        "tamiyo/rules/live_on.py",
+        "                if leaving:\n                    return ActionSpec()  # its room is on the way\n",
+        "",
+        f"{_LIVE_ON}test_no_more_is_given_back_than_is_needed",
+    ),
+    mutant(
+        "a_false_alarm_taken_for_a_fall",
+        "tamiyo/falls.py",
+        "        if self.below < patience:\n            return None\n",
+        "",
+        "tamiyo/test_falls.py::test_a_fall_is_below_the_level_for_some_epochs_in_a_row",
     ),
     mutant(
         "probed_at_full_alpha",

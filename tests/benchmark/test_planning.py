@@ -38,7 +38,7 @@ def names(request: BenchRequest) -> list[str]:
 
 def test_by_default_every_arm_that_can_be_had(tiny: str) -> None:
     rules = ["random", "periodic", "plateau", "fit_ratio", "probe_and_keep", "detect_then_probe"]
-    rules += ["by_layout", "frozen_spread"]
+    rules += ["by_layout", "frozen_spread", "live_on"]
     assert names(BenchRequest(suite="toy")) == ["wait", *rules, "from_birth", "random_matched", "blind"]
     matched = ["static", "from_birth", "from_scratch", "random_matched"]
     assert names(BenchRequest(suite=tiny)) == ["wait", *rules, *matched]

@@ -27,6 +27,7 @@ from esper.tolaria.data import TaskData
 from esper.tolaria.tasks import forget, register, task
 from esper.tolaria.worlds.baselines import BaselineCurves
 from tiny_controllers import tiny_controller
+from tiny_tasks import tiny_task
 
 GROW = "germinate mixer@1 t=0; advance 1 t=1; fossilize 1 t=3"
 
@@ -80,6 +81,27 @@ def test_a_schedule_is_told_as_it_was_executed(tiny: str) -> None:
     assert [row.validation_losses for row in play(again, tiny)] == [
         row.validation_losses for row in play(ScheduleArm("sbs", {tiny: GROW}), tiny)
     ]
+
+
+RETIRE = "germinate mixer@1 t=0; advance 1 t=1; fossilize 1 t=3; retire 1 t=8"
+
+
+def test_a_fossil_that_was_given_back_is_neither_kept_nor_paid_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a schedule, and by a blind copy of what it did."""
+    monkeypatch.setenv("ESPER_CACHE", str(tmp_path))
+    register(tiny_task(epochs=11))
+    try:
+        rows = play(ScheduleArm("sbs", {"tiny": RETIRE}), "tiny")
+        blind = play(BlindArm("sbs", 1), "tiny", {("sbs", 0, "tiny"): rows})
+    finally:
+        forget("tiny")
+    for row in (*rows, *blind):
+        assert row.decisions.endswith("retire blocks.1 t=8")
+        assert (row.added_parameters, row.kept) == (0, ())
+        assert row.utility == row.validation_accuracy
+    assert [row.validation_losses for row in rows] == [row.validation_losses for row in blind]
 
 
 def test_matched_arms_have_what_was_kept(tiny: str) -> None:

@@ -261,7 +261,7 @@ def test_scores_keep_their_scale_across_a_checkpoint() -> None:
 def test_states_that_do_not_fit() -> None:
     grower, *_ = grown(5)
     state = grower.state_dict()
-    with pytest.raises(ValueError, match="version 99; this Esper reads 'esper grower', version 8"):
+    with pytest.raises(ValueError, match="version 99; this Esper reads 'esper grower', version 9"):
         grown(0)[0].load_state_dict({**state, "version": 99})
     with pytest.raises(ValueError, match="saved under controller 'SchedulePolicy'; this Grower has 'wait'"):
         grown(0, controller="wait")[0].load_state_dict(state)

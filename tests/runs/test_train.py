@@ -11,8 +11,11 @@ import esper
 from esper.cli import main
 from esper.leyline import RoundFinished, RunFinished, RunStarted
 from esper.nissa import RunError, describe_run, read_run
+from esper.runs.ship import controller_of_run
 from esper.simic.config.errors import ConfigError
 from esper.simic.reports import News
+from esper.tamiyo.actions import GrowthSpace, numbered_slots
+from esper.tamiyo.controller import Controller
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
 ROOT = Path(__file__).parents[2]
@@ -63,6 +66,29 @@ def test_a_name_is_made_and_never_taken_twice() -> None:
     assert result.directory.name.startswith("toy-20")
     with pytest.raises(RunError, match="exists; resume it or choose another name"):
         esper.train(small(run_name=result.directory.name))
+
+
+def test_a_run_whose_controller_may_retire() -> None:
+    """From its settings over its episodes to the controller that is shipped, and back."""
+    result = esper.train(
+        small(run_name="giver", retire=True, decay_rent=0.02, rounds=3, exploration_floor=0.9)
+    )
+    assert result.directory is not None
+    rounds = [
+        record.event for record in read_run(result.directory) if isinstance(record.event, RoundFinished)
+    ]
+    assert sum(event.operations.get("RETIRE", 0) for event in rounds) > 0
+    assert result.last_checkpoint is not None
+    shipped = controller_of_run(result.directory, result.last_checkpoint, name="giver")
+    assert (shipped.card.decisions.retire, shipped.card.decisions.decay_rent) == (True, 0.02)
+    shipped.save("giver")
+    assert Controller.load("giver").policy(GrowthSpace(numbered_slots(2), ("norm",))).layout.sizes[0] == 7
+    with pytest.raises(ConfigError, match=r"a network of 7 operations; this run has 6 \(retire=False\)"):
+        esper.train(small(warm_start="giver", run_name="other"))
+    with pytest.raises(
+        ConfigError, match="initial_op_logits names RETIRE, which retire=False does not offer"
+    ):
+        small(initial_op_logits={"RETIRE": -2.0})
 
 
 def test_what_cannot_be_trained_begins_no_run() -> None:

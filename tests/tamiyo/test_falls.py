@@ -1,11 +1,13 @@
 """When validation counts as fallen."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from esper.tamiyo.falls import LOOK_BACK, SCORES_KEPT, Level
 
 
-def lost(scores: list[float | None], *, drop: float = 0.1, patience: int = 2) -> list[int]:
+def lost(scores: Sequence[float | None], *, drop: float = 0.1, patience: int = 2) -> list[int]:
     """The epochs at which a level was lost."""
     level = Level()
     found = [level.record(score, drop=drop, patience=patience) for score in scores]

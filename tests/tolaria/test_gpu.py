@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from esper.leyline import ActionSpec, LifecycleOp
+from esper.leyline import ActionSpec, HostStep, LifecycleOp
 from esper.tolaria.engine.population import OutOfDeviceMemory, Population
 from esper.tolaria.engine.step import CapturedStep
 from esper.tolaria.tasks import OptimiserSpec, forget, register
@@ -100,6 +100,33 @@ def test_contributions_and_probes_have_the_numbers_of_the_cpu() -> None:
         first, _, last = world.host(0).readings()
         readings.append((first.contribution, last.probe, last.gradient_norm, last.gradient_health))
     assert readings[0] == pytest.approx(readings[1], abs=0.05)
+
+
+RETIRED: dict[int, ActionSpec] = {
+    0: germinate(0),
+    1: advance(0),
+    5: ActionSpec(LifecycleOp.FOSSILIZE, "blocks.0"),
+    9: ActionSpec(LifecycleOp.RETIRE, "blocks.0", alpha_speed=3),
+}
+
+
+def test_a_retirement_has_the_numbers_of_the_cpu() -> None:
+    """The step is captured anew when a fossil begins to fade and when it is gone; weighed fossils are stacked."""
+    lives, contributions = [], []
+    for device in ("cpu", "cuda"):
+        world = EngineWorld(1, device)
+        begin_host(world, 0, "tiny", 0)
+        losses, weighed = [], []
+        for epoch in range(15):
+            world.step_many([HostStep(0, RETIRED.get(epoch, ActionSpec()), weigh_fossils=True)])
+            losses.append([world.host(0).report.train_loss or 0.0, world.host(0).report.validation_loss])
+            if 6 <= epoch < 9:
+                weighed.append(world.host(0).readings()[0].contribution)
+        assert world.host(0).added_parameters == 0
+        lives.append(torch.tensor(losses))
+        contributions.append(weighed)
+    assert torch.allclose(lives[0], lives[1], rtol=2e-2, atol=1e-2)
+    assert contributions[0] == pytest.approx(contributions[1], abs=0.05)
 
 
 def test_the_hot_path_waits_for_nothing() -> None:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 _SUMMARY = """Grow the host of a task under a controller, and compare it with the same host without growth.
 A controller is one that comes with Esper, a folder (`esper controllers`), or a rule: wait, random,
-periodic, plateau, fit_ratio, probe_and_keep, detect_then_probe, by_layout, frozen_spread."""
+periodic, plateau, fit_ratio, probe_and_keep, detect_then_probe, by_layout, frozen_spread,
+live_on."""
 
 
 def run(arguments: list[str]) -> int:

@@ -274,6 +274,12 @@ def warm_start(training: Training, config: TrainingConfig) -> CloningReport | No
 def _fitted(config: TrainingConfig, weights: Mapping[str, Tensor], policy: Policy) -> dict[str, Tensor]:
     """The weights in the shapes of the run's policy; a network of other sizes is refused."""
     own = policy.state_dict()
+    known, wanted_operations = (each["actor.heads.op.bias"].numel() for each in (weights, own))
+    if known != wanted_operations:
+        raise ConfigError(
+            f"warm_start is {config.warm_start!r}, a network of {known} operations; this run has {wanted_operations} "
+            f"(retire={config.retire}): give it one that was trained so, or change retire"
+        )
     weights = widened(weights, own)
     wanted = {**weights, **without_critic(own)}
     shapes, own_shapes = ({name: value.shape for name, value in each.items()} for each in (weights, own))

@@ -79,6 +79,19 @@ def test_the_budget_is_kept_and_made_by_retiring() -> None:
     assert host.model.added_parameters <= cost
 
 
+def test_no_more_is_given_back_than_is_needed() -> None:
+    """Two fossils have decayed, and the candidate in the empty slot needs the room of one."""
+
+    def measure(epoch: int, slot: str, _blueprint: str) -> float:
+        return 0.2 if epoch < SECOND_FALL and slot != "blocks.0" else -0.1
+
+    host = ModelHost(small_model("flat"))
+    cost = max(card.parameters for cards in host.cards.values() for card in cards if card.name == "widen")
+    done, _ = lived(measure, budget=2 * cost)
+    late = [what for epoch, what in done if epoch > SECOND_FALL]
+    assert late[:2] == ["retire blocks.1", "germinate widen@blocks.0"]
+
+
 def test_validation_that_came_back_by_itself_needs_nothing() -> None:
     def back_soon(epoch: int) -> float:
         return 0.5 if 10 <= epoch < 12 else 0.9
@@ -119,4 +132,4 @@ def test_its_memory_goes_through_a_checkpoint() -> None:
 )
 def test_bad_options_are_named(options: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        rule_policy("live_on", **options)
+        rule_policy("live_on", **options)  # type: ignore[arg-type]

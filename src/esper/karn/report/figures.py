@@ -139,6 +139,7 @@ ARMS = {
     "detect_then_probe": "the same, once validation has fallen as it does when the data change",
     "by_layout": "tries what suits each slot's layout, keeps what contributes more than validation wavers",
     "frozen_spread": "a small residual in every slot but the last, for hosts that do not learn themselves",
+    "live_on": "grows when validation has fallen and stays down, retires decayed fossils where it needs their room",
     "sbs": "the single best open-loop schedule, found by search on training draws",
     "sbs_hindsight": "the schedule that is the single best on these instances, chosen on other hosts of theirs",
     "vbs": "the best schedule of each instance, of those that were tried, chosen on other hosts than it is scored on",

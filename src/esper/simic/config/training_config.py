@@ -9,7 +9,7 @@ from pydantic import JsonValue, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import to_jsonable_python
 
-from esper.leyline import TEMPOS, DecisionSettings
+from esper.leyline import TEMPOS, DecisionSettings, LifecycleOp
 from esper.leyline.decisions import PLATEAU_THRESHOLD
 from esper.simic.config import ranges
 from esper.simic.config.errors import CHECKED, ConfigError, explained, unknown_setting
@@ -223,6 +223,10 @@ class TrainingConfig(PPOSettings):
             value: int | None = getattr(self, name)
             if value is not None and value > self.num_envs:
                 raise ValueError(f"{name} is {value}; expected <= num_envs, which is {self.num_envs}")
+        if LifecycleOp.RETIRE.name in self.initial_op_logits and not self.retire:
+            raise ValueError(
+                "initial_op_logits names RETIRE, which retire=False does not offer; set retire=True"
+            )
         return self
 
     def in_one_process(self) -> Self:

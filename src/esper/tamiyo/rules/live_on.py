@@ -94,12 +94,14 @@ class LiveOnPolicy(Remembering[_Life]):
     def _begin(self, situation: Situation) -> ActionSpec:
         """Germinate the first candidate that has a slot and room, or make room for one."""
         memory, slots = self.memory, {slot.name: slot for slot in situation.slots}
-        leaving = sum(slot.parameters for slot in situation.slots if slot.fading)
+        leaving = any(slot.fading for slot in situation.slots)
         for slot, blueprint in memory.queue:
             card = next(card for card in situation.cards[slot] if card.name == blueprint)
-            needed = card.parameters - situation.signals.room - leaving
+            needed = card.parameters - situation.signals.room
             fossil = slots[slot] if slots[slot].stage is Stage.FOSSILIZED else None
             if fossil is not None or needed > 0:
+                if leaving:
+                    return ActionSpec()  # its room is on the way
                 retire = self._retirement(situation, fossil, needed)
                 if retire is not None:
                     return retire
