@@ -107,9 +107,10 @@ def test_adapters_are_written_loaded_and_switched(capsys: pytest.CaptureFixture[
     example = importlib.import_module("adapt_digits")
     found = example.main(["--epochs", "6", "--seeds", "1", "--folder", str(tmp_path)])
     told = capsys.readouterr().out
-    assert found["dark", "grown"] > found["dark", "head alone"]
+    grown = {name: found[name, "grown", example.TARGET] for name in ("noisy", "dark")}
+    assert grown["dark"] > found["dark", "head alone", example.OWN]
     for name in ("noisy", "dark"):  # as it was when it was saved
-        assert re.search(rf"adapter {name}: .*{name} digits {found[name, 'grown']:.3f}", told), told
+        assert re.search(rf"adapter {name}: .*{name} digits {grown[name]:.3f}", told), told
         assert sum(path.stat().st_size for path in (tmp_path / name).iterdir()) < 20_000
 
 

@@ -2,21 +2,29 @@
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from functools import cached_property
 
 from pydantic import JsonValue
+from torch import nn
 
 from esper.grower.history import Decision
+from esper.grower.twin import Twin
+from esper.grower.validating import passed, without_samples
 from esper.kasmina import GrowingModel
 from esper.kasmina.adapters import save_adapter
+from esper.kasmina.feature_cache import FeatureCache
+from esper.kasmina.norm_statistics import KeptStatistics, estimating
 from esper.kasmina.peft_files import export_peft
 from esper.kasmina.trainable import describe_trainable
 
 
 class Adapting(ABC):
-    """The part of `Grower` that writes adapters."""
+    """The part of `Grower` that writes adapters, and takes a frozen host to a target."""
 
     model: GrowingModel
     history: tuple[Decision, ...]
+    _twin: Twin | None
 
     @property
     @abstractmethod
@@ -51,3 +59,44 @@ class Adapting(ABC):
     def print_trainable_parameters(self) -> None:
         """Print how many parameters require gradients, of how many, seeds among them."""
         print(describe_trainable(self.model))
+
+    # BatchNorm statistics of the target
+
+    @cached_property
+    def statistics(self) -> KeptStatistics:
+        """The sets of BatchNorm statistics that are kept: `names`, and the one `in_use`. The first is "source"."""
+        return KeptStatistics(self.model.host)
+
+    def estimate_statistics(self, batches: Iterable[object], *, name: str = "target") -> None:
+        """Estimate the BatchNorm statistics on these batches, keep them beside those before, and use them.
+
+        batches  of the target, as `validate` has them: (inputs, targets) or dicts. Labels are not looked at
+        name     under which `use_statistics` finds them
+
+        What is exported and saved has the statistics in use. A twin gets its own, from the same batches.
+        """
+        if self.model.replicas.size > 1:
+            raise ValueError(
+                f"{self.model.replicas.size} processes train the model, and each would estimate statistics of its "
+                "own batches: estimate them in one process before the model is distributed"
+            )
+        filled = [batch for batch in batches if not without_samples(batch)]
+        kept = self.statistics  # before the estimate
+        twins: list[nn.Module] = [] if self._twin is None else [self._twin.model]
+        for model, host in ((self.model, self.model.host), *((twin, twin) for twin in twins)):
+            device = next(host.parameters()).device
+            with estimating(host):
+                for batch in filled:
+                    passed(model, batch, device)
+        kept.keep(name)
+
+    def use_statistics(self, name: str) -> None:
+        """Go back to other statistics, "source" for those that the host came with; a twin keeps its own."""
+        self.statistics.use(name)
+
+    def cache_features(self, slot: str, samples: int) -> FeatureCache:
+        """Remember by sample what the frozen host computes up to a slot; `FeatureCache.of` says for which forward.
+
+        samples  how many the training set has
+        """
+        return FeatureCache(self.model, slot, samples)
