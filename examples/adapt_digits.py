@@ -19,6 +19,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import esper
+from esper.kasmina.birth_signals import birth_signals
 from esper.kasmina.norm_statistics import estimating
 from side_by_side import Split, Splits, accuracy_and_loss, train_one_epoch
 
@@ -89,7 +90,7 @@ def digits() -> tuple[Split, Splits]:
 
 @cache
 def pretrained() -> dict[str, Tensor]:
-    """What the encoder has learned of clean digits."""
+    """What the encoder and its head have learned of clean digits."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         model = Digits()
@@ -97,15 +98,18 @@ def pretrained() -> dict[str, Tensor]:
     order = torch.Generator().manual_seed(0)
     for _ in range(10):
         train_one_epoch(model, optimizer, digits()[0], 64, order)
-    return {name: tensor for name, tensor in model.state_dict().items() if name.startswith("encoder")}
+    return model.state_dict()
 
 
-def base(seed: int = 0) -> Digits:
-    """The frozen encoder, with a head that has not learned yet."""
+def base(seed: int | None = 0) -> Digits:
+    """The frozen encoder, with a head that has not learned yet; None leaves it the head of clean digits."""
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(seed or 0)
         model = Digits()
-    model.load_state_dict(pretrained(), strict=False)
+    learned = {
+        name: each for name, each in pretrained().items() if seed is None or name.startswith("encoder")
+    }
+    model.load_state_dict(learned, strict=seed is None)
     model.encoder.requires_grad_(False)
     return model.eval()
 
@@ -203,8 +207,33 @@ def main(arguments: Sequence[str] | None = None) -> Found:
                 grower.save_adapter(options.folder / name, base_id="digits encoder")
         found[name, arm, statistics] = mean(scores)
         print(f"{name:8} {arm:12} {statistics:16} {trained(model):8,} {mean(scores):7.3f}", flush=True)
+    show_signals(options.epochs)
     show_adapters(options.folder)
     return found
+
+
+def show_signals(epochs: int) -> None:
+    """Where a seed could do something: with the head of clean digits, and once a new head is trained."""
+    images, labels = digits()[1].train
+    relabelled = torch.randperm(CLASSES, generator=torch.Generator().manual_seed(3))[labels]
+    shifts = {name: corrupted(name).train for name in CORRUPTIONS} | {"relabelled": (images, relabelled)}
+    for name, split in shifts.items():
+        print(f"signals, {name:10}, clean head:   {signals(base(None), split)}")
+    for name in CORRUPTIONS:
+        model, _ = fit("head alone", OWN, corrupted(name), 0, epochs)
+        print(f"signals, {name:10}, trained head: {signals(model, shifts[name])}")
+
+
+def signals(model: nn.Module, split: Split) -> str:
+    """The signal of each block, mean over the kinds of seed."""
+    inputs, targets = split
+    found = birth_signals(
+        esper.wrap(model, SLOTS, inputs[:2]),
+        list(zip(inputs.split(BATCH), targets.split(BATCH), strict=True)),
+        lambda net, batch: nn.functional.cross_entropy(net(batch[0]), batch[1]),
+    )
+    means = {slot: mean(value or 0.0 for (at, _), value in found.items() if at == slot) for slot in SLOTS}
+    return ", ".join(f"{slot} {value:.1f}" for slot, value in means.items())
 
 
 def show_adapters(folder: Path) -> None:
