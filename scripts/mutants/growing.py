@@ -63,16 +63,16 @@ GROWING = (
     ),
     mutant(
         "a_breakdown_taken_for_a_change_of_the_data",
-        "kasmina/governor.py",
-        "        if not governor.would_condemn(vitals):\n            return False\n",
-        "",
+        "grower/judging.py",
+        "if before is None or not self._as_bad(before, metrics):",
+        "if before is None:",
         f"{_ENDLESS}test_a_network_that_breaks_on_the_same_data_still_goes_back",
     ),
     mutant(
         "measured_by_data_that_are_gone",
         "kasmina/governor.py",
-        "            return False\n        governor.forget_best()\n",
-        "            return False\n",
+        "            return\n        governor.forget_best()\n",
+        "            return\n",
         f"{_ENDLESS}test_a_change_of_the_data_is_no_breakdown",
     ),
     mutant(

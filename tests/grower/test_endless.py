@@ -1,5 +1,6 @@
 """A loop without an end: data that change are no breakdown, and what is kept does not grow."""
 
+import copy
 import gc
 import io
 import warnings
@@ -93,14 +94,13 @@ def test_a_change_of_the_data_is_no_breakdown() -> None:
     assert grower.history[-1].score is not None
     assert grower.history[-1].score > 0.9
     stream.turn = 1
-    trained = []
-    for _ in range(4):
+    for _ in range(4):  # nothing is taken back
         loss = stream.train(grower.model, optimizer, steps=1)
-        trained.append([p.detach().clone() for p in grower.model.parameters()])
+        before = copy.deepcopy((grower.model.state_dict(), optimizer.state_dict()))
         grower.step(train_loss=loss)
-        assert all(
-            torch.equal(p, q) for p, q in zip(grower.model.parameters(), trained[-1], strict=True)
-        )  # nothing was taken back
+        torch.testing.assert_close(
+            (grower.model.state_dict(), optimizer.state_dict()), before, rtol=0, atol=0
+        )
     assert not any(decision.rolled_back for decision in grower.history)
     notes = [note for decision in grower.history for note in decision.notes]
     assert sum("the data have changed, and training goes on" in note for note in notes) == 1
@@ -123,6 +123,41 @@ def test_a_network_that_breaks_on_the_same_data_still_goes_back() -> None:
     with pytest.warns(GrowthWarning, match="found the model diverged and went back"):
         assert grower.step(train_loss=loss).rolled_back == "diverged"
     assert all(torch.equal(p, q) for p, q in zip(grower.model.parameters(), good, strict=True))
+
+
+def test_a_change_is_told_from_a_breakdown_by_a_metric_alone() -> None:
+    """A target that grows a hundredfold: the training loss is far over the first, for the last good network too."""
+    inputs, scale = Stream().inputs, 1.0
+
+    def error(model: nn.Module) -> Tensor:
+        off: Tensor = model(inputs)[:, 0] - scale * inputs[:, 0]
+        return off.square().mean()
+
+    def validate(model: nn.Module) -> dict[str, float]:
+        with torch.no_grad():
+            return {"validation_metric": error(model).item()}
+
+    grower, optimizer = _grower(Stream(), validate=validate, mode="min")
+    losses = []
+    for epoch in range(24):
+        scale = 1.0 if epoch < 12 else 100.0
+        optimizer.zero_grad()
+        loss = error(grower.model)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        grower.step(train_loss=loss)
+    assert losses[12] > 3 * max(losses[0], 1.0)
+    assert not any(decision.rolled_back for decision in grower.history)
+    grower.model.host[2].weight.data.mul_(-1e4)  # type: ignore[index]
+    optimizer.zero_grad()
+    loss = error(grower.model)
+    loss.backward()
+    for parameter in grower.model.parameters():
+        parameter.grad = None
+    optimizer.step()
+    with pytest.warns(GrowthWarning, match="diverged"):
+        assert grower.step(train_loss=loss).rolled_back == "diverged"
 
 
 def test_it_goes_back_again_after_the_data_have_changed() -> None:

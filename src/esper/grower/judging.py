@@ -105,18 +105,26 @@ class Judge:
         validate = self._gauge.validate
         if validate is None or verdict not in (Verdict.DIVERGED, Verdict.COLLAPSED):
             return False
+        before = self._guard.look_back(lambda: measure(self._model, validate, mode=self._gauge.mode)[0])
+        if before is None or not self._as_bad(before, metrics):
+            return False
+        self._guard.begin_anew(metrics.train_loss)
+        self._notes.add(
+            f"the model looked {verdict.value.replace('_', ' ')}, but the last good epoch does as badly now: "
+            "the data have changed, and training goes on"
+        )
+        return True
 
-        def look() -> Vitals:
-            now, _ = measure(self._model, validate, mode=self._gauge.mode)
-            return Vitals(now.validation_loss, None, None, now.validation_accuracy)
-
-        changed = self._guard.data_changed(metrics.train_loss, look)
-        if changed:
-            self._notes.add(
-                f"the model looked {verdict.value.replace('_', ' ')}, but the last good epoch does as badly now: "
-                "the data have changed, and training goes on"
-            )
-        return changed
+    def _as_bad(self, before: EpochMetrics, now: EpochMetrics) -> bool:
+        """Whether the last good epoch, as it does now, would be condemned too; by a metric alone, is no better."""
+        if before.validation_loss is None and before.validation_accuracy is None:
+            goodness = self._gauge.scale.goodness
+            old, new = goodness(before), goodness(now)
+            return old is not None and new is not None and old <= new
+        # Its validation loss stands for a training loss.
+        return self._guard.would_condemn(
+            Vitals(before.validation_loss, None, None, before.validation_accuracy)
+        )
 
     def _go_back(self, epoch: int, verdict: Verdict) -> None:
         self._guard.restore()

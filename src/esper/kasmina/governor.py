@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from esper.kasmina.optimiser_trial import PARAMETERS
 from esper.kasmina.seed import Seed
 from esper.kasmina.sharding import local
 from esper.kasmina.slot import SlotRecord
+
+_Seen = TypeVar("_Seen")
 
 
 class Verdict(StrEnum):
@@ -330,32 +333,34 @@ class Guard:
         self._governor, self._memory, self._gave_up = None, None, True
         return True
 
-    def data_changed(self, loss: float | None, look: Callable[[], Vitals]) -> bool:
-        """Whether the epoch that was condemned shows other data and no broken host: then the host may go on.
-
-        The last good epoch would be condemned too by what it shows now, so going back to it would not help. What the
-        host has learned so far is then no measure any more.
-
-        loss  of the epoch's training: then the first of the new data
-        look  measures the model as it is when called: its validation loss stands for the training loss
-        """
-        governor, memory = self._governor, self._memory
-        if governor is None or memory is None:
-            return False
+    def look_back(self, look: Callable[[], _Seen]) -> _Seen | None:
+        """What `look` returns for the last good epoch; None without one. The model is as it was afterwards."""
+        if self._memory is None:
+            return None
         present = ModelSnapshot(self._model)
-        memory.restore()
+        self._memory.restore()
         try:
-            vitals = look()
+            return look()
         finally:
             present.restore()
-        if not governor.would_condemn(vitals):
-            return False
+
+    def would_condemn(self, vitals: Vitals) -> bool:
+        """Whether a model that shows this is broken, by what is known of its past; nothing is remembered."""
+        return self._governor is not None and self._governor.would_condemn(vitals)
+
+    def begin_anew(self, loss: float | None) -> None:
+        """The data have changed: the model that was condemned may go on, by new measures.
+
+        loss  of the epoch's training, the first on the new data
+        """
+        governor = self._governor
+        if governor is None:
+            return
         governor.forget_best()
         governor.rollbacks -= 1
         governor.consecutive = 0
         if loss is not None and math.isfinite(loss):
             governor.untrained_loss = max(loss, LEAST_FIRST_LOSS)
-        return True
 
     def broken_seeds(self) -> list[str]:
         """Live seeds that were not finite for `BROKEN_EPOCHS` epochs, this one included."""
