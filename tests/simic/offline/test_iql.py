@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.leyline import HEAD_NAMES, LifecycleOp
+from esper.leyline import HEAD_NAMES, operations
 from esper.simic.cloning import PolicyNetwork
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.offline import IQLConfig
@@ -215,7 +215,7 @@ def test_an_action_is_worth_what_it_does() -> None:
     body = GrowthBody(space, hidden_size=16, generator=generator(1))
     network = QNetwork(body, generator=generator(2))
     state, parts = body.read(recording.inputs(), recording.plan())
-    for op in LifecycleOp:
+    for op in operations(retire=space.retire):
         action = torch.zeros(recording.steps, len(HEAD_NAMES), dtype=torch.int64)
         action[:, 0] = op
         worth = network.worth(state, parts, action)
