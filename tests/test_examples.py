@@ -103,15 +103,28 @@ def test_the_loop_in_two_processes_of_its_own(capfd: pytest.CaptureFixture[str])
     assert "epoch  3  accuracy" in capfd.readouterr().out
 
 
-def test_adapters_are_written_loaded_and_switched(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_adapters_are_written_loaded_and_switched(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     example = importlib.import_module("adapt_digits")
+    monkeypatch.setattr(example, "ARMS", ("grown",))
     found = example.main(["--epochs", "6", "--seeds", "1", "--folder", str(tmp_path)])
     told = capsys.readouterr().out
-    grown = {name: found[name, "grown", example.TARGET] for name in ("noisy", "dark")}
-    assert grown["dark"] > found["dark", "head alone", example.OWN]
+    assert "signals, relabelled, clean head:" in told
     for name in ("noisy", "dark"):  # as it was when it was saved
-        assert re.search(rf"adapter {name}: .*{name} digits {grown[name]:.3f}", told), told
+        score = found[name, "grown", example.TARGET]
+        assert score > 0.3  # 0.1 is chance
+        assert re.search(rf"adapter {name}: .*{name} digits {score:.3f}", told), told
         assert sum(path.stat().st_size for path in (tmp_path / name).iterdir()) < 20_000
+
+
+@pytest.mark.slow
+def test_adapters_are_worth_more_than_a_head(tmp_path: Path) -> None:
+    """In docs/adapters.md LoRA and seeds are 0.13 and more above the head alone on dark digits."""
+    example = importlib.import_module("adapt_digits")
+    found = example.main(["--seeds", "1", "--folder", str(tmp_path)])
+    for arm in ("LoRA", "grown"):
+        assert found["dark", arm, example.TARGET] > found["dark", "head alone", example.OWN] + 0.05
 
 
 def test_a_twin_shows_the_gain(capsys: pytest.CaptureFixture[str]) -> None:
