@@ -24,6 +24,8 @@ from esper.kasmina.norm_statistics import estimating
 from side_by_side import Split, Splits, accuracy_and_loss, train_one_epoch
 
 WIDTH, CLASSES, RANK, BATCH, RATE = 16, 10, 4, 25, 5e-3
+PRETRAINING = 10
+"""Epochs on clean digits."""
 BUDGET = 1_380
 """Parameters that LoRA adds, and seeds may add."""
 SLOTS = ["encoder.0", "encoder.1", "encoder.2"]
@@ -96,7 +98,7 @@ def pretrained() -> dict[str, Tensor]:
         model = Digits()
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     order = torch.Generator().manual_seed(0)
-    for _ in range(10):
+    for _ in range(PRETRAINING):
         train_one_epoch(model, optimizer, digits()[0], 64, order)
     return model.state_dict()
 

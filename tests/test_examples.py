@@ -108,23 +108,27 @@ def test_adapters_are_written_loaded_and_switched(
 ) -> None:
     example = importlib.import_module("adapt_digits")
     monkeypatch.setattr(example, "ARMS", ("grown",))
+    monkeypatch.setattr(example, "PRETRAINING", 2)
+    monkeypatch.setattr(example, "show_signals", lambda _: None)  # seconds, and the slow test has them
+    example.pretrained.cache_clear()
     found = example.main(["--epochs", "6", "--seeds", "1", "--folder", str(tmp_path)])
     told = capsys.readouterr().out
-    assert "signals, relabelled, clean head:" in told
     for name in ("noisy", "dark"):  # as it was when it was saved
         score = found[name, "grown", example.TARGET]
-        assert score > 0.3  # 0.1 is chance
+        assert score > 0.2  # 0.1 is chance
         assert re.search(rf"adapter {name}: .*{name} digits {score:.3f}", told), told
         assert sum(path.stat().st_size for path in (tmp_path / name).iterdir()) < 20_000
+    example.pretrained.cache_clear()
 
 
 @pytest.mark.slow
-def test_adapters_are_worth_more_than_a_head(tmp_path: Path) -> None:
+def test_adapters_are_worth_more_than_a_head(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """In docs/adapters.md LoRA and seeds are 0.13 and more above the head alone on dark digits."""
     example = importlib.import_module("adapt_digits")
     found = example.main(["--seeds", "1", "--folder", str(tmp_path)])
     for arm in ("LoRA", "grown"):
         assert found["dark", arm, example.TARGET] > found["dark", "head alone", example.OWN] + 0.05
+    assert "signals, relabelled, clean head:" in capsys.readouterr().out
 
 
 def test_a_twin_shows_the_gain(capsys: pytest.CaptureFixture[str]) -> None:
