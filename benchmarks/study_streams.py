@@ -1,11 +1,11 @@
 """The headroom gate of streams: is there anything to decide that no rival does?
 
 An oracle knows every change. It plays the best of a set of schedules that grow and give back by the state of the data
-(a seed while positions are shuffled, while labels are clean, renewed at each change, ...), chosen for each instance
-on other hosts than it is scored on. Against it: every rival of `esper.benchmark.stream_rivals`, with settings that
-were tuned on other draws. What is compared is the life: mean validation accuracy minus rent for parameter-epochs,
-under the instance's cap. The gate is open where the oracle is ahead of the best rival by more than two standard
-errors over instances; else the suite must be designed anew.
+(a seed while positions are shuffled, while labels are clean and samples many, renewed at each change, ...), chosen
+for each instance on other hosts than it is scored on. Against it: every rival of `esper.benchmark.stream_rivals`,
+with settings that were tuned on other draws. What is compared is the life: mean validation accuracy minus rent for
+parameter-epochs, under the instance's cap. The gate is open where the oracle is ahead of the best rival by more than
+two standard errors over instances; else the suite must be designed anew.
 
     python benchmarks/study_streams.py --device cuda --workers 14 --seconds 290
 
@@ -53,14 +53,19 @@ SEEDS = (
     ("conv_heavy@1",),
 )
 """What a schedule grows, blueprint@slot."""
-SHUFFLED, NOISY = 0.3, 0.1
-"""From here on positions count as shuffled, and labels as noisy."""
+SHUFFLED, NOISY, MANY = 0.3, 0.1, 1500
+"""From here on positions count as shuffled, labels as noisy, and samples as many."""
 WHEN: dict[str, Callable[[DataState], bool]] = {
     "always": lambda _: True,
     "while shuffled": lambda state: state.shuffled >= SHUFFLED,
     "while ordered": lambda state: state.shuffled < SHUFFLED,
     "while clean": lambda state: state.noise < NOISY,
+    "while many": lambda state: state.samples >= MANY,
+    "while clean and many": lambda state: state.noise < NOISY and state.samples >= MANY,
     "while shuffled and clean": lambda state: state.shuffled >= SHUFFLED and state.noise < NOISY,
+    "while it pays": lambda state: (
+        state.shuffled >= SHUFFLED and state.noise < NOISY and state.samples >= MANY
+    ),
     "renewed": lambda _: True,
 }
 """When the seeds are there, by the state of the data; a renewed one is replaced at each change."""

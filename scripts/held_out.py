@@ -8,14 +8,14 @@ import json
 import numpy as np
 
 from esper.tolaria.tasks import Instance
-from esper.tolaria.tasks.changes import CHANGE_KINDS, MOST_CHANGES
 from esper.tolaria.tasks.host_draws import draw_any, in_corner
 from esper.tolaria.tasks.shift import KINDS
-from esper.tolaria.tasks.streaming import DRAWN_COUNTS, DRAWN_KINDS, streaming
+from esper.tolaria.tasks.streaming import DRAWN_SWITCHES, SPRINKLED_KINDS, streaming
 from esper.tolaria.tasks.suites import HELD_OUT_DATA, Parameters, any_case, instance_of, shifting
 
 _HELD_OUT_PERMUTATIONS = (1_000_000, 1_100_000)
-_HELD_OUT_KINDS = ("corrupt",)
+_HELD_OUT_KIND = "corrupt"
+_HELD_OUT_SWITCHES = range(DRAWN_SWITCHES.stop, 7)
 _HELD_OUT_DATA_FROM = 2**31
 """Draws have smaller seeds of their samples."""
 
@@ -48,16 +48,20 @@ def _hosts(count: int, seed: int) -> list[str]:
 
 
 def _streams(each: int, seed: int) -> list[str]:
-    """So many like the draws, as many with a kind of change that is never drawn, and as many with more changes."""
+    """So many like the draws, as many with a kind of change that is never drawn, and as many with more switches."""
     rng, cases = np.random.default_rng([seed, 2]), []
     for place in range(3 * each):
-        like_draws, other_kinds = place < each, each <= place < 2 * each
-        counts = range(DRAWN_COUNTS.stop, MOST_CHANGES + 1) if place >= 2 * each else DRAWN_COUNTS
-        kinds = CHANGE_KINDS if other_kinds else DRAWN_KINDS
+        other_kinds = each <= place < 2 * each
+        counts = _HELD_OUT_SWITCHES if place >= 2 * each else DRAWN_SWITCHES
+        kinds = (*SPRINKLED_KINDS, _HELD_OUT_KIND) if other_kinds else SPRINKLED_KINDS
         while True:
-            count = int(rng.integers(counts.start, counts.stop))
-            case = instance_of("stream", streaming(_held_out(rng, corner=False), count, kinds, rng))
-            if like_draws or not other_kinds or any(kind in str(case) for kind in _HELD_OUT_KINDS):
+            base: Parameters = {
+                "permutation": int(rng.integers(*_HELD_OUT_PERMUTATIONS)),
+                "data": HELD_OUT_DATA,
+            }
+            switches = int(rng.integers(counts.start, counts.stop))
+            case = instance_of("stream", streaming(base, switches, kinds, rng))
+            if not other_kinds or _HELD_OUT_KIND in str(case):
                 break
         cases.append(str(case))
     return cases

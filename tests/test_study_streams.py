@@ -35,6 +35,23 @@ def test_a_strategy_becomes_the_schedule_of_a_stream(strategy: str, schedule: st
     assert str(Schedule.parse(schedule)) == schedule
 
 
+def test_a_seed_is_there_while_data_are_many_clean_and_shuffled() -> None:
+    case = "stream:plan=shuffle@10/samples600@20/noise30@30/return1@40/noise20@50/labels@60/noise0@70"
+    schedule = study.schedule_of("mixer@1 while it pays", case, 100)
+    grown = "germinate mixer@1 t={}; advance 1 t={}; "
+    assert schedule == (
+        grown.format(9, 10)
+        + "prune 1 t=20; "
+        + grown.format(39, 40)
+        + "prune 1 t=50; "
+        + grown.format(69, 70)
+    ).removesuffix("; ")
+    assert study.schedule_of("mixer@1 while many", case, 100) == (
+        grown.format(0, 1) + "prune 1 t=20; " + grown.format(39, 40)
+    ).removesuffix("; ")
+    assert study.first_alike(case, 100)["mixer@1 while clean and many"] == "mixer@1 while clean and many"
+
+
 def test_a_renewed_seed_is_replaced_at_each_change() -> None:
     schedule = study.schedule_of("mixer@2 renewed", CASE, 80)
     assert schedule.count("germinate") == 5

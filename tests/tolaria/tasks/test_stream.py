@@ -1,5 +1,7 @@
 """Streams: plans as text, what each kind of change does to the data, and what a host meets of them."""
 
+from itertools import combinations, pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from esper.tolaria.engine.population import Population
 from esper.tolaria.final_report import phase_scores
 from esper.tolaria.tasks import Instance, ParameterError, suite
 from esper.tolaria.tasks.changes import Change, parse_plan
-from esper.tolaria.tasks.streaming import change_epochs
+from esper.tolaria.tasks.streaming import REGIME_EPOCHS, switch_epochs
 from esper.tolaria.worlds.engine import EngineWorld
 from world_steps import begin_host, run_epoch
 
@@ -31,7 +33,7 @@ def equal(one: Phase, other: Phase) -> bool:
 
 
 def test_a_plan_is_read_and_written() -> None:
-    text = "shuffle60@4/labels@9/classes5@12/noise30@20/corrupt25@30/return1@31/alarm@40"
+    text = "shuffle60@4/labels@9/classes5@12/samples700@12/noise30@20/corrupt25@30/return1@31/alarm@40"
     assert "/".join(map(str, parse_plan(text))) == text
     assert parse_plan("shuffle@4") == (Change(4, "shuffle", 100),)
 
@@ -44,14 +46,20 @@ def test_a_plan_is_read_and_written() -> None:
         ("labels3@4", r"'labels3@4' .* has an amount, and labels takes none"),
         ("noise@4", r"'noise@4' .* needs an amount from 0 to 40, as in noise40@4"),
         ("classes11@4", r"'classes11@4' .* needs an amount from 2 to 10"),
-        ("labels@9/labels@9", r"at epochs 9, 9; expected 1 or later, and each later than the one before"),
+        ("samples@4", r"'samples@4' .* needs an amount from 200 to 4000, as in samples4000@4"),
+        ("samples199@4", r"'samples199@4' .* needs an amount from 200 to 4000"),
+        ("samples4001@4", r"'samples4001@4' .* needs an amount from 200 to 4000"),
+        ("labels@9/labels@8", r"at epochs 9, 8; expected 1 or later, and none earlier than the one before"),
+        ("labels@9/alarm@9", r"alarm@9 in plan .* shares its epoch with another change"),
+        ("noise20@9/noise0@9", r"the changes at epoch 9 of the plan undo one another"),
+        ("labels@4/classes5@9/return1@9", r"the changes at epoch 9 of the plan undo one another"),
         ("labels@0", r"at epochs 0; expected 1 or later"),
         ("classes10@4", r"classes10@4 in the plan changes nothing"),
         ("noise0@4", r"noise0@4 in the plan changes nothing"),
         ("shuffle0@4", r"shuffle0@4 in the plan changes nothing"),
         ("alarm@4/return0@9", r"return0@9 in the plan changes nothing"),
         ("labels@4/return2@9", r"return2@9 .* the state after 2 changes; there were 1 before it"),
-        ("/".join(f"labels@{e}" for e in range(1, 12)), r"plan has 11 changes; expected 1 to 10"),
+        ("/".join(f"labels@{e}" for e in range(1, 26)), r"plan has 25 changes; expected 1 to 24"),
     ],
 )
 def test_a_wrong_plan_is_refused_by_name(plan: str, message: str) -> None:
@@ -67,12 +75,15 @@ def test_a_cap_is_part_of_the_instance() -> None:
         Instance.parse("stream:cap=-1")
 
 
-def test_changes_are_placed_apart() -> None:
+def test_switches_are_placed_apart_wherever_there_is_room() -> None:
     rng = np.random.default_rng(0)
-    for count in (1, 7, 15):
-        assert len(change_epochs(count, rng)) == count
-    with pytest.raises(ValueError, match="count is 16; 80 epochs have room for 15 changes"):
-        change_epochs(16, rng)
+    for count in (1, 4, 7):
+        ends = [0, *switch_epochs(count, rng), 100]
+        assert len(ends) == count + 2
+        assert all(late - early >= REGIME_EPOCHS for early, late in pairwise(ends))
+    assert {switch_epochs(1, rng)[0] for _ in range(1000)} == set(range(12, 89))
+    with pytest.raises(ValueError, match="count is 8; 100 epochs have room for 7 switches"):
+        switch_epochs(8, rng)
 
 
 # What the data become
@@ -109,6 +120,35 @@ def test_classes_are_withdrawn_and_come_again() -> None:
     first, fewer, more = phases("classes4@3/classes7@5")
     assert [len(phase.train) for phase in (first, fewer, more)] == [500, 200, 350]
     assert [int(phase.validation.targets.max()) for phase in (first, fewer, more)] == [9, 3, 6]
+
+
+def test_samples_are_drawn_anew_and_validation_stays() -> None:
+    first, few, other, back = phases("samples300@3/samples300@5/return0@7", noise=0.2)
+    assert [len(phase.train) for phase in (first, few, other)] == [500, 300, 300]
+    assert back.train is first.train
+    for phase in (few, other):
+        assert torch.equal(phase.validation.inputs, first.validation.inputs)
+    rows = [{tuple(series) for series in phase.train.inputs[:, 0].tolist()} for phase in (first, few, other)]
+    assert [len(some) for some in rows] == [500, 300, 300]
+    assert all(
+        len(one & two) < 60 for one, two in combinations(rows, 2)
+    )  # of 4,000 to draw from, about 38 and 22
+    (_, whole) = phases("samples4000@3")
+    clean = dict(
+        zip(map(tuple, whole.train.inputs[:, 0].tolist()), whole.train.targets.tolist(), strict=True)
+    )
+    pairs = zip(few.train.inputs[:, 0].tolist(), few.train.targets.tolist(), strict=True)
+    assert (
+        sum(clean[tuple(series)] != target for series, target in pairs) == 60
+    )  # their own labels, a fifth wrong
+
+
+def test_changes_of_one_epoch_are_one_phase_and_counted_one_by_one() -> None:
+    first, both, back = phases("classes5@3/labels@3/return1@7")
+    assert [phase.start_epoch for phase in (first, both, back)] == [0, 3, 7]
+    (_, fewer, renamed) = phases("classes5@3/labels@4")
+    assert equal(both, renamed)
+    assert equal(back, fewer)  # after the first change, which was never alone
 
 
 def test_noise_comes_and_goes_in_training_labels_only() -> None:
@@ -159,17 +199,19 @@ def test_every_phase_has_a_test_split_like_its_data() -> None:
 
 def test_a_prepared_step_survives_every_change() -> None:
     population = Population(1)
-    host = population.begin(0, "stream:size=500,plan=shuffle@1/classes5@2/return0@3", 0)
-    assert len(host.data.inputs) == 500 + 500 + 250  # the state that returns is there already
-    ranges = []
-    for _ in range(4):
+    host = population.begin(0, "stream:size=500,plan=shuffle@1/classes5@2/return0@3/samples200@4", 0)
+    assert len(host.data.inputs) == 500 + 500 + 250 + 200  # the state that returns is there already
+    ranges, steps = [], []
+    for _ in range(5):
+        steps.append(host.steps_per_epoch)
         ranges.append(host.data.ranges[host.data.phase_at(host.epoch)])
         population.train_epoch()
         if host.epoch == 1:
             step = population._steps[0]
     assert step is not None
     assert population._steps[0] is step
-    assert ranges == [range(500), range(500, 1000), range(1000, 1250), range(500)]
+    assert ranges == [range(500), range(500, 1000), range(1000, 1250), range(500), range(1250, 1450)]
+    assert steps == [24] * 5  # minibatches of an epoch, however many samples there are
 
 
 def test_the_cap_is_shown_and_kept() -> None:
@@ -198,6 +240,6 @@ def test_no_drawn_stream_is_taken_for_a_breakdown() -> None:
     world = EngineWorld(len(cases))
     for index, case in enumerate(cases):
         begin_host(world, index, case, 0)
-    for _ in range(80):
+    for _ in range(100):
         run_epoch(world, range(len(cases)))
         assert all(world.host(index).report.rolled_back is None for index in range(len(cases)))

@@ -6,10 +6,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from esper.tolaria.tasks import Instance, all_tasks, suite, suite_names
+from esper.tolaria.tasks import Instance, all_tasks, suite, suite_names, task
 from esper.tolaria.tasks.changes import CHANGE_KINDS, Change, parse_plan
 from esper.tolaria.tasks.host_draws import held_out_only, in_corner, of_other_kind, of_other_size
-from esper.tolaria.tasks.stream import PLAN
+from esper.tolaria.tasks.stream import phases_of
 from held_out import generate_held_out
 
 
@@ -128,18 +128,40 @@ def test_shift_draws_every_kind_at_many_epochs() -> None:
     assert {each.get("change", 10) for each in drawn} == set(range(5, 16))
 
 
-def test_stream_draws_keep_kinds_and_numbers_of_changes_for_the_held_out() -> None:
+def stream_regimes(instance: Instance) -> list[tuple[int, bool]]:
+    """(first epoch, whether growth pays) of each regime of a stream; a state between the two is refused."""
+    found: list[tuple[int, bool]] = []
+    for start, state in phases_of(task("stream").complete(dict(instance.parameters))):
+        signs = {state.shuffled >= 0.8, state.samples >= 2500, state.noise <= 0.08}
+        (pays,) = signs
+        assert pays or (state.shuffled == 0.0 and state.samples <= 800 and state.noise >= 0.25)
+        if not found or found[-1][1] != pays:
+            found.append((start, pays))
+    return found
+
+
+def test_streams_move_between_regimes_that_last() -> None:
+    drawn, held_out = draws("stream", 200), suite("stream").held_out
+    lives = [stream_regimes(instance) for instance in (*drawn, *held_out)]
+    switches = [len(life) - 1 for life in lives]
+    assert set(switches[:200]) == {2, 3, 4}
+    assert set(switches[200:216]) == {2, 3, 4}
+    assert set(switches[216:]) == {5, 6}
+    for life in lives:
+        ends = [*(start for start, _ in life), 100]
+        assert all(late - early >= 12 for early, late in pairwise(ends))
+    assert 80 < sum(life[0][1] for life in lives[:200]) < 120  # either may come first
+
+
+def test_stream_draws_keep_kinds_of_changes_and_permutations_for_the_held_out() -> None:
     def plans(some: Iterable[Instance]) -> list[list[Change]]:
-        rows = [dict(instance.parameters) for instance in some]
-        return [list(parse_plan(str(row.get("plan", PLAN)))) for row in rows]
+        return [list(parse_plan(str(dict(instance.parameters)["plan"]))) for instance in some]
 
     drawn, held_out = plans(draws("stream", 200)), plans(suite("stream").held_out)
-    assert {len(plan) for plan in drawn} == set(range(3, 8))
     assert {change.kind for plan in drawn for change in plan} == set(CHANGE_KINDS) - {"corrupt"}
     assert sum(any(change.kind == "corrupt" for change in plan) for plan in held_out) == 8
-    assert sum(len(plan) > 7 for plan in held_out) == 8
     for plan in drawn + held_out:
-        epochs = [0, *(change.epoch for change in plan), 80]
+        epochs = [0, *sorted({change.epoch for change in plan}), 100]
         assert all(late - early >= 5 for early, late in pairwise(epochs))
     permutations = [
         {int(parameters(instance)["permutation"]) for instance in some}

@@ -1,10 +1,11 @@
 """What happens to the data of a stream, and when, as text: `shuffle@16/classes5@30/alarm@41/return0@52`.
 
-A change is a kind, the amount that some kinds need, and the epoch from which it holds:
+A change is a kind, the amount that some kinds need, and the epoch from which it holds, which several may share:
 
     shuffle<percent>  so many of the positions change places anew; alone it is all of them, 0 is their own order
     labels            the classes change their names anew
     classes<n>        only the first n classes, or as many as that again
+    samples<n>        only n training samples, drawn anew from the pool
     noise<percent>    so many training labels are wrong; 0 ends it
     corrupt<percent>  so many of the positions read 0, others than before; 0 ends it
     return<n>         the state after the first n changes, 0 the first of all
@@ -15,12 +16,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from esper.tolaria.data.mnist1d import TRAIN_POOL
 from esper.tolaria.tasks.parameters import ParameterError
 
-MOST_CHANGES = 10
+MOST_CHANGES = 24
 _AMOUNTS = {
     "shuffle": (0, 100),
     "classes": (2, 10),
+    "samples": (200, TRAIN_POOL),
     "noise": (0, 40),
     "corrupt": (0, 90),
     "return": (0, MOST_CHANGES),
@@ -37,7 +40,7 @@ class Change:
     epoch: int
     kind: str
     amount: int = 0
-    """Percent, classes, or the number of changes before the state that returns; 0 where the kind has none."""
+    """Percent, classes, samples, or the number of changes before the state that returns; 0 where there is none."""
 
     def __str__(self) -> str:
         amount = f"{self.amount}" if self.kind in _AMOUNTS else ""
@@ -53,8 +56,12 @@ class DataState:
     permutation: int
     """Rng seed of which positions went where."""
     classes: int
+    samples: int
+    """Training samples of the pool, of all ten classes."""
     noise: float
     """Share of the training labels that are wrong."""
+    sampling: int = 0
+    """Rng seed of which samples these are; 0 is the first ones."""
     naming: int = 0
     """Rng seed of the names of the classes; 0 is their own names."""
     corrupted: float = 0.0
@@ -71,11 +78,16 @@ def parse_plan(text: str) -> tuple[Change, ...]:
     if len(changes) > MOST_CHANGES:
         raise ParameterError(f"plan has {len(changes)} changes; expected 1 to {MOST_CHANGES}")
     epochs = [change.epoch for change in changes]
-    if epochs != sorted(set(epochs)) or epochs[0] < 1:
+    if epochs != sorted(epochs) or epochs[0] < 1:
         raise ParameterError(
             f"plan {text!r} has its changes at epochs {', '.join(map(str, epochs))}; expected 1 or later, and "
-            "each later than the one before"
+            "none earlier than the one before"
         )
+    for change in changes:
+        if change.kind == "alarm" and epochs.count(change.epoch) > 1:
+            raise ParameterError(
+                f"{change} in plan {text!r} shares its epoch with another change; an alarm is a drop without one"
+            )
     return changes
 
 
@@ -103,7 +115,9 @@ def _parse_change(part: str, text: str) -> Change:
 def states(first: DataState, changes: Sequence[Change], *, seed: int) -> list[tuple[int, DataState]]:
     """(start epoch, state) of every phase, the first at epoch 0; an alarm is a phase of one epoch.
 
-    seed  of what changes draw anew: places, names, corrupted positions
+    Changes of one epoch make one phase, and are counted one by one all the same.
+
+    seed  of what changes draw anew: places, names, samples, corrupted positions
     """
     phases, lasting = [(0, first)], [first]
     for number, change in enumerate(changes, start=1):
@@ -111,6 +125,10 @@ def states(first: DataState, changes: Sequence[Change], *, seed: int) -> list[tu
         after = _changed(now, change, lasting, own)
         if after == now:
             raise ParameterError(f"{change} in the plan changes nothing: the data are like that already")
+        if phases[-1][0] == change.epoch:
+            phases.pop()
+        if after == phases[-1][1]:
+            raise ParameterError(f"the changes at epoch {change.epoch} of the plan undo one another")
         phases.append((change.epoch, after))
         if change.kind == "alarm":
             if number == len(changes) or changes[number].epoch > change.epoch + 1:
@@ -126,6 +144,8 @@ def _changed(now: DataState, change: Change, lasting: Sequence[DataState], own: 
         return replace(now, shuffled=share, permutation=own if share else now.permutation)
     if change.kind == "classes":
         return replace(now, classes=change.amount)
+    if change.kind == "samples":
+        return replace(now, samples=change.amount, sampling=own)
     if change.kind == "noise":
         return replace(now, noise=share)
     if change.kind == "corrupt":

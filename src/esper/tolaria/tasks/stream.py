@@ -11,7 +11,7 @@ from esper.tolaria.tasks.changes import DataState, parse_plan, states
 from esper.tolaria.tasks.parameters import Parameter, ParameterSpec
 from esper.tolaria.tasks.series import MNIST1D, MNIST1D_PARAMETERS
 
-EPOCHS = 80
+EPOCHS = 100
 PLAN = "shuffle@16/labels@30/alarm@40/return0@48/classes6@60/noise30@70"
 CAP = 1.5
 _ALARM_NOISE = 2.0
@@ -19,6 +19,7 @@ _ALARM_NOISE = 2.0
 
 STREAM_PARAMETERS: Mapping[str, ParameterSpec] = {
     **MNIST1D_PARAMETERS,
+    "size": replace(MNIST1D_PARAMETERS["size"], doc="training samples before the first change"),
     "noise": replace(
         MNIST1D_PARAMETERS["noise"], doc="share of training labels that are wrong before the first change"
     ),
@@ -36,8 +37,8 @@ STREAM_PARAMETERS: Mapping[str, ParameterSpec] = {
     "plan": ParameterSpec(
         kind="str",
         default=PLAN,
-        doc="the changes as kind@epoch between slashes: shuffle<percent>, labels, classes<n>, noise<percent>, "
-        "corrupt<percent>, return<n>, alarm",
+        doc="the changes as kind@epoch between slashes: shuffle<percent>, labels, classes<n>, samples<n>, "
+        "noise<percent>, corrupt<percent>, return<n>, alarm",
     ),
     "cap": ParameterSpec(
         kind="float",
@@ -55,6 +56,7 @@ def phases_of(parameters: Mapping[str, Parameter]) -> list[tuple[int, DataState]
         shuffled=float(parameters["shuffled"]),
         permutation=int(parameters["permutation"]),
         classes=int(parameters["classes"]),
+        samples=int(parameters["size"]),
         noise=float(parameters["noise"]),
     )
     return states(first, parse_plan(str(parameters["plan"])), seed=int(parameters["permutation"]))
@@ -66,30 +68,31 @@ def check_stream(parameters: Mapping[str, Parameter]) -> None:
 
 def load_stream(parameters: Mapping[str, Parameter]) -> TaskData:
     """The head has 10 outputs throughout; each phase has a test split of its own. Equal states share their splits."""
-    size, data = int(parameters["size"]), int(parameters["data"])
+    data = int(parameters["data"])
     pool = mnist1d.pool(data, mnist1d.CLASSES)
     known: dict[DataState, Phase] = {}
     phases = []
     for start, state in phases_of(parameters):
         if state not in known:
             calm = known.get(replace(state, alarm=0))
-            known[state] = _phase(pool, state, size, data) if calm is None else _alarmed(calm, state.alarm)
+            known[state] = _phase(pool, state, data) if calm is None else _alarmed(calm, state.alarm)
         phases.append(replace(known[state], start_epoch=start))
     last = phases[-1].test
     assert last is not None
     return TaskData(tuple(phases), last, mnist1d.CLASSES)
 
 
-def _phase(pool: mnist1d.Pool, state: DataState, size: int, data: int) -> Phase:
+def _phase(pool: mnist1d.Pool, state: DataState, data: int) -> Phase:
     order = mnist1d.reordering(state.shuffled, state.permutation)
     series = pool.series[:, None, order]  # (sample, 1, 40), a copy
     series[:, :, _some_positions(state.corrupted, state.corruption)] = 0.0
     names = _names(state.naming)
     known = pool.labels < state.classes
-    train, validation, test = (
+    train = _some_samples(state.samples, state.sampling)
+    train = train[known[train]]
+    validation, test = (
         np.flatnonzero(known[part]) + part.start
         for part in (
-            slice(0, size),
             slice(mnist1d.TRAIN_POOL, mnist1d.TRAIN_POOL + mnist1d.VALIDATION),
             slice(mnist1d.TRAIN_POOL + mnist1d.VALIDATION, len(known)),
         )
@@ -109,6 +112,12 @@ def _alarmed(calm: Phase, seed: int) -> Phase:
     noise = np.random.default_rng([seed, 2]).standard_normal(inputs.shape).astype(np.float32)
     disturbed = Split.from_arrays(inputs + _ALARM_NOISE * noise, calm.validation.targets.numpy())
     return replace(calm, validation=disturbed)
+
+
+def _some_samples(count: int, seed: int) -> NDArray[np.int64]:
+    """(count,) places in the training pool; the first ones, but for another seed than 0."""
+    pool = np.arange(mnist1d.TRAIN_POOL)
+    return pool[:count] if seed == 0 else np.random.default_rng([seed, 3]).permutation(pool)[:count]
 
 
 def _some_positions(share: float, seed: int) -> NDArray[np.int64]:

@@ -1,59 +1,121 @@
-"""How the plans of streams are drawn: so many changes of some kinds, at random times."""
+"""How the plans of streams are drawn: data move between two regimes, and other changes are sprinkled in.
 
-from collections.abc import Sequence
+In one regime growth pays (positions shuffled, many samples, clean labels), in the other it harms (positions in order,
+few samples, noisy labels). What is right for a host therefore changes while it lives, more than once.
+"""
+
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from esper.tolaria.tasks.changes import Change, parse_plan
+from esper.tolaria.tasks.changes import Change
 from esper.tolaria.tasks.parameters import Parameter, ParameterError
 from esper.tolaria.tasks.stream import CAP, EPOCHS, phases_of
 
-DRAWN_KINDS = ("shuffle", "labels", "classes", "noise", "return", "alarm")
-"""What suites train on; `corrupt` is held out."""
-DRAWN_COUNTS = range(3, 8)
-"""How many changes; 8 to 10 are held out."""
+SPRINKLED_KINDS = ("shuffle", "labels", "classes", "return", "alarm")
+"""What happens within a regime, of what suites train on; `corrupt` is held out."""
+DRAWN_SWITCHES = range(2, 5)
+"""How often the regime changes; 5 and 6 times are held out."""
+SPRINKLED = range(1, 4)
+"""How many changes there are beside."""
+REGIME_EPOCHS = 12
+"""Epochs of a regime, at least."""
+_APART = 5
+"""Epochs from a sprinkled change to any other, to the start and to the end, at least."""
 _CAPS = (0.5, 1.0, CAP, 2.0)
-_FIRST, _APART = 5, 5
-"""Epochs before the first change, and from one to the next, at least."""
+_RETURNS = 0.3
+"""How often a switch goes back to a state that was there, where it can."""
 
 
 def streaming(
-    parameters: dict[str, Parameter], count: int, kinds: Sequence[str], rng: np.random.Generator
+    base: Mapping[str, Parameter], switches: int, kinds: Sequence[str], rng: np.random.Generator
 ) -> dict[str, Parameter]:
-    """The same case with `count` changes of these kinds and a cap; every change changes something."""
-    stream = {**parameters, "classes": 10, "cap": float(rng.choice(_CAPS))}
+    """A stream with so many switches, changes of these kinds beside them, and a cap.
+
+    base  `permutation` and `data`
+    """
+    pays = bool(rng.integers(2))
+    shuffle, samples, noise = _regime(pays, rng)
+    stream: dict[str, Parameter] = {
+        **base,
+        "size": samples,
+        "noise": noise / 100,
+        "shuffled": shuffle / 100,
+        "classes": 10,
+        "cap": float(rng.choice(_CAPS)),
+    }
+    switched = switch_epochs(switches, rng)
     plan: list[Change] = []
-    for epoch in change_epochs(count, rng):
+    paying: list[bool | None] = [pays]  # after so many changes; None amid a switch
+    for epoch in sorted([*switched, *_sprinkled_epochs(switched, rng)]):
+        if epoch in switched:
+            pays = not pays
+            plan += _switch(epoch, pays, paying, rng)
+            paying += [None] * (len(plan) - len(paying)) + [pays]
+            stream["plan"] = _written(plan)
+            phases_of(stream)  # a switch changes something: an error here is one of the draws
+            continue
         while True:
-            change = _drawn(epoch, str(rng.choice(kinds)), len(plan), rng)
+            change = _drawn(epoch, str(rng.choice(kinds)), paying, rng)
             try:
-                stream["plan"] = "/".join(map(str, [*plan, change]))
-                phases_of(stream)
+                phases_of(stream | {"plan": _written([*plan, change])})
             except ParameterError:  # it would change nothing
                 continue
             break
         plan.append(change)
+        paying.append(pays)
+        stream["plan"] = _written(plan)
     return stream
 
 
-def change_epochs(count: int, rng: np.random.Generator) -> list[int]:
-    """Uniform over all ways to place so many changes with room before, between and after them."""
-    free = EPOCHS - _FIRST - count * _APART
+def switch_epochs(count: int, rng: np.random.Generator) -> list[int]:
+    """Uniform over all ways to cut a life into so many and one regimes that last."""
+    free = EPOCHS - (count + 1) * REGIME_EPOCHS
     if free < 0:
         raise ValueError(
-            f"count is {count}; {EPOCHS} epochs have room for {(EPOCHS - _FIRST) // _APART} changes"
+            f"count is {count}; {EPOCHS} epochs have room for {EPOCHS // REGIME_EPOCHS - 1} switches"
         )
     gaps = np.sort(rng.choice(free + count, size=count, replace=False)) - np.arange(count)
-    return [_FIRST + _APART * place + int(gap) for place, gap in enumerate(gaps)]
+    return [REGIME_EPOCHS * place + int(gap) for place, gap in enumerate(gaps, start=1)]
 
 
-def _drawn(epoch: int, kind: str, before: int, rng: np.random.Generator) -> Change:
+def _sprinkled_epochs(taken: Sequence[int], rng: np.random.Generator) -> list[int]:
+    chosen: list[int] = []
+    for _ in range(int(rng.integers(SPRINKLED.start, SPRINKLED.stop))):
+        others = [0, *taken, *chosen, EPOCHS]
+        free = [epoch for epoch in range(EPOCHS) if all(abs(epoch - other) >= _APART for other in others)]
+        if free:
+            chosen.append(int(rng.choice(free)))
+    return chosen
+
+
+def _regime(pays: bool, rng: np.random.Generator) -> tuple[int, int, int]:
+    """Percent of the positions that are shuffled, samples, percent of the labels that are wrong."""
+    if pays:
+        return int(rng.integers(80, 101)), int(rng.integers(2500, 4001)), int(rng.integers(0, 9))
+    return 0, int(rng.integers(500, 801)), int(rng.integers(25, 41))
+
+
+def _switch(epoch: int, pays: bool, paying: Sequence[bool | None], rng: np.random.Generator) -> list[Change]:
+    """Into the other regime: a new state of it, or one that was there."""
+    known = [number for number, paid in enumerate(paying) if paid is pays]
+    if known and rng.random() < _RETURNS:
+        return [Change(epoch, "return", int(rng.choice(known)))]
+    amounts = zip(("shuffle", "samples", "noise"), _regime(pays, rng), strict=True)
+    return [Change(epoch, kind, amount) for kind, amount in amounts]
+
+
+def _drawn(epoch: int, kind: str, paying: Sequence[bool | None], rng: np.random.Generator) -> Change:
+    """A change that leaves the regime as it is; it may be one that changes nothing."""
+    now = paying[-1]
     amounts = {
-        "shuffle": 0 if rng.random() < 0.5 else int(rng.integers(50, 101)),
+        "shuffle": int(rng.integers(80, 101)) if now else 0,
         "classes": int(rng.integers(4, 11)),
-        "noise": 0 if rng.random() < 0.5 else int(rng.integers(10, 41)),
         "corrupt": 0 if rng.random() < 0.3 else int(rng.integers(20, 61)),
-        "return": int(rng.integers(0, before + 1)),
+        "return": int(rng.choice([number for number, paid in enumerate(paying) if paid is now])),
     }
-    (drawn,) = parse_plan(str(Change(epoch, kind, amounts.get(kind, 0))))
-    return drawn
+    return Change(epoch, kind, amounts.get(kind, 0))
+
+
+def _written(plan: Sequence[Change]) -> str:
+    return "/".join(map(str, plan))

@@ -17,7 +17,7 @@ from esper.tolaria.tasks.host_draws import in_corner
 from esper.tolaria.tasks.instance import Instance
 from esper.tolaria.tasks.parameters import Parameter
 from esper.tolaria.tasks.shift import KINDS
-from esper.tolaria.tasks.streaming import DRAWN_COUNTS, DRAWN_KINDS, streaming
+from esper.tolaria.tasks.streaming import DRAWN_SWITCHES, SPRINKLED_KINDS, streaming
 
 Parameters = dict[str, Parameter]
 
@@ -53,9 +53,13 @@ def draw_shift(rng: np.random.Generator) -> Instance:
 
 
 def draw_stream(rng: np.random.Generator) -> Instance:
-    """An MNIST-1D instance that changes several times; some kinds and numbers of changes are never drawn."""
-    count = int(rng.integers(DRAWN_COUNTS.start, DRAWN_COUNTS.stop))
-    return instance_of("stream", streaming(_outside_the_corner(rng), count, DRAWN_KINDS, rng))
+    """MNIST-1D that moves between two regimes; some kinds of changes and numbers of switches are never drawn."""
+    base: Parameters = {
+        "permutation": int(rng.integers(*_DRAWN_PERMUTATIONS)),
+        "data": int(rng.integers(*_DRAWN_DATA)),
+    }
+    switches = int(rng.integers(DRAWN_SWITCHES.start, DRAWN_SWITCHES.stop))
+    return instance_of("stream", streaming(base, switches, SPRINKLED_KINDS, rng))
 
 
 def draw_hosts(rng: np.random.Generator) -> Instance:
@@ -124,7 +128,7 @@ _SUITES: dict[str, Callable[[], Suite]] = {
     "shift": lambda: Suite("shift", "MNIST-1D that changes at some epoch", draw_shift, _frozen("shift")),
     "stream": lambda: Suite(
         "stream",
-        "MNIST-1D that changes 3 to 7 times; held out are other kinds and numbers of changes, too",
+        "MNIST-1D that moves 2 to 4 times between data on which growth pays and harms; held out are more moves, too",
         draw_stream,
         _frozen("stream"),
     ),
