@@ -18,6 +18,7 @@ from esper.karn.report.figures import (
     _distinct,
     about_arm,
     big,
+    changes_of,
     correlation,
     decisions,
     dependence,
@@ -25,6 +26,7 @@ from esper.karn.report.figures import (
     pareto_front,
     short_instance,
     slots_seen,
+    timeline,
     typical_episode,
 )
 from esper.karn.report.page import network_of
@@ -141,6 +143,30 @@ def test_decisions_are_read_from_schedules() -> None:
         (5, LifecycleOp.FOSSILIZE),
     ]
     assert slots_seen([GROWN, ROW]) == ["blocks.1"]
+
+
+def test_the_changes_of_a_stream_are_marked_where_they_were_met() -> None:
+    plan = "labels@1/shuffle0@2/samples700@2/alarm@9"
+    case = f"stream:plan={plan},shuffled=1.0"
+    assert changes_of(case) == {1: "labels", 2: "shuffle0, samples700", 9: "alarm"}
+    assert changes_of("toy:x=1") == changes_of("mnist1d:size=500") == {}
+    assert list(changes_of("stream")) == [16, 30, 40, 48, 60, 70]
+    rows = bench_rows()
+    last = rows[-1].instance
+    rows = [replace(row, epochs=5, instance=case if row.instance == last else row.instance) for row in rows]
+    table = score_table(rows)
+    figure = timeline(table, "learned")
+    assert figure is not None
+    (marks,) = (trace for trace in figure.data if trace.name == "the data change")
+    lane = table.instances.index(case)
+    assert list(zip(marks.x, marks.y, strict=True)) == [
+        (1, lane),
+        (2, lane),
+    ]  # the life ended before the alarm
+    assert marks.text[1].startswith("shuffle0, samples700<br>stream, changes at 1, 2, 9")
+    without = timeline(score_table(bench_rows()), "learned")
+    assert without is not None
+    assert "the data change" not in [trace.name for trace in without.data]
 
 
 def test_the_picture_is_of_the_median_episode() -> None:

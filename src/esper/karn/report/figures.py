@@ -15,7 +15,8 @@ from esper.karn.drawing import BAD, GOOD, LIGHT, MARKERS, OPERATIONS, SERIES, se
 from esper.leyline.colours import GREY
 from esper.statistics import Estimate, Floats, Resamples, paired_difference, performance_profile
 from esper.tamiyo.rules import Clause, Schedule
-from esper.tolaria.tasks import Instance
+from esper.tolaria.tasks import Instance, task
+from esper.tolaria.tasks.changes import parse_plan
 
 LAYOUT = {
     "template": "plotly_white",
@@ -110,6 +111,19 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     return front
 
 
+def changes_of(case: str) -> dict[int, str]:
+    """Epoch -> what changes in the data of a stream, as in its plan; empty for other instances."""
+    if case.startswith("toy"):
+        return {}
+    instance = Instance.parse(case)
+    plan = task(instance.task).complete(dict(instance.parameters)).get("plan")
+    found: dict[int, str] = {}
+    for change in () if plan is None else parse_plan(str(plan)):
+        words = str(change).partition("@")[0]
+        found[change.epoch] = f"{found[change.epoch]}, {words}" if change.epoch in found else words
+    return found
+
+
 def slots_seen(rows: Sequence[BenchRow]) -> list[str]:
     """Slots that any row used."""
     named = {seed.slot for row in rows for seed in row.seeds}
@@ -173,6 +187,8 @@ def short_instance(case: str) -> str:
     parts = [] if instance.task in ("mnist1d", "shift") else [instance.task]
     if "kind" in values or instance.task == "shift":
         parts.append(f"{values.get('kind', 'classes')} at {values.get('change', 10)}")
+    if changes := changes_of(case):
+        parts.append(f"changes at {', '.join(map(str, changes))}")
     if "size" in values:
         parts.append(f"{values['size']:,} samples")
     if "shuffled" in values:
@@ -375,7 +391,7 @@ def profiles(scores: ScoreTable, arms: Sequence[str]) -> go.Figure:
 
 
 def timeline(scores: ScoreTable, arm: str) -> go.Figure | None:
-    """The decisions of an arm by epoch, instance by instance; None if it only waited."""
+    """The decisions of an arm by epoch and the changes of streams, by instance; None if it only waited."""
     marks = decisions([row for row in scores.rows[arm] if row.member == 0])
     if not marks:
         return None
@@ -383,6 +399,23 @@ def timeline(scores: ScoreTable, arm: str) -> go.Figure | None:
     seeds = len(scores.seeds)
     place = {instance: index for index, instance in enumerate(scores.instances)}
     figure = go.Figure()
+    met = max(row.epochs for row in scores.rows[arm])
+    changes = [
+        (epoch, place[instance], words)
+        for instance in scores.instances
+        for epoch, words in changes_of(instance).items()
+        if epoch < met
+    ]
+    if changes:
+        figure.add_scatter(
+            x=[epoch for epoch, _, _ in changes],
+            y=[lane for _, lane, _ in changes],
+            mode="markers",
+            name="the data change",
+            marker={"symbol": "line-ns-open", "size": 22, "color": GREY, "line": {"width": 2}},
+            text=[f"{words}<br>{names[lane]}" for _, lane, words in changes],
+            hovertemplate="%{text}<extra></extra>",
+        )
     for op in sorted({clause.action.op for _, clause in marks}):
         own = [(row, clause) for row, clause in marks if clause.action.op is op]
         figure.add_scatter(

@@ -242,7 +242,8 @@ def _behaviour(table: BenchTable, scores: ScoreTable) -> Iterable[str]:
         yield _section(
             f"What {name} does",
             _figure(line),
-            "Every decision but to wait, at the epoch it fell; the hosts of an instance lie beside each other.",
+            "Every decision but to wait, at the epoch it fell; the hosts of an instance lie beside each other. "
+            "Upright lines are where the data of a stream change.",
         )
         row = typical_episode(scores, name)
         if row is not None:
