@@ -89,7 +89,7 @@ def test_parts_are_whole_episodes() -> None:
 
 
 def test_what_a_network_is_given() -> None:
-    recording = random_episodes(40).part([3, 7])
+    recording = random_episodes(40).part([3, 17])  # the second was played where another had ended
     inputs, first = recording.inputs(3), recording.first.tolist()
     assert inputs.observation.shape[1] == recording.observation.shape[1] + 3
     assert (inputs.previous_action[first] == NO_ACTION).all()
