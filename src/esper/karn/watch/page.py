@@ -333,7 +333,9 @@ class WatchPage:
         self._counting = ui.label().classes("faint")
         columns = [
             {"name": name, "label": name, "field": name, "align": align, "sortable": True}
-            for name, align in zip(SEED_COLUMNS, ["left"] * 2 + ["right"] * 6, strict=True)
+            for name, align in zip(
+                SEED_COLUMNS, ["left"] * 2 + ["right"] * (len(SEED_COLUMNS) - 2), strict=True
+            )
         ]
         pages = {"rowsPerPage": 12, "sortBy": "germinated", "descending": True}
         self._seeds = ui.table(columns=columns, rows=[], row_key="key", pagination=pages)
