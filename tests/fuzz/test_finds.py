@@ -174,3 +174,19 @@ def test_a_step_after_the_end() -> None:
     loop.train(grower.model, optimizer)
     with pytest.raises(RuntimeError, match=r"step\(\) after finish\(\)"):
         grower.step()
+
+
+def test_a_plan_of_ten_thousand_letters_is_not_repeated() -> None:
+    for plan in ("a" * 10_000, f"shuffle@{'9' * 10_000}", "/".join(["labels@3"] * 5_000)):
+        with pytest.raises(ValueError, match="plan") as refused:
+            Instance.parse(f"stream:plan={plan}")
+        assert len(str(refused.value)) < 1_000
+
+
+def test_a_saved_scale_without_a_span_is_refused() -> None:
+    loop = Loop()
+    state = _grower(loop).state_dict()
+    scale = state["scale"]
+    assert isinstance(scale, dict)
+    with pytest.raises(ModelFileError, match=r"unit is 0\.0"):
+        _grower(loop).load_state_dict({**state, "scale": {**scale, "unit": 0.0}})

@@ -147,6 +147,10 @@ class Scale:
     """The first values of what it is by, an epoch each."""
     unit: float | None = None
 
+    def __post_init__(self) -> None:
+        if self.unit is not None and not 0.0 < self.unit < math.inf:
+            raise ValueError(f"unit is {self.unit!r}; expected a finite number > 0")
+
     @property
     def wanted(self) -> str:
         """What a step must know of validation."""

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from esper.tolaria.data.mnist1d import TRAIN_POOL
-from esper.tolaria.tasks.parameters import ParameterError
+from esper.tolaria.tasks.parameters import ParameterError, shown
 
 MOST_CHANGES = 24
 _AMOUNTS = {
@@ -30,7 +30,7 @@ _AMOUNTS = {
 }
 """kind -> the least and the largest amount."""
 CHANGE_KINDS = (*_AMOUNTS, "labels", "alarm")
-_CHANGE = re.compile(r"([a-z]+)(\d*)@(\d+)")
+_CHANGE = re.compile(r"([a-z]+)(\d{0,6})@(\d{1,6})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +80,14 @@ def parse_plan(text: str) -> tuple[Change, ...]:
     epochs = [change.epoch for change in changes]
     if epochs != sorted(epochs) or epochs[0] < 1:
         raise ParameterError(
-            f"plan {text!r} has its changes at epochs {', '.join(map(str, epochs))}; expected 1 or later, and "
+            f"plan {shown(text)} has its changes at epochs {', '.join(map(str, epochs))}; expected 1 or later, and "
             "none earlier than the one before"
         )
     for change in changes:
         if change.kind == "alarm" and epochs.count(change.epoch) > 1:
             raise ParameterError(
-                f"{change} in plan {text!r} shares its epoch with another change; an alarm is a drop without one"
+                f"{change} in plan {shown(text)} shares its epoch with another change; an alarm is a drop without "
+                "one"
             )
     return changes
 
@@ -95,19 +96,19 @@ def _parse_change(part: str, text: str) -> Change:
     match = _CHANGE.fullmatch(part)
     if match is None or match[1] not in CHANGE_KINDS:
         raise ParameterError(
-            f"{part!r} in plan {text!r} is no change; write kind@epoch, such as shuffle@16 or noise30@40, with a "
-            f"kind of {', '.join(CHANGE_KINDS)}"
+            f"{shown(part)} in plan {shown(text)} is no change; write kind@epoch, such as shuffle@16 or "
+            f"noise30@40, with a kind of {', '.join(CHANGE_KINDS)}"
         )
     kind, written, epoch = match[1], match[2], int(match[3])
     if kind not in _AMOUNTS:
         if written:
-            raise ParameterError(f"{part!r} in plan {text!r} has an amount, and {kind} takes none")
+            raise ParameterError(f"{shown(part)} in plan {shown(text)} has an amount, and {kind} takes none")
         return Change(epoch, kind)
     low, high = _AMOUNTS[kind]
     amount = int(written) if written else high if kind == "shuffle" else None
     if amount is None or not low <= amount <= high:
         raise ParameterError(
-            f"{part!r} in plan {text!r} needs an amount from {low} to {high}, as in {kind}{high}@{epoch}"
+            f"{shown(part)} in plan {shown(text)} needs an amount from {low} to {high}, as in {kind}{high}@{epoch}"
         )
     return Change(epoch, kind, amount)
 

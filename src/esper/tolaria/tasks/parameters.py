@@ -17,6 +17,8 @@ class ParameterError(ValueError):
 
 _LARGEST = 2**63
 """No parameter is as large: whole numbers are rng seeds and counts of 64 bits."""
+_LONGEST = 200
+"""Characters of a text that an error repeats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,16 +82,21 @@ class ParameterSpec:
             raise ParameterError(f"{name} must be {self.allowed}, not {text!r}") from None
 
 
+def shown(text: str) -> str:
+    """A text in quotes, for an error; a long one ends in dots."""
+    return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
+
+
 def parse_parameters(text: str, specs: Mapping[str, ParameterSpec]) -> list[tuple[str, Parameter]]:
     """The parameters that `name:parameter=value,parameter=value` gives, each checked, in the order of the text."""
     name, colon, rest = text.partition(":")
     if colon and not rest:
-        raise ParameterError(f"{text!r} ends after the colon: write {name} or {name}:parameter=value")
+        raise ParameterError(f"{shown(text)} ends after the colon: write {name} or {name}:parameter=value")
     chosen: list[tuple[str, Parameter]] = []
     for part in rest.split(",") if rest else ():
         key, equals, value = part.partition("=")
         if not equals:
-            raise ParameterError(f"{part!r} in {text!r} must be parameter=value")
+            raise ParameterError(f"{shown(part)} in {shown(text)} must be parameter=value")
         require_known(name, specs, {key: value})
         chosen.append((key, specs[key].parse(f"{name}.{key}", unquote(value))))
     return chosen
