@@ -1,5 +1,6 @@
 """From a `TrainingConfig` to what it describes: environments, agent, the cases to select by."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 from esper.leyline import HostLog
 from esper.simic.agent import AnomalyDetector, PPOAgent
 from esper.simic.config.errors import ConfigError, nearest
+from esper.simic.config.presets import EXPLORING
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import GrowthVectorEnv, make_world
 from esper.simic.env.accounts import PRIVILEGED
@@ -85,16 +87,19 @@ def build_agent(
     policy.begin_leaning(config.initial_op_logits)
     policy = policy.to(config.device)
     policy.exploration_floor = config.exploration_floor
-    return PPOAgent(
-        policy,
-        config.ppo(),
-        num_envs=config.num_envs,
-        num_steps=config.rollout_steps or envs.episodes.horizon,
-        seed=config.seed,
-        slot_config=envs.space.slot_config,
-        detector=AnomalyDetector(**config.to_anomaly_kwargs()),
-        failure_checkpoint=failure_checkpoint,
-    )
+    with warnings.catch_warnings():
+        if config.n_epochs == EXPLORING["n_epochs"]:  # what the presets were measured with is no news
+            warnings.filterwarnings("ignore", message="n_epochs .* with memory is elevated")
+        return PPOAgent(
+            policy,
+            config.ppo(),
+            num_envs=config.num_envs,
+            num_steps=config.rollout_steps or envs.episodes.horizon,
+            seed=config.seed,
+            slot_config=envs.space.slot_config,
+            detector=AnomalyDetector(**config.to_anomaly_kwargs()),
+            failure_checkpoint=failure_checkpoint,
+        )
 
 
 def prepare_baselines(
