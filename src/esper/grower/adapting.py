@@ -12,11 +12,11 @@ from esper.grower.history import Decision
 from esper.grower.twin import Twin
 from esper.grower.validating import passed, without_samples
 from esper.kasmina import GrowingModel
+from esper.kasmina.adapted import describe_trainable
 from esper.kasmina.adapters import save_adapter
 from esper.kasmina.feature_cache import FeatureCache
 from esper.kasmina.norm_statistics import KeptStatistics, estimating
 from esper.kasmina.peft_files import export_peft
-from esper.kasmina.trainable import describe_trainable
 
 
 class Adapting(ABC):

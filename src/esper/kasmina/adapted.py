@@ -14,7 +14,6 @@ from esper.kasmina.merging import merge_forms, parallel_forms
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.persistence import unique_tensors
 from esper.kasmina.seed import Seed
-from esper.kasmina.trainable import describe_trainable
 from esper.kasmina.tree import names_a_seed
 
 
@@ -199,3 +198,12 @@ class _Place:
             return None
         h = self.form.pick(output)
         return self.form.put_back(output, h + self.seed.alpha * self.seed(h, args, kwargs)[0])
+
+
+def describe_trainable(*parts: nn.Module) -> str:
+    """The parameters that require gradients, of all, as PEFT prints them; those that parts share count once."""
+    parameters = {id(parameter): parameter for part in parts for parameter in part.parameters()}.values()
+    trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    total = sum(parameter.numel() for parameter in parameters)
+    share = 100 * trained / total if total else 0.0
+    return f"trainable params: {trained:,} || all params: {total:,} || trainable%: {share:.4f}"

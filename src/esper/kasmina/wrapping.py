@@ -16,6 +16,7 @@ from esper.kasmina.blueprints.registry import BlueprintError
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.parallel import recognise
 from esper.kasmina.probing import ExampleInput, Sighting, batch_size, probe
+from esper.kasmina.replicas import Replicas
 from esper.kasmina.sharding import is_sharded
 from esper.kasmina.slot import IsolationPenalty, Slot
 from esper.kasmina.stage_machine import GrowthRules
@@ -146,52 +147,68 @@ def wrap(
     copied = copied_slots(model)
     if copied:
         _refuse_other_slots(copied, found, blueprints, layout)
-        in_order = [copied[name] for name in sightings]
-        for slot in in_order:
-            slot.life.rules = rules or slot.life.rules
-            slot.penalty.weight = isolation_penalty  # one that they share
-        if replicas.size > 1 and any(slot.seed is not None for slot in in_order):
-            raise WrapError(
-                "the model holds seeds that its wrapper for several processes took for parameters of the host: "
-                "distribute the network as it was built, wrap it, and load what was saved"
+        made = [copied[name] for name in sightings]
+        penalty = _adopt_copied(made, rules, isolation_penalty, replicas)
+    else:
+        penalty = IsolationPenalty(isolation_penalty)
+        offered = _select_blueprints(blueprints)
+        sites = _sites(found, sightings, layout, causal)
+        serving = _serving(sites, offered)
+        seats = _seats(model, found)
+        made = [
+            Slot(
+                name,
+                sites[name],
+                seats[name],
+                serving[name],
+                rules or GrowthRules(),
+                penalty,
+                like=_like(model, name),
+                dtype=seen.dtype,
+                device=seen.device,
             )
-        return GrowingModel(
-            model,
-            in_order,
-            penalty=in_order[0].penalty,
-            growth_seed=seed,
-            events=events,
-            replicas=replicas,
+            for name, seen in sightings.items()
+        ]
+    return GrowingModel(model, made, penalty=penalty, growth_seed=seed, events=events, replicas=replicas)
+
+
+def _adopt_copied(
+    slots: Sequence[Slot], rules: GrowthRules | None, isolation_penalty: float, replicas: Replicas
+) -> IsolationPenalty:
+    """Take over the slots that a copied model came with; returns the penalty that they share."""
+    for slot in slots:
+        slot.life.rules = rules or slot.life.rules
+        slot.penalty.weight = isolation_penalty
+    if replicas.size > 1 and any(slot.seed is not None for slot in slots):
+        raise WrapError(
+            "the model holds seeds that its wrapper for several processes took for parameters of the host: "
+            "distribute the network as it was built, wrap it, and load what was saved"
         )
-    penalty = IsolationPenalty(isolation_penalty)
-    offered = _select_blueprints(blueprints)
+    return slots[0].penalty
+
+
+def _sites(
+    found: Mapping[str, nn.Module],
+    sightings: Mapping[str, Sighting],
+    layout: Layout | str | Mapping[str, Layout | str] | None,
+    causal: bool,
+) -> dict[str, Site]:
+    """What each slot is like, as far as its seeds must know."""
     layouts = _asked_layouts(layout, found)
-    sites = {
+    return {
         name: _read_site(name, found[name], seen, layouts.get(name), causal)
         for name, seen in sightings.items()
     }
+
+
+def _serving(sites: Mapping[str, Site], offered: Sequence[Blueprint]) -> dict[str, tuple[Blueprint, ...]]:
+    """The blueprints that each slot is offered; raises where there is none."""
     serving = {name: tuple(b for b in offered if b.serves(site)) for name, site in sites.items()}
     for name in (name for name, some in serving.items() if not some):
         raise WrapError(
             f"no blueprint serves slot {name!r} (layout {sites[name].layout}): nothing could grow there"
         )
-    rules = rules or GrowthRules()
-    seats = _seats(model, found)
-    made = [
-        Slot(
-            name,
-            sites[name],
-            seats[name],
-            serving[name],
-            rules,
-            penalty,
-            like=_like(model, name),
-            dtype=seen.dtype,
-            device=seen.device,
-        )
-        for name, seen in sightings.items()
-    ]
-    return GrowingModel(model, made, penalty=penalty, growth_seed=seed, events=events, replicas=replicas)
+    return serving
 
 
 def _seats(model: nn.Module, found: Mapping[str, nn.Module]) -> dict[str, Seat]:
