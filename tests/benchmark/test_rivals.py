@@ -10,11 +10,14 @@ from bench_rows import ROW, rows_of
 from esper.benchmark import BenchRequest, BenchRow, RowsError, verdict
 from esper.benchmark.outcomes import WAITING, Outcome, Outcomes, grown, shipped_outcomes
 from esper.benchmark.planning import BenchPlan, plan_bench
-from esper.benchmark.rivals import Look, fit_look, keep_best, look_features, race
+from esper.benchmark.rivals import Look, LookUpPolicy, fit_look, fit_look_up, keep_best, look_features, race
 from esper.benchmark.rows import RowStore
 from esper.benchmark.runner import run_bench
 from esper.benchmark.table import bench_table, best_rival
+from esper.leyline import Layout, LifecycleOp
+from esper.tamiyo import GrowthSpace, Observer
 from make_outcomes import outcome_of
+from watched import ModelHost, small_model
 
 EARLY, LATE = grown("mixer", 1, 2), grown("norm", 0, 4)
 
@@ -70,6 +73,33 @@ def test_the_shipped_outcomes_give_the_one_bit() -> None:
     look = fit_look(outcomes, samples)
     assert (look.epoch, look.schedule) == (4, grown("mixer", 1, 4))
     assert look.weights[1] > 0.0 > look.weights[3]
+
+
+def test_the_best_schedule_is_looked_up_by_layout() -> None:
+    """Each layout has its own best; a layout that no case has gets the single best of all."""
+    first, second = grown("norm", 0, 1), grown("widen", 1, 1)
+    worth = {
+        "a": {WAITING: 0.5, first: 0.9, second: 0.4},
+        "b": {WAITING: 0.5, first: 0.3, second: 0.6},
+        "c": {WAITING: 0.5, first: 0.4, second: 0.7},
+    }
+    rows = [
+        outcome_of(
+            replace(ROW, instance=case, validation_accuracy=accuracy), held_out=False, schedule=schedule
+        )
+        for case, row in worth.items()
+        for schedule, accuracy in row.items()
+    ]
+    layouts = {"a": Layout.IMAGE, "b": Layout.FLAT, "c": Layout.FLAT}
+    found = fit_look_up(Outcomes(rows), layouts)
+    assert found == {Layout.IMAGE: first, Layout.FLAT: second}
+    for kind, blueprint in (("image", "norm"), ("flat", "widen"), ("series", None)):
+        host = ModelHost(small_model(kind))
+        observer = Observer(GrowthSpace.covering([host]), 1)
+        observer.begin(0, host, horizon=20)
+        host.epoch()
+        observer.record(0, host, LifecycleOp.WAIT)
+        assert LookUpPolicy(found, WAITING).act(observer.situation(0)).blueprint == blueprint
 
 
 def made(utility: float | None, curve: tuple[float, ...], flops: tuple[float, ...]) -> BenchRow:
@@ -129,7 +159,7 @@ def test_rivals_are_played(tiny: str, tmp_path: Path) -> None:
     ]
     path = tmp_path / "outcomes.parquet"
     Outcomes(rows).write(path)
-    names = ("look_once", "try_2", "try_3", "successive_halving")
+    names = ("look_up", "look_once", "try_2", "try_3", "successive_halving")
     plan = plan_bench(BenchRequest(suite=tiny, arms=names, seeds=2, outcomes=path))
     found = played(plan, tmp_path / "rows")
     for seed in range(2):
@@ -147,6 +177,7 @@ def test_rivals_are_played(tiny: str, tmp_path: Path) -> None:
         looked = found["look_once", seed]
         assert looked.decisions == found["schedule_1", seed].decisions
         assert looked.test_accuracy == found["schedule_1", seed].test_accuracy
+        assert found["look_up", seed].decisions == found["schedule_1", seed].decisions
 
 
 def played(plan: BenchPlan, folder: Path) -> dict[tuple[str, int], BenchRow]:

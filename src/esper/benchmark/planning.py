@@ -28,15 +28,18 @@ from esper.benchmark.rivals import (
     HALVING,
     LISTED,
     LOOK_ONCE,
+    LOOK_UP,
     RIVALS,
     TRIES,
     KeepBestArm,
     LookArm,
+    LookUpArm,
     fit_look,
+    fit_look_up,
     listed_arms,
 )
 from esper.benchmark.suites import SEEDS_EACH, BenchSuite, PlanError, bench_suite
-from esper.leyline import Beginning
+from esper.leyline import Beginning, Layout
 from esper.simic.env.making import make_world, require_device, require_suite
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
@@ -283,8 +286,12 @@ def _schedule_arms(outcomes: Outcomes, suite: BenchSuite) -> tuple[ScheduleArm, 
 
 def _rival_arms(drawn: Outcomes, suite: BenchSuite, names: set[str]) -> Iterator[Arm]:
     """What a user would try first, fitted on drawn cases; the schedules that several of them run come before."""
-    if LOOK_ONCE in names:
-        yield LookArm(fit_look(drawn, _samples(drawn.cases, suite.name)))
+    if names & {LOOK_UP, LOOK_ONCE}:
+        samples, layouts = _met(drawn.cases, suite.name)
+        if LOOK_UP in names:
+            yield LookUpArm(fit_look_up(drawn, layouts), drawn.single_best())
+        if LOOK_ONCE in names:
+            yield LookArm(fit_look(drawn, samples))
     runs = {name: LISTED if name == HALVING else TRIES[name] for name in (*TRIES, HALVING) if name in names}
     if runs:
         listed = drawn.portfolio(max(runs.values()))
@@ -293,10 +300,11 @@ def _rival_arms(drawn: Outcomes, suite: BenchSuite, names: set[str]) -> Iterator
             yield KeepBestArm(name, min(wanted, len(listed)), listed, halving=name == HALVING)
 
 
-def _samples(cases: Sequence[str], suite: str) -> dict[str, int]:
-    """case -> training samples that a host has in its first epoch"""
-    world, found = make_world(suite, 1).world, {}
+def _met(cases: Sequence[str], suite: str) -> tuple[dict[str, int], dict[str, Layout]]:
+    """case -> training samples that a host has in its first epoch, case -> layout of its first slot"""
+    world, samples, layouts = make_world(suite, 1).world, {}, {}
     for case in cases:
         world.begin_many([Beginning(0, case, 0)])
-        found[case] = world.host(0).training_samples
-    return found
+        host = world.host(0)
+        samples[case], layouts[case] = host.training_samples, host.snapshots()[0].layout
+    return samples, layouts

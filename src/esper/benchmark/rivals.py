@@ -1,5 +1,6 @@
 """What a user would try before a learned controller, fitted on the outcomes of schedules on drawn cases.
 
+    look_up              the schedule that was best for hosts of the same layout
     look_once            a linear rule on what is seen at one early epoch: play one schedule, or wait
     try_2, try_3, try_5  so many whole runs from a list of schedules; the better one on validation is kept
     successive_halving   the whole list for a quarter of the epochs, the better part for half of them, two to the end
@@ -19,22 +20,72 @@ from numpy.typing import NDArray
 from esper.benchmark.arms import WAIT, Arm, Group, Hosts, ScheduleArm, Staging
 from esper.benchmark.outcomes import WAITING, Outcomes
 from esper.benchmark.rows import BenchRow, RowsError
-from esper.leyline import ActionSpec, Situation
+from esper.leyline import ActionSpec, Layout, Situation
 from esper.simic.evaluation import RulePlayer
 from esper.statistics import Floats
 from esper.tamiyo.rules import Schedule, SchedulePolicy
 from esper.tamiyo.rules.policy import Remembering
 
-LOOK_ONCE, HALVING = "look_once", "successive_halving"
+LOOK_UP, LOOK_ONCE, HALVING = "look_up", "look_once", "successive_halving"
 TRIES = {"try_2": 2, "try_3": 3, "try_5": 5}
 LISTED = max(TRIES.values())
 """Schedules on the list, waiting among them."""
 LISTED_PREFIX = "schedule_"
 """Of the names of arms that play one of them."""
-RIVALS = (LOOK_ONCE, *TRIES, HALVING)
+RIVALS = (LOOK_UP, LOOK_ONCE, *TRIES, HALVING)
 _PENALTIES = (0.1, 1.0, 10.0, 100.0)
 _RUNGS = ((1 / 4, 3), (1 / 2, 2))
 """(share of the epochs, how many go on): with five on the list, three whole runs in all, as many as try_3 has."""
+
+
+# Looking up
+
+
+def fit_look_up(outcomes: Outcomes, layouts: Mapping[str, Layout]) -> dict[Layout, str]:
+    """Layout -> the schedule with the highest mean utility, on validation, over the cases of that layout.
+
+    outcomes  on drawn cases
+    layouts   case -> layout of its host's first slot
+    """
+    return {
+        layout: Outcomes(row for row in outcomes.rows if layouts[row.case] is layout).single_best()
+        for layout in dict.fromkeys(layouts[case] for case in outcomes.cases)
+    }
+
+
+class LookUpPolicy:
+    """Plays the schedule that is on the list for its host's layout, and another one where none is."""
+
+    def __init__(self, schedules: Mapping[Layout, str], otherwise: str) -> None:
+        self._schedules = {layout: SchedulePolicy(text) for layout, text in schedules.items()}
+        self._otherwise = SchedulePolicy(otherwise)
+
+    def reset(self) -> None:
+        """Begin a new episode."""
+        for policy in (*self._schedules.values(), self._otherwise):
+            policy.reset()
+
+    def act(self, situation: Situation) -> ActionSpec:
+        """Do what the schedule says for this epoch."""
+        return self._schedules.get(situation.slots[0].layout, self._otherwise).act(situation)
+
+
+@dataclass(frozen=True, slots=True)
+class LookUpArm(Arm):
+    """Looks its schedule up by the host's layout."""
+
+    schedules: Mapping[Layout, str]
+    otherwise: str
+    """For layouts that no drawn case has."""
+    name: str = LOOK_UP
+
+    @property
+    def identity(self) -> str:
+        return f"looks up {zlib.crc32(repr((sorted(self.schedules.items()), self.otherwise)).encode()):08x}"
+
+    def stage(self, hosts: Hosts, context: ExitStack) -> Staging:
+        del hosts, context
+        return Staging(RulePlayer(lambda _: LookUpPolicy(self.schedules, self.otherwise)))
 
 
 # Looking once

@@ -21,11 +21,11 @@ _SUMMARY = """Play every arm on the same held-out hosts and compare them in pair
 Arms: wait; the rules random, periodic, plateau, fit_ratio, probe_and_keep, detect_then_probe, by_layout,
 frozen_spread, live_on; the open-loop schedules sbs (the single best one on training draws), sbs_hindsight (on these
 instances) and vbs (the best of each instance, of as many as were tried, chosen on other hosts); what a user would try
-first, fitted on training draws: look_once (a linear rule at one early epoch), try_2, try_3, try_5 (so many whole
-runs, the best on validation kept), successive_halving (over the same list, schedule_1 to schedule_4, at the cost of
-try_3); networks of equal size, made from what the --match arm kept on the same host: static (a wider host),
-from_birth, from_scratch, random_matched; blind (the --match arm's decisions on another instance); and what
---controller names."""
+first, fitted on training draws: look_up (the best schedule for the layout of the host's slots), look_once (a linear
+rule at one early epoch), try_2, try_3, try_5 (so many whole runs, the best on validation kept), successive_halving
+(over the same list, schedule_1 to schedule_4, at the cost of try_3); networks of equal size, made from what the
+--match arm kept on the same host: static (a wider host), from_birth, from_scratch, random_matched; blind (the --match
+arm's decisions on another instance); and what --controller names."""
 
 
 def run(arguments: list[str]) -> int:

@@ -157,6 +157,7 @@ ARMS = {
     "sbs": "the single best open-loop schedule, found by search on training draws",
     "sbs_hindsight": "the schedule that is the single best on these instances, chosen on other hosts of theirs",
     "vbs": "the best schedule of each instance, of those that were tried, chosen on other hosts than it is scored on",
+    "look_up": "the schedule that was best on training draws with the same layout of slots",
     "look_once": "a linear rule on what is seen at one early epoch, fitted on training draws: one schedule, or none",
     "try_2": "two whole runs from a list of schedules; the better one on validation is kept",
     "try_3": "three whole runs from a list of schedules; the best one on validation is kept",
