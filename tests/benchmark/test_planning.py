@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,7 +23,7 @@ MIXER = grown("mixer", 1, 0)
 def controllers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any path is a controller, whose content is its name."""
     monkeypatch.setattr(module, "find_controller", lambda path: ControllerFile(path, path, path.name))
-    monkeypatch.setattr(module, "require_fit", lambda file, suite: None)  # noqa: ARG005
+    monkeypatch.setattr(module, "open_fitting", lambda file, suite: SimpleNamespace(env_steps=400))  # noqa: ARG005
 
 
 @pytest.fixture
@@ -72,6 +73,7 @@ def test_learned_arms_are_the_treatment_and_what_is_matched() -> None:
     assert isinstance(matched, MatchedArm)
     assert (learned.members, matched.reference, matched.reference_members) == (2, "ppo", 2)
     assert plan.episodes == 24 * 8 * 6
+    assert record_of(plan, {}).training_epochs == {"ppo": 400.0, "warm": 400.0}
     with pytest.raises(PlanError, match="a is given twice for ppo"):
         plan_bench(BenchRequest(suite="toy", controllers={"ppo": [Path("a"), Path("a")]}))
     with pytest.raises(PlanError, match="controller 'ppo' has no path"):
@@ -108,7 +110,7 @@ def test_every_name_that_a_table_prints_is_an_arm() -> None:
 def test_wrong_names_are_found_before_anything_is_loaded(
     request_: BenchRequest, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("require_suite", "bench_suite", "find_controller", "require_fit", "shipped_outcomes"):
+    for name in ("require_suite", "bench_suite", "find_controller", "open_fitting", "shipped_outcomes"):
         monkeypatch.setattr(module, name, None)
     with pytest.raises(PlanError, match=message):
         plan_bench(request_)

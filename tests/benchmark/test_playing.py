@@ -10,7 +10,7 @@ from torch import nn
 
 from bench_rows import ROW
 from esper.benchmark.arms import Arm, BlindArm, Group, Hosts, LearnedArm, MatchedArm, RuleArm, ScheduleArm
-from esper.benchmark.controllers import ControllerError, find_controller, open_controller, require_fit
+from esper.benchmark.controllers import ControllerError, find_controller, open_controller, open_fitting
 from esper.benchmark.playing import KnownBaselines, play_chunk
 from esper.benchmark.rows import BenchRow
 from esper.benchmark.suites import host_seed
@@ -207,7 +207,7 @@ def test_a_controller_plays_as_it_was_trained(tiny: str, run: Path) -> None:
     arena = evaluation_episodes(training, config, 2)
     judged = judge_cases(LearnedPlayer(training.agent.actor), arena, wanted, look=lambda *_: 1)
     assert [row.utility for row in rows] == [one.summary.utility for one in judged]
-    require_fit(file, tiny)
+    open_fitting(file, tiny)
 
 
 def test_an_idle_controller_is_the_waiting_host(run: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_controller_serves_hosts_of_another_kind(tiny: str, tmp_path: Path) ->
     """Its card tells of one slot and one blueprint; these hosts have others."""
     tiny_controller(scale=3.0).save(tmp_path / "foreign")
     file = find_controller(tmp_path / "foreign")
-    require_fit(file, tiny)
+    open_fitting(file, tiny)
     known = {("wait", 0, tiny): play(RuleArm("wait"), tiny)}
     rows = play(LearnedArm("foreign", (file,)), tiny, known)
     assert all(row.utility is not None for row in rows)
@@ -256,7 +256,7 @@ def test_a_cloned_network_is_a_controller(tmp_path: Path) -> None:
     network, _ = clone_rule(config, "probe_and_keep", episodes=8, held_out=1)
     network.save(tmp_path / "clone.safetensors")
     file = find_controller(tmp_path / "clone.safetensors")
-    require_fit(file, "toy")
+    open_fitting(file, "toy")
     case = "toy:draw=3"
     known = {("wait", 0, case): play_chunk(RuleArm("wait"), Hosts("toy", case, (0, 1)))}
     rows = play_chunk(LearnedArm("clone", (file,)), Hosts("toy", case, (0, 1), known))
@@ -279,7 +279,7 @@ def test_controllers_are_found_and_mistakes_are_told(run: Path, tmp_path: Path) 
     ):
         find_controller(tmp_path)
     with pytest.raises(ControllerError, match="does not fit the hosts of mnist1d"):
-        require_fit(find_controller(run), "mnist1d")
+        open_fitting(find_controller(run), "mnist1d")
     last.write_bytes(b"nonsense")
     with pytest.raises(ControllerError, match="damaged or cut short"):
         open_controller(find_controller(last), "toy")

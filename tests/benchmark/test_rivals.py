@@ -213,3 +213,19 @@ def test_the_verdict_names_the_best_rival_at_no_more_training() -> None:
 def test_a_look_that_expects_nothing_waits() -> None:
     look = Look(1, EARLY, (0.0,) * 4, (1.0,) * 4, (-0.1, 0.0, 0.0, 0.0, 0.0))
     assert look.expected((10.0, 0.5, 0.1, 0.0)) == pytest.approx(-0.1)
+
+
+def test_the_verdict_says_after_how_many_hosts_the_training_is_paid_back() -> None:
+    """A run of the treatment is 2 units; training took 30 runs, try_2 costs 3 units more and halving 1."""
+    arms = {arm: lambda *_: 0.5 for arm in ("wait", "try_2", "successive_halving", "try_3", "learned")}
+    flops = {"learned": 2e9, "try_2": 5e9, "successive_halving": 3e9, "try_3": 2e9}
+    rows = [replace(row, training_flops=flops.get(row.arm, 2e9)) for row in rows_of(arms)]
+    table = bench_table(rows, ["learned"], training_epochs={"learned": 30.0 * rows[0].epochs})
+    assert table.notes[0].paid_back == {"try_2": 20.0, "successive_halving": 60.0}
+    assert (
+        "Training it took 30 runs of hosts, which is what is spared by 20 hosts of try_2, 60 hosts of "
+        "successive_halving." in verdict(table)
+    )
+    unknown = bench_table(rows, ["learned"])
+    assert unknown.notes[0].training_runs is None
+    assert "Training" not in " ".join(verdict(unknown))

@@ -155,6 +155,8 @@ class LearnedArm(Arm):
 
     name: str
     controllers: tuple[ControllerFile, ...]
+    training_epochs: float | None = None
+    """Epochs of hosts that training took, mean over the members; None where that is not known."""
 
     @property
     def members(self) -> int:

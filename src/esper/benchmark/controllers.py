@@ -45,6 +45,8 @@ class Controller:
     actor: Callable[[int], Actor]
     counts: Counts
     """What counted where it was trained."""
+    env_steps: int | None
+    """Epochs of hosts that its training took; None where that is not known."""
 
 
 def find_controller(path: Path) -> ControllerFile:
@@ -91,14 +93,17 @@ def open_controller(file: ControllerFile, suite: str) -> Controller:
         training.agent.load(file.checkpoint)
     except (ConfigError, CheckpointError, CloningError, saved.ControllerError) as error:
         raise ControllerError(str(error)) from None
-    return Controller(config, training.envs.space, training.agent.actor, training.envs.episodes.reward.counts)
+    agent, reward = training.agent, training.envs.episodes.reward
+    return Controller(config, training.envs.space, agent.actor, reward.counts, agent.env_steps)
 
 
 def _open_saved(folder: Path, space: GrowthSpace) -> Controller:
     """With the settings on its card."""
     controller = saved.Controller.load(folder)
     config = TrainingConfig.of(controller.card.training.settings).in_one_process()
-    return Controller(config, space, partial(controller.actor, space), controller.card.reward.counts)
+    card = controller.card
+    actor = partial(controller.actor, space)
+    return Controller(config, space, actor, card.reward.counts, card.training.env_steps)
 
 
 def _open_clone(path: Path) -> Controller:
@@ -108,12 +113,13 @@ def _open_clone(path: Path) -> Controller:
     if not isinstance(settings, dict):
         raise ControllerError(f"{path}: it does not say what settings it was recorded under")
     config = TrainingConfig.of(settings)
-    return Controller(config, network.space, network.actor, make_world(config.suite, 1).counts)
+    return Controller(config, network.space, network.actor, make_world(config.suite, 1).counts, None)
 
 
-def require_fit(file: ControllerFile, suite: str) -> None:
-    """Raise unless every host of the suite has a place in the controller's space."""
-    ours, theirs = open_controller(file, suite).space, make_world(suite, 1).space
-    misfit = ours.misfit(theirs.slot_config, theirs.blueprints)
+def open_fitting(file: ControllerFile, suite: str) -> Controller:
+    """`open_controller`; raises unless every host of the suite has a place in the controller's space."""
+    controller, theirs = open_controller(file, suite), make_world(suite, 1).space
+    misfit = controller.space.misfit(theirs.slot_config, theirs.blueprints)
     if misfit is not None:
         raise ControllerError(f"{file.checkpoint} does not fit the hosts of {suite}: {misfit}")
+    return controller

@@ -21,7 +21,7 @@ from esper.benchmark.arms import (
     RuleArm,
     ScheduleArm,
 )
-from esper.benchmark.controllers import find_controller, require_fit
+from esper.benchmark.controllers import find_controller, open_fitting
 from esper.benchmark.matching import NotWidenable, require_widenable
 from esper.benchmark.outcomes import Outcomes, shipped_outcomes
 from esper.benchmark.rivals import (
@@ -254,9 +254,9 @@ def _learned_arm(name: str, paths: Sequence[Path | str], suite: str) -> LearnedA
     for file in files:
         if digests.count(file.digest) > 1:
             raise PlanError(f"{file.checkpoint} is given twice for {name}: members are to be trained apart")
-    for file in files:
-        require_fit(file, suite)
-    return LearnedArm(name, files)
+    steps = [open_fitting(file, suite).env_steps for file in files]
+    known = [each for each in steps if each is not None]
+    return LearnedArm(name, files, sum(known) / len(known) if len(known) == len(steps) else None)
 
 
 def _outcomes_file(request: BenchRequest, suite: BenchSuite) -> Path:

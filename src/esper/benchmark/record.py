@@ -3,12 +3,13 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from esper.benchmark.arms import ScheduleArm
+from esper.benchmark.arms import LearnedArm, ScheduleArm
 from esper.benchmark.planning import BenchPlan
 from esper.benchmark.rows import BenchRow, RowsError, RowStore
 from esper.benchmark.suites import subsets
@@ -45,6 +46,8 @@ class BenchRecord:
     """NUMERICS of the engine that played it; None where that was not recorded."""
     schedules: int | None = None
     """How many schedules vbs is the best of; None without it, or where that was not recorded."""
+    training_epochs: dict[str, float] = field(default_factory=dict)
+    """arm -> epochs of hosts that training one of its controllers took, where that is known"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,11 @@ def record_of(plan: BenchPlan, provenance: Mapping[str, JsonValue]) -> BenchReco
         schedules=next(
             (arm.chosen_of for arm in plan.arms if isinstance(arm, ScheduleArm) and arm.chosen_of), None
         ),
+        training_epochs={
+            arm.name: arm.training_epochs
+            for arm in plan.arms
+            if isinstance(arm, LearnedArm) and arm.training_epochs is not None
+        },
     )
 
 
@@ -134,6 +142,7 @@ def merge_record(folder: Path, new: BenchRecord) -> BenchRecord:
             treatments=tuple(dict.fromkeys((*old.treatments, *new.treatments))),
             provenance=(*old.provenance, *new.provenance),
             schedules=new.schedules or old.schedules,
+            training_epochs={**old.training_epochs, **new.training_epochs},
         )
     write_bytes(folder / _FILE, (json.dumps(asdict(new), indent=1) + "\n").encode())
     return new
@@ -162,9 +171,10 @@ def read_bench(folder: Path, *, interrupted: str | None = None, partial: bool = 
 def _tables(rows: tuple[BenchRow, ...], record: BenchRecord) -> tuple[BenchTable, ...]:
     places = {arm: place for place, arm in enumerate(record.arms)}
     ordered = sorted(rows, key=lambda row: places.get(row.arm, len(places)))
-    whole = bench_table(ordered, record.treatments, schedules=record.schedules)
+    known = partial(bench_table, schedules=record.schedules, training_epochs=record.training_epochs)
+    whole = known(ordered, record.treatments)
     parts = (
-        bench_table(ordered, record.treatments, instances=instances, subset=name, schedules=record.schedules)
+        known(ordered, record.treatments, instances=instances, subset=name)
         for name, instances in subsets(whole.instances).items()
         if name != whole.subset
     )

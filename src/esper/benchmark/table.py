@@ -1,8 +1,9 @@
 """From rows alone to a table: each arm's scores, paired comparisons, the headroom, and the verdict in words."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -169,6 +170,10 @@ class TreatmentNotes:
     """Difference to waiting on the instances where the best schedule is to wait; None if there are none."""
     hurt_instances: int
     """How many those are."""
+    training_runs: float | None
+    """Whole runs of hosts that training one controller took; None where that is not known."""
+    paid_back: dict[str, float]
+    """Arm that runs every host several times -> hosts on which that costs as much more as the training did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +200,14 @@ def bench_table(
     instances: Sequence[str] | None = None,
     subset: str = "all",
     schedules: int | None = None,
+    training_epochs: Mapping[str, float] = MappingProxyType({}),
 ) -> BenchTable:
     """The table of these rows, with the arms in their order.
 
-    treatments  the arms that are compared with every other
-    instances   only these; None is all
-    schedules   how many schedules VBS was chosen from, where that is known
+    treatments       the arms that are compared with every other
+    instances        only these; None is all
+    schedules        how many schedules VBS was chosen from, where that is known
+    training_epochs  arm -> epochs of hosts that training one of its controllers took, where that is known
     """
     chosen = None if instances is None else set(instances)
     table = score_table(row for row in rows if chosen is None or row.instance in chosen)
@@ -217,7 +224,10 @@ def bench_table(
         arms=tuple(_summary(table, arm, resamples, anew) for arm in table.arms),
         headroom=headroom,
         comparisons=_comparisons(table, known, resamples, anew),
-        notes=tuple(_notes(table, treatment, headroom, resamples, anew) for treatment in known),
+        notes=tuple(
+            _notes(table, treatment, headroom, resamples, anew, training_epochs.get(treatment))
+            for treatment in known
+        ),
         left_out=table.left_out,
     )
 
@@ -308,10 +318,17 @@ def _headroom(
 
 
 def _notes(
-    table: ScoreTable, treatment: str, headroom: Headroom | None, resamples: Resamples, anew: Resamples
+    table: ScoreTable,
+    treatment: str,
+    headroom: Headroom | None,
+    resamples: Resamples,
+    anew: Resamples,
+    training_epochs: float | None,
 ) -> TreatmentNotes:
+    runs = None if training_epochs is None else training_epochs / max(row.epochs for row in table.rows[WAIT])
+    paid_back = {} if runs is None else _paid_back(table, treatment, runs)
     if headroom is None:
-        return TreatmentNotes(treatment, None, None, None, 0)
+        return TreatmentNotes(treatment, None, None, None, 0, runs, paid_back)
     scores, wait, sbs, vbs = (table.arms[arm] for arm in (treatment, WAIT, SBS, VBS))
     hurt = [
         place
@@ -326,7 +343,17 @@ def _notes(
         draws.estimate_of_means(share_of_gap, scores, sbs, vbs) if headroom.open else None
         for draws in (resamples, anew)
     )
-    return TreatmentNotes(treatment, share, share_anew, harm, len(hurt))
+    return TreatmentNotes(treatment, share, share_anew, harm, len(hurt), runs, paid_back)
+
+
+def _paid_back(table: ScoreTable, treatment: str, runs: float) -> dict[str, float]:
+    """Hosts on which each arm that runs a host several times costs `runs` runs more than the treatment does."""
+    ours = _mean(table, treatment, lambda row: row.training_flops)
+    several = [arm for arm in (*TRIES, HALVING) if arm in table.arms]
+    theirs = {arm: _mean(table, arm, lambda row: row.training_flops) for arm in several}
+    if ours is None:
+        return {}
+    return {arm: runs * ours / (flops - ours) for arm, flops in theirs.items() if flops and flops > ours}
 
 
 def best_rival(table: BenchTable, treatment: str) -> Comparison | None:
@@ -395,6 +422,8 @@ def _of_treatment(table: BenchTable, notes: TreatmentNotes) -> Iterable[str]:
             f"Of what costs no more training, {rival.control} is best: {name} is {_against(rival)}; with instances "
             f"drawn anew {_bounds(rival.on_new_instances)}."
         )
+    if notes.training_runs is not None:
+        yield _training_cost(notes)
     if notes.share is not None and notes.share_anew is not None:
         these, anew = (
             f"[{100 * each.low:.0f}, {100 * each.high:.0f}]" for each in (notes.share, notes.share_anew)
@@ -421,6 +450,13 @@ def _of_treatment(table: BenchTable, notes: TreatmentNotes) -> Iterable[str]:
         word = {1: "better than", 0: "no different from", -1: "worse than"}[kept.sign]
         count = f"{notes.hurt_instances} instance{'s' if notes.hurt_instances > 1 else ''}"
         yield f"On the {count} where the best schedule is to wait it is {word} waiting, {_points(kept)}."
+
+
+def _training_cost(notes: TreatmentNotes) -> str:
+    """What training took, and after how many hosts running each of them several times would have cost as much."""
+    text = f"Training it took {notes.training_runs:,.0f} runs of hosts"
+    hosts = [f"{count:,.0f} hosts of {arm}" for arm, count in notes.paid_back.items()]
+    return f"{text}, which is what is spared by {', '.join(hosts)}." if hosts else f"{text}."
 
 
 def _against(comparison: Comparison) -> str:
