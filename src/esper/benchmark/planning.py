@@ -37,10 +37,10 @@ from esper.benchmark.rivals import (
     fit_look,
     fit_look_up,
     listed_arms,
+    met_hosts,
 )
 from esper.benchmark.suites import SEEDS_EACH, BenchSuite, PlanError, bench_suite
-from esper.leyline import Beginning, Layout
-from esper.simic.env.making import make_world, require_device, require_suite
+from esper.simic.env.making import require_device, require_suite
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
 SCHEDULES = (SBS, SBS_HINDSIGHT, VBS)
@@ -287,7 +287,7 @@ def _schedule_arms(outcomes: Outcomes, suite: BenchSuite) -> tuple[ScheduleArm, 
 def _rival_arms(drawn: Outcomes, suite: BenchSuite, names: set[str]) -> Iterator[Arm]:
     """What a user would try first, fitted on drawn cases; the schedules that several of them run come before."""
     if names & {LOOK_UP, LOOK_ONCE}:
-        samples, layouts = _met(drawn.cases, suite.name)
+        samples, layouts = met_hosts(drawn.cases, suite.name)
         if LOOK_UP in names:
             yield LookUpArm(fit_look_up(drawn, layouts), drawn.single_best())
         if LOOK_ONCE in names:
@@ -298,13 +298,3 @@ def _rival_arms(drawn: Outcomes, suite: BenchSuite, names: set[str]) -> Iterator
         yield from listed_arms(listed, suite.instances)
         for name, wanted in runs.items():
             yield KeepBestArm(name, min(wanted, len(listed)), listed, halving=name == HALVING)
-
-
-def _met(cases: Sequence[str], suite: str) -> tuple[dict[str, int], dict[str, Layout]]:
-    """case -> training samples that a host has in its first epoch, case -> layout of its first slot"""
-    world, samples, layouts = make_world(suite, 1).world, {}, {}
-    for case in cases:
-        world.begin_many([Beginning(0, case, 0)])
-        host = world.host(0)
-        samples[case], layouts[case] = host.training_samples, host.snapshots()[0].layout
-    return samples, layouts

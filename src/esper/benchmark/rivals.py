@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from esper.benchmark.arms import WAIT, Arm, Group, Hosts, ScheduleArm, Staging
 from esper.benchmark.outcomes import WAITING, Outcomes
 from esper.benchmark.rows import BenchRow, RowsError
-from esper.leyline import ActionSpec, Layout, Situation
+from esper.leyline import ActionSpec, Beginning, Layout, Situation
+from esper.simic.env.making import make_world
 from esper.simic.evaluation import RulePlayer
 from esper.statistics import Floats
 from esper.tamiyo.rules import Schedule, SchedulePolicy
@@ -36,6 +37,16 @@ RIVALS = (LOOK_UP, LOOK_ONCE, *TRIES, HALVING)
 _PENALTIES = (0.1, 1.0, 10.0, 100.0)
 _RUNGS = ((1 / 4, 3), (1 / 2, 2))
 """(share of the epochs, how many go on): with five on the list, three whole runs in all, as many as try_3 has."""
+
+
+def met_hosts(cases: Sequence[str], suite: str) -> tuple[dict[str, int], dict[str, Layout]]:
+    """case -> training samples that a host has in its first epoch, case -> layout of its first slot"""
+    world, samples, layouts = make_world(suite, 1).world, {}, {}
+    for case in cases:
+        world.begin_many([Beginning(0, case, 0)])
+        host = world.host(0)
+        samples[case], layouts[case] = host.training_samples, host.snapshots()[0].layout
+    return samples, layouts
 
 
 # Looking up

@@ -23,7 +23,7 @@ from esper.simic.building import Training, build, prepare_baselines
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env.making import make_world
-from esper.simic.evaluation import RulePlayer
+from esper.simic.evaluation import Player, RulePlayer
 from esper.simic.offline.recorder import record_episodes
 from esper.simic.offline.recording import Recording
 from esper.tamiyo import Actor, GrowthPolicy, Policy, unwrap
@@ -262,7 +262,8 @@ def warm_start(training: Training, config: TrainingConfig) -> CloningReport | No
         return None
     report = None
     if config.warm_start in RULE_NAMES:
-        network, report = _clone(training, config, config.warm_start, EPISODES)
+        player = _rule_player(config, config.warm_start)
+        network, report = _clone(training, config, player, config.warm_start, EPISODES)
         weights = without_critic(network.policy.state_dict())
     else:
         weights = _weights(config.warm_start)
@@ -300,21 +301,31 @@ def clone_rule(
     """A network that decides as a rule does in the environments of a config; `held_out` episodes only judge it."""
     if rule not in RULE_NAMES:
         raise CloningError(f"no rule is named {rule!r}; expected one of {', '.join(RULE_NAMES)}")
+    return clone_player(config, _rule_player(config, rule), rule, episodes=episodes, held_out=held_out)
+
+
+def clone_player(
+    config: TrainingConfig, player: Player, name: str, *, episodes: int = EPISODES, held_out: int = 8
+) -> tuple[PolicyNetwork, CloningReport]:
+    """`clone_rule` for whatever decides; `name` says what that was in the file of the network."""
     training = build(config)
     try:
         prepare_baselines(training, config)
-        return _clone(training, config, rule, episodes, held_out)
+        return _clone(training, config, player, name, episodes, held_out)
     finally:
         training.envs.close()
 
 
+def _rule_player(config: TrainingConfig, rule: str) -> Player:
+    rng = np.random.default_rng(config.seed)
+    return RulePlayer(lambda _: rule_policy(rule, rng=rng))
+
+
 def _clone(
-    training: Training, config: TrainingConfig, rule: str, episodes: int, held_out: int = 0
+    training: Training, config: TrainingConfig, player: Player, name: str, episodes: int, held_out: int = 0
 ) -> tuple[PolicyNetwork, CloningReport]:
     wanted = list(islice(cycle(training.pool.pairs()), episodes))  # a toy's pairs are ten million
-    rng = np.random.default_rng(config.seed)
-    player = RulePlayer(lambda _: rule_policy(rule, rng=rng))
-    recording, _ = record_episodes(player, training.envs.episodes, wanted, policy=rule)
+    recording, _ = record_episodes(player, training.envs.episodes, wanted, policy=name)
     training.envs.episodes.telemetry.take()  # the rule's rewards and decisions are not the learner's
     if training.host_log is not None:
         training.host_log.take()
@@ -324,7 +335,7 @@ def _clone(
         hidden_size=config.hidden_size,
         num_lstm_layers=config.num_lstm_layers,
         seed=config.seed,
-        notes={"config": config.to_dict(), "rule": rule, "episodes": episodes},
+        notes={"config": config.to_dict(), "rule": name, "episodes": episodes},
     )
     return network, network.fit(taught, held_out=judged)
 
