@@ -38,7 +38,7 @@ def tiny_controller(seed: int = 0, *, scale: float = 1.0, **changes: object) -> 
     card = tiny_card(**changes)
     sizes = card.network
     policy = GrowthPolicy(
-        GrowthSpace(numbered_slots(2), ("mixer", "norm", "widen")),
+        GrowthSpace(numbered_slots(2), ("mixer", "norm", "widen")).under(card.decisions),
         hidden_size=sizes.hidden_size,
         width=sizes.width,
         key_size=sizes.key_size,

@@ -168,13 +168,11 @@ class Grower(Adapting):
             self._guard = Guard(self.model, governor)
             self._watch = GradientWatch(self.model, optimizer, before_first=self._guard.begin)
             undo.callback(self._watch.detach)
+            if who.settings.observation_units == "ratios":  # to what it began at
+                self._host.take(self._gauge.begun(self.model))
+            room, bounded = parameter_budget, mode is None
             self._deciding = Deciding(
-                who,
-                self._host,
-                epochs=epochs,
-                rent=rent,
-                parameter_budget=parameter_budget,
-                bounded=mode is None,
+                who, self._host, epochs=epochs, rent=rent, parameter_budget=room, bounded=bounded
             )
             self._graphs_before = compiled_graphs()  # what was compiled before does not concern this model
             self._notes = Notes(silent=self.model.replicas.rank > 0)

@@ -32,10 +32,16 @@ class LoopHost(GrowingHost):
         self.take(self.report)
 
     def take(self, report: EpochReport) -> None:
-        """Take in an epoch, with the learning rate of the optimiser's first group now and the highest so far."""
+        """Take in an epoch, with the learning rate of the optimiser's first group now and the highest so far.
+
+        The samples of validation, where they were counted, are those of the epoch before.
+        """
         rate = float(self._optimizer.param_groups[0]["lr"])
         highest = max(rate, self.report.highest_learning_rate or 0.0)
-        self.report = replace(report, learning_rate=rate, highest_learning_rate=highest)
+        samples = report.validation_samples or self.report.validation_samples
+        self.report = replace(
+            report, learning_rate=rate, highest_learning_rate=highest, validation_samples=samples
+        )
 
     def report_seeds(self, gradients: Mapping[str, SeedGradients], worths: Mapping[str, SeedWorth]) -> None:
         """Take in what was measured of each live seed, and of each fossil that was weighed, in the epoch; by slot."""

@@ -353,6 +353,15 @@ class Gauge:
         # What the loop says need not be what `validate` measures.
         self.scale, self.seed_scale = Scale(mode), Scale(mode)
 
+    def begun(self, model: GrowingModel) -> EpochReport:
+        """The model before its first epoch, as far as `validate` can say; its score is not known yet."""
+        metrics, samples = EpochMetrics(), None
+        if self.validate is not None:
+            metrics, _ = measure(model, self.validate, mode=self.mode)
+        if isinstance(self.validate, LoaderValidation):
+            samples = sum(model.replicas.gather(self.validate.count()))
+        return replace(metrics.report(0, None, None), validation_samples=samples)
+
     def validated(
         self, model: GrowingModel, given: EpochMetrics
     ) -> tuple[EpochMetrics, tuple[str, ...], EpochMetrics | None]:

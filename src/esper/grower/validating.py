@@ -104,6 +104,10 @@ class LoaderValidation:
             raise ValueError(_NOTHING)
         return tallies
 
+    def count(self) -> int:
+        """Samples of all batches."""
+        return sum(_samples(raw[1] if isinstance(raw, tuple | list) else raw) for raw in self.loader)
+
     def check(self, model: nn.Module) -> None:
         """Measure one batch, with a metric all of them, to find what does not fit before anything is trained."""
         with warnings.catch_warnings():

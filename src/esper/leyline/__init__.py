@@ -5,6 +5,7 @@ from esper.leyline.decisions import ActionSpec as ActionSpec
 from esper.leyline.decisions import DecisionSettings as DecisionSettings
 from esper.leyline.decisions import HostSignals as HostSignals
 from esper.leyline.decisions import IllegalChoice as IllegalChoice
+from esper.leyline.decisions import ObservationUnits as ObservationUnits
 from esper.leyline.decisions import Situation as Situation
 from esper.leyline.events import NOWHERE as NOWHERE
 from esper.leyline.events import SCHEMA_VERSION as SCHEMA_VERSION

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from esper.leyline.heads import CHOICES, Curve, LifecycleOp, Style
 from esper.leyline.slots import BlueprintCard, LegalOperations, SlotSnapshot
@@ -75,6 +76,8 @@ class ActionSpec:
 
 PLATEAU_THRESHOLD = 0.005
 """By how much validation accuracy must rise, by default, to end a plateau."""
+ObservationUnits = Literal["absolute", "ratios"]
+"""Of what a controller observes: numbers as they are, or over those of the host's own beginning and noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,8 @@ class DecisionSettings:
     """Epochs in a row in which a fossil's contribution is below its rent, after which it counts as decayed."""
     decay_rent: float = 0.01
     """Utility that a fossil as large as the host must contribute in order not to decay."""
+    observation_units: ObservationUnits = "absolute"
+    """What a controller's inputs are measured in; rules read the same numbers in either."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.frozen_heads, Mapping):
@@ -120,6 +125,11 @@ class DecisionSettings:
         if not isinstance(threshold, int | float) or not 0 <= threshold < float("inf"):
             raise ValueError(f"plateau_threshold is {threshold!r}; expected a number >= 0")
         self._check_retiring()
+        if self.observation_units not in get_args(ObservationUnits):
+            raise ValueError(
+                f"observation_units is {self.observation_units!r}; expected one of "
+                f"{', '.join(get_args(ObservationUnits))}"
+            )
 
     def _check_retiring(self) -> None:
         retire: object = self.retire

@@ -67,6 +67,8 @@ class EpochReport:
     """Of the host after the epoch."""
     highest_learning_rate: float | None = None
     """That the host has had so far."""
+    validation_samples: int | None = None
+    """That were observed; None unknown."""
 
     @property
     def judged(self) -> tuple[float, float | None]:

@@ -66,7 +66,7 @@ def controller_of_run(
         name=name,
         summary=summary or f"trained on {config.suite}",
         licence=licence,
-        layout=layout_fingerprint(policy.sight, retire=config.retire),
+        layout=layout_fingerprint(policy.sight, retire=config.retire, units=config.observation_units),
         network=NetworkRecord(
             hidden_size=policy.hidden_size,
             num_lstm_layers=policy.num_lstm_layers,

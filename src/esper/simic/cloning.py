@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from esper.leyline import LifecycleOp, SlotConfig
+from esper.leyline import DecisionSettings, LifecycleOp, SlotConfig
 from esper.leyline.errors import EsperError
 from esper.simic.building import Training, build, prepare_baselines
 from esper.simic.config.errors import ConfigError
@@ -51,7 +51,10 @@ def _space_of(metadata: Mapping[str, str]) -> GrowthSpace:
     try:
         written = json.loads(metadata["space"])
         slots, blueprints = tuple(written["slots"]), tuple(written["blueprints"])
-        return GrowthSpace(SlotConfig(slots), blueprints, retire=written.get("retire", False) is True)
+        settings = DecisionSettings(
+            retire=written.get("retire", False), observation_units=written.get("units", "absolute")
+        )
+        return GrowthSpace(SlotConfig(slots), blueprints).under(settings)
     except (KeyError, TypeError) as error:
         raise ValueError(f"it does not name its slots and blueprints: {error}") from None
 
@@ -183,7 +186,7 @@ class PolicyNetwork:
         path.parent.mkdir(parents=True, exist_ok=True)
         known = {"slots": self.space.slot_config.slot_ids, "blueprints": self.space.blueprints}
         written = {name: str(getattr(self.policy, name)) for name in _SIZES}
-        written["space"] = json.dumps({**known, "retire": True} if self.space.retire else known)
+        written["space"] = json.dumps({**known, "retire": self.space.retire, "units": self.space.units})
         written["notes"] = json.dumps(self.notes)
         weights = {name: value.contiguous() for name, value in self.policy.state_dict().items()}
         save_file(weights, path, metadata={"format": _FORMAT, **written})
@@ -222,11 +225,12 @@ class PolicyNetwork:
 
     def _require_fit(self, recording: Recording) -> None:
         if recording.space != self.space:
-            if recording.space.retire != self.space.retire:
-                raise CloningError(
-                    f"the recording is of decisions with retire={recording.space.retire}; the network has "
-                    f"retire={self.space.retire}"
-                )
+            for name in ("retire", "units"):
+                theirs, ours = getattr(recording.space, name), getattr(self.space, name)
+                if theirs != ours:
+                    raise CloningError(
+                        f"the recording is of decisions with {name}={theirs}; the network has {name}={ours}"
+                    )
             raise CloningError(
                 f"the recording is of slots {', '.join(recording.space.slot_config.slot_ids)} and blueprints "
                 f"{', '.join(recording.space.blueprints)}; the network is for "
@@ -249,7 +253,7 @@ def require_warm_start(config: TrainingConfig) -> None:
     space = make_world(config.suite, 1).space.under(config.decisions)
     sizes = {name: getattr(config, name) for name in _SIZES}
     policy = GrowthPolicy(space, **sizes, generator=torch.Generator())
-    _fitted(config, _weights(config.warm_start), policy)
+    _fitted(config, _weights(config), policy)
 
 
 def warm_start(training: Training, config: TrainingConfig) -> CloningReport | None:
@@ -266,7 +270,7 @@ def warm_start(training: Training, config: TrainingConfig) -> CloningReport | No
         network, report = _clone(training, config, player, config.warm_start, EPISODES)
         weights = without_critic(network.policy.state_dict())
     else:
-        weights = _weights(config.warm_start)
+        weights = _weights(config)
     policy = unwrap(training.agent.policy)
     policy.load_state_dict({**policy.state_dict(), **_fitted(config, weights, policy)})
     return report
@@ -340,12 +344,17 @@ def _clone(
     return network, network.fit(taught, held_out=judged)
 
 
-def _weights(given: str) -> dict[str, Tensor]:
+def _weights(config: TrainingConfig) -> dict[str, Tensor]:
     """A saved network's or a controller's. No shape depends on slots or blueprints: they fit any suite."""
+    given = config.warm_start
+    assert given is not None
     try:
         if given.endswith(".safetensors"):
-            return without_critic(PolicyNetwork.load(Path(given)).policy.state_dict())
-        return Controller.load(given).weights
+            network = PolicyNetwork.load(Path(given))
+            weights, units = without_critic(network.policy.state_dict()), network.space.units
+        else:
+            controller = Controller.load(given)
+            weights, units = controller.weights, controller.card.decisions.observation_units
     except UnknownController:
         known = [*RULE_NAMES, *shipped_controllers()]
         raise ConfigError(
@@ -354,3 +363,9 @@ def _weights(given: str) -> dict[str, Tensor]:
         ) from None
     except (CloningError, ControllerError) as error:
         raise ConfigError(f"warm_start: {error}") from None
+    if units != config.observation_units:
+        raise ConfigError(
+            f"warm_start is {given!r}, which was trained with observation_units={units}; this run has "
+            f"{config.observation_units}: give it one that was trained so, or change observation_units"
+        )
+    return weights

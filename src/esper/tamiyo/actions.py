@@ -17,6 +17,7 @@ from esper.leyline import (
     HostProtocol,
     IllegalChoice,
     LifecycleOp,
+    ObservationUnits,
     SlotConfig,
     operations,
 )
@@ -34,6 +35,8 @@ class GrowthSpace:
     blueprints: tuple[str, ...]
     retire: bool = False
     """Whether RETIRE is one of the operations, and what a decider sees of fossils part of the observation."""
+    units: ObservationUnits = "absolute"
+    """What an observation is measured in."""
 
     def __post_init__(self) -> None:
         if not self.blueprints:
@@ -68,8 +71,8 @@ class GrowthSpace:
         return growth_layout(self.slot_config, len(self.blueprints), retire=self.retire)
 
     def under(self, decisions: DecisionSettings) -> "GrowthSpace":
-        """The same places, with the operations that these settings give."""
-        return replace(self, retire=decisions.retire)
+        """The same places, with the operations and the observation that these settings give."""
+        return replace(self, retire=decisions.retire, units=decisions.observation_units)
 
     @cached_property
     def blueprint_index(self) -> Mapping[str, int]:

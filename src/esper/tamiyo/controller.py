@@ -28,7 +28,7 @@ from safetensors.torch import load as read_tensors
 from safetensors.torch import save as write_tensors
 from torch import Tensor
 
-from esper.leyline import CHOICES, HEAD_NAMES, DecisionSettings, operations
+from esper.leyline import CHOICES, HEAD_NAMES, DecisionSettings, ObservationUnits, operations
 from esper.leyline.errors import EsperError, first_finding
 from esper.leyline.files import write_bytes
 from esper.tamiyo.actions import GrowthSpace, numbered_slots
@@ -36,11 +36,9 @@ from esper.tamiyo.actor import Actor
 from esper.tamiyo.features import (
     BLUEPRINT_FEATURE_NAMES,
     SIGHT,
-    SLOT_FEATURES,
-    SLOT_FEATURES_SEEN,
     Sight,
     host_features,
-    slot_features,
+    slot_features_read,
 )
 from esper.tamiyo.growth_policy import GrowthPolicy
 from esper.tamiyo.policy import without_critic
@@ -180,25 +178,34 @@ class ControllerCard(_Record):
         card: dict[str, object] = {}
         for name, value in dump(self).items():
             card |= value if name == "decisions" else {name: value}
-        if not self.decisions.retire:
-            card = {name: value for name, value in card.items() if name not in _OF_RETIRING}
-        return card
+        unsaid: tuple[str, ...] = () if self.decisions.retire else _OF_RETIRING
+        if self.decisions.observation_units == "absolute":
+            unsaid = (*unsaid, "observation_units")
+        return {name: value for name, value in card.items() if name not in unsaid}
 
 
-def layout_fingerprint(sight: Sight = SIGHT, *, retire: bool = False) -> str:
+def layout_fingerprint(
+    sight: Sight = SIGHT, *, retire: bool = False, units: ObservationUnits = "absolute"
+) -> str:
     """A text that changes when the features that a policy of this sight reads or the action's choices do.
 
     retire  whether it may retire fossils, and reads what is known of them
+    units   what it observes in; each has features of its own
     """
-    space = replace(_SMALLEST, retire=retire)
+    space = replace(_SMALLEST, retire=retire, units=units)
     choices = {
         head: [op.name for op in operations(retire=retire)]
         if head == "op"
         else [str(choice) for choice in known]
         for head, known in CHOICES.items()
     }
-    seen = slot_features(space) if retire else SLOT_FEATURES[: SLOT_FEATURES_SEEN[sight]]
-    layout = [host_features(space), seen, BLUEPRINT_FEATURE_NAMES, HEAD_NAMES, choices]
+    layout = [
+        host_features(space),
+        slot_features_read(space, sight),
+        BLUEPRINT_FEATURE_NAMES,
+        HEAD_NAMES,
+        choices,
+    ]
     return hashlib.sha256(json.dumps(layout).encode()).hexdigest()[:12]
 
 
@@ -224,7 +231,9 @@ class Controller:
             name: tensor.detach().cpu().contiguous().clone()
             for name, tensor in without_critic(weights).items()
         }
-        known = layout_fingerprint(card.network.sight, retire=card.decisions.retire)
+        known = layout_fingerprint(
+            card.network.sight, retire=card.decisions.retire, units=card.decisions.observation_units
+        )
         if card.layout != known:
             raise ControllerError(
                 f"controller {card.name!r} knows layout {card.layout}, this Esper has {known}: it "

@@ -87,11 +87,16 @@ SLOT_FEATURES = (
     *(f"style_{style}" for style in STYLES),
 )
 
+HOST_FEATURES_OF_RATIOS = ("noise",)
+"""After HOST_FEATURES where units are ratios: the standard error of validation accuracy."""
+SLOT_FEATURES_OF_RATIOS = ("gain_per_parameter", "probe_per_parameter")
+"""After SLOT_FEATURES where units are ratios: contribution and probe per host's worth of parameters, as rent is."""
+
 HOST_FEATURES_OF_RETIRING = ("last_retire", "fossil_parameters", "decayed_parameters")
-"""After HOST_FEATURES where fossils may be retired: the last operation was that; what retiring all, and all that have
+"""Last of a host's where fossils may be retired: the last operation was that; what retiring all, and all that have
 decayed, would free."""
 SLOT_FEATURES_OF_RETIRING = ("ready_retire", "decayed", "decay")
-"""After SLOT_FEATURES where fossils may be retired: whether it may be now, counts as decayed, and for how many epochs
+"""Last of a slot's where fossils may be retired: whether it may be now, counts as decayed, and for how many epochs
 it has been below its rent."""
 
 Sight = Literal[1, 2]
@@ -114,12 +119,20 @@ PRESENT = SLOT_FEATURES.index("present")
 
 def host_features(space: GrowthSpace) -> tuple[str, ...]:
     """The features of a host in order."""
-    return (*HOST_FEATURES, *HOST_FEATURES_OF_RETIRING) if space.retire else HOST_FEATURES
+    ratios = HOST_FEATURES_OF_RATIOS if space.units == "ratios" else ()
+    return (*HOST_FEATURES, *ratios, *(HOST_FEATURES_OF_RETIRING if space.retire else ()))
 
 
 def slot_features(space: GrowthSpace) -> tuple[str, ...]:
     """The features of a slot in order."""
-    return (*SLOT_FEATURES, *SLOT_FEATURES_OF_RETIRING) if space.retire else SLOT_FEATURES
+    ratios = SLOT_FEATURES_OF_RATIOS if space.units == "ratios" else ()
+    return (*SLOT_FEATURES, *ratios, *(SLOT_FEATURES_OF_RETIRING if space.retire else ()))
+
+
+def slot_features_read(space: GrowthSpace, sight: Sight) -> tuple[str, ...]:
+    """The features of a slot that a policy of this sight reads: all where there are more than SLOT_FEATURES."""
+    features = slot_features(space)
+    return features if len(features) > len(SLOT_FEATURES) else features[: SLOT_FEATURES_SEEN[sight]]
 
 
 def observation_parts(space: GrowthSpace) -> dict[str, tuple[int, ...]]:
@@ -248,6 +261,7 @@ class HostReading(NamedTuple):
     parameter_budget: float
     gradient_norm: float
     last_operation: int
+    validation_samples: float = math.nan
 
 
 def symlog_losses(window: Array) -> None:
@@ -270,7 +284,7 @@ def write_host_features(
     levels, change, slope   (env, TRACKED) now, over the last epoch, and per epoch of the window; NaN unknown
     added_parameters        (env,)
     """
-    epoch, horizon, samples, plateau, host_parameters, budget, gradient_norm, last = readings.T
+    epoch, horizon, samples, plateau, host_parameters, budget, gradient_norm, last, _ = readings.T
     epochs_left = np.maximum(horizon - epoch, 0.0)
     # Validation minus training: a host that overfits has a positive loss gap and a negative accuracy gap.
     gaps = (levels[:, 2:] - levels[:, :2]).astype(np.float32)
@@ -392,9 +406,9 @@ def write_features_of_retiring(
     parameters = readings[..., FIELD["parameters"]] / host_parameters[:, np.newaxis]
     fossils = readings[..., FIELD["stage"]] == Stage.FOSSILIZED
     freed = [(parameters * chosen).sum(axis=-1) for chosen in (fossils, fossils & decayed)]
-    host = hosts[:, len(HOST_FEATURES) :]
+    host = hosts[:, -len(HOST_FEATURES_OF_RETIRING) :]
     host[:] = np.column_stack((retired_last, by_percent(np.column_stack(freed).astype(np.float32))))
-    slot = slots[..., len(SLOT_FEATURES) :]
+    slot = slots[..., -len(SLOT_FEATURES_OF_RETIRING) :]
     ready = readings[..., FIELD["legal"]].astype(np.int64) >> LifecycleOp.RETIRE & 1
     slot[:] = np.stack((ready, decayed, epochs(decay.astype(np.float32))), axis=-1)
     bound_in_place(host)

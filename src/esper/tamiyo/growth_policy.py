@@ -23,7 +23,7 @@ from esper.tamiyo.features import (
     host_features,
     observation_parts,
     observation_size,
-    slot_features,
+    slot_features_read,
 )
 from esper.tamiyo.layout import ActionLayout, growth_actions
 from esper.tamiyo.policy import (
@@ -147,8 +147,10 @@ class GrowthReader(nn.Module):
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        if space.retire and sight != SIGHT:
-            raise ValueError(f"sight is {sight}; a policy that may retire fossils has sight {SIGHT}")
+        if (space.retire or space.units != "absolute") and sight != SIGHT:
+            raise ValueError(
+                f"sight is {sight}; a policy that may retire fossils, or observes in ratios, has sight {SIGHT}"
+            )
         self.space, self.sight = space, sight
         self.layout = layout = space.action_layout
         self.privileged_features = privileged_features
@@ -165,7 +167,7 @@ class GrowthReader(nn.Module):
             if sight > 1 and layout.names[head] in _WAYS
         ]
         self.register_buffer("ways", torch.tensor(ways, dtype=torch.int64).view(-1, 2).T, persistent=False)
-        self._slot_features = len(slot_features(space)) if space.retire else SLOT_FEATURES_SEEN[sight]
+        self._slot_features = len(slot_features_read(space, sight))
         # Each slot also sees whether it was acted on in the step before.
         self.slot_encoder = orthogonal_mlp((self._slot_features + 1, width, width), generator)
         inputs = len(host_features(space)) + 2 * width + layout.sizes[0] + BLUEPRINT_FEATURES + 1 + len(ways)

@@ -41,6 +41,7 @@ from esper.tamiyo.masks import (
     without_germination,
 )
 from esper.tamiyo.tracker import HISTORY, TRACKED, SignalTracker, trend
+from esper.tamiyo.units import Origin, Scales, write_features_of_ratios
 
 Array = NDArray[np.float64]
 _SERIES = len(TRACKED)
@@ -60,6 +61,8 @@ class _Env:
     """Padded to the space's slots."""
     host_reading: tuple[float, ...] = ()
     """The numbers of a HostReading."""
+    origin: Origin = field(default_factory=Origin)
+    """What ratios are to."""
 
     @property
     def room(self) -> float:
@@ -89,6 +92,7 @@ class _Env:
         self.slot_readings = readings + [PADDING] * (slot_count - len(readings))
         if new_epoch:
             tracker.record(report, self.slot_readings)
+            self.origin.record(tracker.latest, report.gradient_norm)
             if self.settings.retire:
                 self.fossils.record(self.slot_readings, host.host_parameters)
         self.host_reading = HostReading(
@@ -100,6 +104,7 @@ class _Env:
             math.nan if self.parameter_budget is None else self.parameter_budget,
             math.nan if report.gradient_norm is None else report.gradient_norm,
             self.last_operation,
+            math.nan if report.validation_samples is None else report.validation_samples,
         )
 
 
@@ -176,8 +181,17 @@ class Observer:
             HISTORY,
             _SERIES + self.space.slot_count,
         )
+        host_parameters = hosts[:, HostReading._fields.index("host_parameters")]
+        scales = (
+            None if self.space.units == "absolute" else Scales.of([env.origin for env in envs], hosts, window)
+        )
+        if scales is not None:
+            write_features_of_ratios(readings, scales, self._parts["host"], self._parts["slots"])
+            readings = scales.as_ratios(hosts, window, readings)
         symlog_losses(window)
         change, slope = trend(window)
+        if scales is not None:
+            scales.count_by_noise(change, slope)
         write_host_features(
             hosts,
             window[:, -1, :_SERIES],
@@ -192,7 +206,7 @@ class Observer:
             slope[:, _SERIES:],
             self._cards[*self._each_slot, growing],
             self._places,
-            hosts[:, HostReading._fields.index("host_parameters")],
+            host_parameters,
             hosts[:, HostReading._fields.index("gradient_norm")],
             self._parts["slots"],
         )
@@ -203,7 +217,7 @@ class Observer:
                 np.array([env.fossils.epochs for env in envs]),
                 np.array([env.fossils.decayed for env in envs]),
                 np.array(retired_last),
-                hosts[:, HostReading._fields.index("host_parameters")],
+                host_parameters,
                 self._parts["host"],
                 self._parts["slots"],
             )
@@ -255,7 +269,8 @@ class Observer:
             "parameter_budget": env.parameter_budget,
             "last_operation": int(env.last_operation),
         }
-        return state | {"decay": list(env.fossils.epochs)} if self.decisions.retire else state
+        state |= {"decay": list(env.fossils.epochs)} if self.decisions.retire else {}
+        return state | {"origin": env.origin.state_dict()} if self.space.units == "ratios" else state
 
     def load_state_dict(self, env_idx: int, host: HostProtocol, state: Mapping[str, object]) -> None:
         """Watch a host that stands where it stood when `state_dict` was taken."""
@@ -272,7 +287,8 @@ class Observer:
                 f"the tracker has {tracker.row - _SERIES} slots; expected the {self.space.slot_count} of the space"
             )
         watch = FossilWatch(self.decisions, self._decay_of(state))
-        env = _Env(host, tracker, budget, LifecycleOp(operation), self.decisions, watch)
+        origin = Origin.from_state(state.get("origin")) if self.space.units == "ratios" else Origin()
+        env = _Env(host, tracker, budget, LifecycleOp(operation), self.decisions, watch, origin=origin)
         self._watch(env_idx, env, new_epoch=False)
 
     def _decay_of(self, state: Mapping[str, object]) -> list[int]:

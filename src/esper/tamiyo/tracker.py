@@ -83,6 +83,11 @@ class SignalTracker:
         elif not math.isinf(self.best):  # before the first score nothing could have improved
             self.plateau += 1
 
+    @property
+    def latest(self) -> Sequence[float]:
+        """TRACKED of the epoch recorded last, NaN unknown."""
+        return self.window[-self.row :][: len(TRACKED)]
+
     def signals(
         self, host: HostProtocol, last_operation: LifecycleOp, parameter_budget: int | None
     ) -> HostSignals:

@@ -9,7 +9,7 @@ from pydantic import JsonValue, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import to_jsonable_python
 
-from esper.leyline import TEMPOS, DecisionSettings, LifecycleOp
+from esper.leyline import TEMPOS, DecisionSettings, LifecycleOp, ObservationUnits
 from esper.leyline.decisions import PLATEAU_THRESHOLD
 from esper.simic.config import ranges
 from esper.simic.config.errors import CHECKED, ConfigError, explained, unknown_setting
@@ -75,6 +75,8 @@ class TrainingConfig(PPOSettings):
     """With `retire`: epochs in a row below its rent after which a fossil counts as decayed."""
     decay_rent: ranges.NotNegative = 0.01
     """With `retire`: what a fossil as large as the host must contribute in order not to decay."""
+    observation_units: ObservationUnits = "absolute"
+    """What the controller observes in: numbers as they are, or ratios to the host's own beginning and noise."""
     num_envs: ranges.HostCount = 32
     """Hosts that grow side by side."""
     workers: ranges.CountOrZero = 0
@@ -329,6 +331,7 @@ class TrainingConfig(PPOSettings):
             retire=self.retire,
             decay_epochs=self.decay_epochs,
             decay_rent=self.decay_rent,
+            observation_units=self.observation_units,
         )
 
     def ppo(self) -> PPOConfig:

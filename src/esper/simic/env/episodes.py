@@ -404,6 +404,7 @@ class Episodes:
             "horizon": self.horizon,
             "settle": self.settle,
             "retire": self.decisions.retire,
+            **({} if self.space.units == "absolute" else {"observation_units": self.space.units}),
             "reward": asdict(self.reward),
             "shown_reward": asdict(self.accounts.shown_reward),
         }

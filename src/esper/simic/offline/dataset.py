@@ -66,7 +66,7 @@ class _File:
             self.rows = _ROWS.validate_json(about["rows"])
         except (KeyError, ValidationError, json.JSONDecodeError) as error:
             raise DatasetError(f"{path}: it does not say what its episodes are ({error})") from None
-        known = layout_fingerprint(retire=self.terms.retire)
+        known = layout_fingerprint(retire=self.terms.retire, units=self.terms.units)
         if self.terms.layout != known:
             raise DatasetError(
                 f"{path}: its observations and choices are those of layout {self.terms.layout}, this Esper has "

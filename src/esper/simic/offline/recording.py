@@ -10,7 +10,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from esper.leyline import Settle, SlotConfig
+from esper.leyline import ObservationUnits, Settle, SlotConfig
 from esper.simic.reward import RewardConfig
 from esper.tamiyo import PolicyInputs, SequencePlan
 from esper.tamiyo.actions import GrowthSpace
@@ -124,6 +124,8 @@ class Terms(BaseModel):
     blueprints: tuple[str, ...]
     retire: bool
     """Whether RETIRE is one of the operations, and fossils are observed."""
+    units: ObservationUnits = "absolute"
+    """What was observed in."""
     layout: str
     """Fingerprint of the features and choices, see `layout_fingerprint`."""
     privileged: tuple[str, ...]
@@ -152,7 +154,8 @@ class Terms(BaseModel):
             slots=space.slot_config.slot_ids,
             blueprints=space.blueprints,
             retire=space.retire,
-            layout=layout_fingerprint(retire=space.retire),
+            units=space.units,
+            layout=layout_fingerprint(retire=space.retire, units=space.units),
             privileged=privileged,
             horizon=horizon,
             settle=settle,
@@ -163,7 +166,7 @@ class Terms(BaseModel):
     @property
     def space(self) -> GrowthSpace:
         """Its slots and blueprints."""
-        return GrowthSpace(SlotConfig(self.slots), self.blueprints, retire=self.retire)
+        return GrowthSpace(SlotConfig(self.slots), self.blueprints, retire=self.retire, units=self.units)
 
     def difference(self, other: "Terms") -> str | None:
         """The first field in which others differ, in words; None if they are the same."""

@@ -342,7 +342,7 @@ class EngineWorld:
     def _take_over(self, host_idx: int, numbers: HostNumbers) -> None:
         """Make what was measured of a host known, and remember the host where that is worth going back to."""
         host, governor = self.host(host_idx), self._governors[host_idx]
-        host.report = numbers.report
+        host.report = replace(numbers.report, validation_samples=host.observed_samples)
         _report_seeds(host, numbers)
         if governor is not None and governor.content:
             self._remember(host_idx)
