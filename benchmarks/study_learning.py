@@ -7,8 +7,10 @@ from the training ranges (`--on draws`), to choose settings by.
     python benchmarks/study_learning.py --preset cpu --seeds 0 1 2 3 4 --workers 2 --at-once 1
     python benchmarks/study_learning.py --preset demo --set num_envs=8 rounds=30 --seeds 0
     python benchmarks/study_learning.py --preset shift --set warm_start=mine/seed-{seed} --on draws
+    python benchmarks/study_learning.py --preset hosts --on draws --arm plain --arm ratios observation_units=ratios
 
-A seed whose run exists under `--runs` is not trained again, so that the study can be stopped and gone on with.
+With several arms each seed trains once in each of them, and all are judged on the same episodes. A seed whose run
+exists under `--runs` is not trained again, so that the study can be stopped and gone on with.
 """
 
 import argparse
@@ -44,19 +46,7 @@ DRAW_SEED, FIRST_HOST_SEED = 4242, 1_500_000
 
 def main() -> None:
     options = _options()
-    configs = {
-        seed: TrainingConfig.preset(
-            options.preset,
-            **{
-                "workers": options.workers,
-                **dict(setting_of(text.replace("{seed}", str(seed))) for text in options.set),
-                "seed": seed,
-                "run_name": f"{options.name or options.preset}-{seed}",
-                "run_directory": str(options.runs),
-            },
-        )
-        for seed in options.seeds
-    }
+    configs = configurations(options)
     began = time.perf_counter()
     train_all(list(configs.values()), options.at_once, began + 60 * options.minutes)
     print(f"trained after {time.perf_counter() - began:.0f} s", flush=True)
@@ -74,6 +64,29 @@ def main() -> None:
     played = judge_all(configs, wanted, judging, options.together)
     _tell(options.name or options.preset, configs, played)
     print(f"judged after {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def configurations(options: argparse.Namespace) -> dict[str, TrainingConfig]:
+    """ "seed 0", or "ratios, seed 0" where there are arms -> its settings; seeds of all arms before the next seed."""
+    study, configs = options.name or options.preset, dict[str, TrainingConfig]()
+    for seed in options.seeds:
+        for arm, *settings in options.arm or [[""]]:
+            given = [text.replace("{seed}", str(seed)) for text in (*options.set, *settings)]
+            configs[f"{arm}, seed {seed}" if arm else f"seed {seed}"] = TrainingConfig.preset(
+                options.preset,
+                **{
+                    "workers": options.workers,
+                    **dict(setting_of(text) for text in given),
+                    "seed": seed,
+                    "run_name": f"{study}-{arm}-{seed}" if arm else f"{study}-{seed}",
+                    "run_directory": str(options.runs),
+                },
+            )
+    if len(configs) != len(options.seeds) * len(options.arm or [""]):
+        raise SystemExit("--arm: expected a name of its own for each arm, and each of --seeds once")
+    if len({config.suite for config in configs.values()}) > 1:
+        raise SystemExit("--arm: all arms are judged on the same episodes; expected one suite")
+    return configs
 
 
 def train_all(configs: Sequence[TrainingConfig], at_once: int, deadline: float) -> None:
@@ -109,13 +122,13 @@ def drawn(suite: str, episodes: int) -> list[tuple[str, int]]:
 
 
 def judge_all(
-    configs: dict[int, TrainingConfig], wanted: Sequence[tuple[str, int]], workers: int, together: int
+    configs: dict[str, TrainingConfig], wanted: Sequence[tuple[str, int]], workers: int, together: int
 ) -> dict[str, list[EpisodeFinished]]:
     """policy -> its episodes, the same for all."""
     some = next(iter(configs.values()))
     parts = [wanted[start : start + together] for start in range(0, len(wanted), together)]
-    names = [*RULES, *(f"learned, seed {seed}" for seed in configs)]
-    judges = {f"learned, seed {seed}": config for seed, config in configs.items()}
+    judges = {f"learned, {label}": config for label, config in configs.items()}
+    names = [*RULES, *judges]
     jobs = [
         (name, judges.get(name, some), number, part) for name in names for number, part in enumerate(parts)
     ]
@@ -162,7 +175,7 @@ def _load(policy: torch.nn.Module, config: TrainingConfig) -> None:
     policy.load_state_dict(torch.load(path, weights_only=True)["policy"])
 
 
-def _tell(name: str, configs: dict[int, TrainingConfig], played: dict[str, list[EpisodeFinished]]) -> None:
+def _tell(name: str, configs: dict[str, TrainingConfig], played: dict[str, list[EpisodeFinished]]) -> None:
     rows: list[Row] = []
     (family,) = {config.reward_family for config in configs.values()}
     worth = {policy: utilities(of, family) for policy, of in played.items()}
@@ -185,16 +198,16 @@ def _tell(name: str, configs: dict[int, TrainingConfig], played: dict[str, list[
         f"{name}: utility on the same episodes, with 95 % intervals of paired differences",
         rows,
     )
-    curves = {seed: list(_curve(config)) for seed, config in configs.items()}
+    curves = {label: list(_curve(config)) for label, config in configs.items()}
     print("\nmean gain of each round while it trains (it explores):")
-    for seed, curve in curves.items():
+    for label, curve in curves.items():
         gains = " ".join("?" if one.mean_gain is None else f"{one.mean_gain:+.3f}" for one in curve)
         last = curve[-1]
-        print(f"seed {seed}, {sum(one.seconds for one in curve):.0f} s: {gains}")
+        print(f"{label}, {sum(one.seconds for one in curve):.0f} s: {gains}")
         print(f"   explained variance {last.explained_variance}, {dict(last.operations)}")
         print(f"   entropies {dict(last.entropy_by_head)}")
     out = Path(__file__).parent / "results" / f"learning_{name}_curves.json"
-    rounds = {seed: [asdict(one) for one in curve] for seed, curve in curves.items()}
+    rounds = {label: [asdict(one) for one in curve] for label, curve in curves.items()}
     out.write_text(json.dumps({"utilities": worth, "curves": rounds}, default=dict))
 
 
@@ -224,6 +237,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--preset", default="cpu")
     parser.add_argument("--name", help="of the study and its runs; the preset's if not given")
     parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="settings to change")
+    parser.add_argument(
+        "--arm",
+        nargs="+",
+        action="append",
+        metavar=("NAME", "FIELD=VALUE"),
+        help="settings to compare, such as `--arm absolute --arm ratios observation_units=ratios`",
+    )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--workers", type=int, default=2, help="processes that train hosts, for each seed")
     parser.add_argument("--at-once", type=int, default=1, help="seeds trained at the same time")

@@ -61,14 +61,16 @@ def main() -> None:
     )
     # The learner's networks are small: hosts are for the GPU, offline runs for the cores.
     configs = {
-        seed: replace(base, seed=seed, run_name=f"offline-{seed}", offline=(str(folder),), device="cpu")
+        f"seed {seed}": replace(
+            base, seed=seed, run_name=f"offline-{seed}", offline=(str(folder),), device="cpu"
+        )
         for seed in options.seeds
     }
     train_all(list(configs.values()), options.workers, began + 60 * options.minutes)
     print(f"trained after {time.perf_counter() - began:.0f} s", flush=True)
     on_draws = options.on == "draws"
     wanted = drawn(base.suite, options.judged) if on_draws else held_out_cases(base.suite, options.judged, 0)
-    judged = {seed: replace(config, device=options.device) for seed, config in configs.items()}
+    judged = {label: replace(config, device=options.device) for label, config in configs.items()}
     baselines = make_world(base.suite, 1, horizon=base.horizon, device=options.device).baselines
     if isinstance(baselines, BaselineCurves):
         baselines.prepare(wanted, workers=options.workers)

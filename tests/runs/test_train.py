@@ -8,6 +8,9 @@ import pytest
 import torch
 
 import esper
+from esper.benchmark.arms import Hosts, LearnedArm, RuleArm
+from esper.benchmark.controllers import find_controller
+from esper.benchmark.playing import play_chunk
 from esper.cli import main
 from esper.leyline import RoundFinished, RunFinished, RunStarted
 from esper.nissa import RunError, describe_run, read_run
@@ -91,6 +94,29 @@ def test_a_run_whose_controller_may_retire() -> None:
         small(initial_op_logits={"RETIRE": -2.0})
 
 
+def test_a_run_that_observes_in_ratios() -> None:
+    """From its settings to the controller that is shipped, to the bench that plays it, and back."""
+    result = esper.train(small(run_name="ratios", observation_units="ratios", exploration_floor=0.5))
+    assert result.directory is not None
+    assert result.last_checkpoint is not None
+    shipped = controller_of_run(result.directory, result.last_checkpoint, name="ratios")
+    assert shipped.card.decisions.observation_units == "ratios"
+    assert shipped.card.training.settings["observation_units"] == "ratios"
+    shipped.save("ratios")
+    case = "toy:draw=3"
+    known = {("wait", 0, case): play_chunk(RuleArm("wait"), Hosts("toy", case, (0, 1)))}
+    played = [
+        play_chunk(LearnedArm("learned", (find_controller(place),)), Hosts("toy", case, (0, 1), known))
+        for place in (result.directory, Path("ratios"))
+    ]
+    assert [row.decisions for row in played[0]] == [row.decisions for row in played[1]]
+    assert all(row.utility is not None for row in played[0])
+    with pytest.raises(ConfigError, match=r"warm_start is 'ratios', .*observation_units=ratios; .* absolute"):
+        esper.train(small(warm_start="ratios", run_name="other"))
+    assert not Path("runs/other").exists()
+    esper.train(small(warm_start="ratios", run_name="again", observation_units="ratios"))
+
+
 def test_what_cannot_be_trained_begins_no_run() -> None:
     with pytest.raises(ConfigError, match="suite is 'nope'; expected a suite"):
         esper.train(small(suite="nope"))
@@ -99,6 +125,12 @@ def test_what_cannot_be_trained_begins_no_run() -> None:
         ConfigError, match=r"menu has 'mixr'; the hosts of toy are offered .*did you mean 'mixer'"
     ):
         esper.train(small(menu="norm,mixr"))
+    for suite, has_none in (("toy", "toy"), ("cpu", "mnist1d")):
+        with pytest.raises(
+            ConfigError,
+            match=f"reparametrise is True, and {has_none} has no lr, width, steps to draw; expected",
+        ):
+            esper.train(small(suite=suite, reparametrise=True))
     assert not Path("runs").exists()
 
 

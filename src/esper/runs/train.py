@@ -110,13 +110,15 @@ def require_trainable(config: TrainingConfig, *, resume: bool = False) -> None:
     """Raise ConfigError for what this machine cannot do, before a run is begun or resumed."""
     from esper.simic.building import require_menu
     from esper.simic.cloning import require_warm_start
-    from esper.simic.env.making import make_world, require_device, require_suite
+    from esper.simic.env.making import make_world, require_device, require_reparametrisable, require_suite
     from esper.tolaria.worlds.cluster.connecting import require_cluster
 
     require_suite(config.suite)
     require_device(config.device, config.suite)
     if config.cluster is not None:
         require_cluster(config.cluster, config.device)
+    if config.reparametrise:
+        require_reparametrisable(config.suite)
     if config.menu is not None:
         require_menu(config, make_world(config.suite, 1).space)
     if config.offline:

@@ -14,9 +14,9 @@ from esper.simic.config.presets import EXPLORING
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import GrowthVectorEnv, make_world
 from esper.simic.env.accounts import PRIVILEGED
-from esper.simic.env.cases import TRAINING_HOSTS, CasePool
+from esper.simic.env.cases import TRAINING_HOSTS, CasePool, CaseSource
 from esper.simic.env.episodes import Episodes
-from esper.simic.env.making import Setting, Workers
+from esper.simic.env.making import ReparametrisedCases, Setting, Workers, require_reparametrisable
 from esper.simic.reports import Preparing
 from esper.tamiyo import GrowthPolicy
 from esper.tamiyo.actions import GrowthSpace
@@ -50,8 +50,12 @@ def build(config: TrainingConfig, *, failure_checkpoint: Path | None = None) -> 
     )
     with setting.closed_on_failure():
         require_menu(config, setting.space)
+        cases: CaseSource = setting.cases
+        if config.reparametrise:
+            require_reparametrisable(config.suite)
+            cases = ReparametrisedCases(cases)
         pool = CasePool.drawn(
-            setting.cases, size=config.pool_cases, host_seeds=config.pool_host_seeds, seed=config.seed
+            cases, size=config.pool_cases, host_seeds=config.pool_host_seeds, seed=config.seed
         )
         episodes = replace(setting, cases=pool).episodes(
             reward=config.reward(task_rent=setting.rent, task_counts=setting.counts),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from esper.leyline import EpisodeFinished, LifecycleOp
+from esper.leyline import DecisionSettings, EpisodeFinished, LifecycleOp
 from esper.nissa import Checkpoints
 from esper.simic.building import build
 from esper.simic.cloning import (
@@ -33,6 +33,7 @@ from esper.tamiyo.rules import rule_policy
 from tiny_controllers import tiny_controller
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
+RATIOS = DecisionSettings(observation_units="ratios")
 
 
 def toy_cases(count: int, first: int = 0) -> list[str]:
@@ -147,10 +148,22 @@ def test_a_network_survives_the_disk(taught: PolicyNetwork, teacher: Recording, 
         PolicyNetwork.load(tmp_path / "nothing.safetensors")
 
 
+@pytest.mark.parametrize("settings", [RATIOS, DecisionSettings(retire=True)])
+def test_a_network_knows_what_it_observes(
+    settings: DecisionSettings, teacher: Recording, tmp_path: Path
+) -> None:
+    network = PolicyNetwork(teacher.space.under(settings), hidden_size=16)
+    network.save(tmp_path / "clone.safetensors")
+    assert PolicyNetwork.load(tmp_path / "clone.safetensors").space == network.space
+
+
 def test_what_does_not_fit_is_refused(teacher: Recording) -> None:
     other = GrowthSpace(teacher.space.slot_config, ("norm",))
     with pytest.raises(CloningError, match=r"the network is for .* and norm"):
         PolicyNetwork(other).agreement(teacher)
+    for change, name in ((DecisionSettings(retire=True), "retire"), (RATIOS, "units")):
+        with pytest.raises(CloningError, match=f"the recording is of decisions with {name}="):
+            PolicyNetwork(teacher.space.under(change)).agreement(teacher)
     with pytest.raises(ValueError, match="passes is 0"):
         PolicyNetwork(teacher.space).fit(teacher, passes=0)
 

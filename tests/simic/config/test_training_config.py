@@ -149,6 +149,10 @@ def test_unknown_operations_are_refused() -> None:
         ({"freeze_style": "glue"}, "freeze_style is 'glue'; expected one of linear_add, "),
         ({"reward_mode": "dense"}, "reward_mode is 'dense'; expected one of 'sparse', 'shaped'"),
         ({"clip_value": 1}, "clip_value is 1; expected True or False"),
+        (
+            {"observation_units": "percent"},
+            "observation_units is 'percent'; expected one of 'absolute', 'ratios'",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(settings: dict[str, object], message: str) -> None:

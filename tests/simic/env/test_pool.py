@@ -10,9 +10,10 @@ from esper.simic.building import build, selection_cases
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import make_world
 from esper.simic.env.cases import TRAINING_HOSTS, CaseList, CasePool
-from esper.simic.env.making import SuiteCases
+from esper.simic.env.making import ReparametrisedCases, SuiteCases
 from esper.simic.held_out import held_out_cases
 from esper.tolaria.tasks import Instance
+from esper.tolaria.tasks.host_draws import REPARAMETRISED
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
 
@@ -22,6 +23,24 @@ def test_a_pool_is_decided_by_its_seed() -> None:
     assert first == again
     assert first.cases != other.cases
     assert (first.name, len(first.cases)) == ("toy", 7)
+
+
+def test_reparametrised_cases_are_those_that_would_have_been_drawn() -> None:
+    """Their data and networks are the same ones, so that runs with and without can be compared."""
+    sources = SuiteCases("hosts"), ReparametrisedCases(SuiteCases("hosts"))
+    plain, first, again = (
+        CasePool.drawn(source, size=24, host_seeds=1, seed=3) for source in (*sources, sources[1])
+    )
+    assert first == again
+    assert first.name == "hosts"
+    for before, after in zip(plain.cases, first.cases, strict=True):
+        old, new = (Instance.parse(case) for case in (before, after))
+        assert (old.task, _kept(old)) == (new.task, _kept(new))
+        assert old != new
+
+
+def _kept(instance: Instance) -> dict[str, object]:
+    return {name: value for name, value in instance.parameters if name not in REPARAMETRISED}
 
 
 def test_what_is_drawn_is_in_it() -> None:

@@ -65,7 +65,16 @@ def test_every_kind_of_host_grows_on_every_task(name: str) -> None:
 
 
 def test_keys_of_the_cache_tell_hosts_and_schedules_apart() -> None:
-    changed = ("width=7", "kernel=3", "schedule=cosine", "slots=3", "norm=none", "lr=0.01", "pool=max")
+    changed = (
+        "width=7",
+        "kernel=3",
+        "schedule=cosine",
+        "slots=3",
+        "norm=none",
+        "lr=0.01",
+        "pool=max",
+        "steps=9",
+    )
     parts = dict(part.split("=") for part in CASE.partition(":")[2].split(","))
     cases = [CASE, *(_written(parts | dict([change.split("=")])) for change in changed)]
     assert len({Instance.parse(case).fingerprint() for case in cases}) == len(cases)

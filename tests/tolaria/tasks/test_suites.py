@@ -8,7 +8,14 @@ import pytest
 
 from esper.tolaria.tasks import Instance, all_tasks, suite, suite_names, task
 from esper.tolaria.tasks.changes import CHANGE_KINDS, Change, parse_plan
-from esper.tolaria.tasks.host_draws import held_out_only, in_corner, of_other_kind, of_other_size
+from esper.tolaria.tasks.host_draws import (
+    REPARAMETRISED,
+    held_out_only,
+    in_corner,
+    of_other_kind,
+    of_other_size,
+    reparametrised,
+)
 from esper.tolaria.tasks.stream import phases_of
 from held_out import generate_held_out
 
@@ -83,6 +90,36 @@ def test_draws_of_hosts_fill_their_ranges() -> None:
         ("schedule", "constant", {"constant", "cosine", "one_cycle"}),
     ):
         assert {row.get(name, default) for row in chosen} == values
+
+
+def test_reparametrised_hosts_are_the_same_but_for_what_is_drawn() -> None:
+    rng, plain = np.random.default_rng(0), draws("hosts", 300)
+    other = [reparametrised(instance, rng) for instance in plain]
+    ratios: dict[str, list[float]] = {name: [] for name in REPARAMETRISED}
+    for before, after in zip(plain, other, strict=True):
+        old, new = (task(each.task).complete(dict(each.parameters)) for each in (before, after))
+        assert {name for name in old if old[name] != new[name]} <= set(REPARAMETRISED)
+        assert held_out_only(new) is False
+        for name, found in ratios.items():
+            found.append(float(new[name]) / float(old[name]))
+        assert after.row.steps_per_epoch == new["steps"]
+        assert after.row.optimiser.lr == new["lr"]
+    for name, most in REPARAMETRISED.items():
+        drawn = np.array(ratios[name])
+        slack = 1.35 if name == "width" else 1.06  # whole numbers, even ones for tokens; two digits
+        assert most / 1.1 < drawn.max() <= most * slack
+        assert 1 / (most * slack) <= drawn.min() < 1.1 / most
+        assert abs(np.median(np.log(drawn))) < 0.2
+    assert reparametrised(plain[0], np.random.default_rng(5)) == reparametrised(
+        plain[0], np.random.default_rng(5)
+    )
+
+
+def test_parameters_stay_in_their_ranges_when_they_are_drawn_anew() -> None:
+    edge = Instance.of("drawn_tables", {"lr": 10.0, "steps": 1, "width": 2, "host": "attention"})
+    for seed in range(20):
+        new = task(edge.task).complete(dict(reparametrised(edge, np.random.default_rng(seed)).parameters))
+        assert (float(new["lr"]) <= 10.0, int(new["steps"]) >= 1, int(new["width"]) % 2) == (True, True, 0)
 
 
 @pytest.mark.parametrize("name", suite_names())

@@ -95,6 +95,8 @@ class TrainingConfig(PPOSettings):
     """Task instances drawn once to train on: few enough that each one's baseline is trained only once."""
     pool_host_seeds: ranges.Count = 4
     """Rng seeds of hosts that each of them is trained with, its own ones."""
+    reparametrise: ranges.Flag = False
+    """Draw the learning rate, width and steps an epoch of each of them anew, around its own; of drawn hosts only."""
 
     # The learner
 

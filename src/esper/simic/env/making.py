@@ -22,6 +22,7 @@ from esper.simic.reward import RewardConfig
 from esper.tamiyo.actions import GrowthSpace
 from esper.tolaria.engine.population import Population
 from esper.tolaria.tasks import Instance, Task, all_tasks, suite, suite_names, task
+from esper.tolaria.tasks.host_draws import REPARAMETRISED, reparametrised
 from esper.tolaria.worlds.baselines import BaselineCurves, train_by_workers
 from esper.tolaria.worlds.cluster.connecting import require_cluster
 from esper.tolaria.worlds.engine import EngineWorld
@@ -126,6 +127,35 @@ class SuiteCases:
     def draw(self, rng: np.random.Generator) -> str:
         """One instance, as text."""
         return str(suite(self.name).draw(rng))
+
+
+@dataclass(frozen=True, slots=True)
+class ReparametrisedCases:
+    """The instances of a source, each with its learning rate, width and steps an epoch drawn anew around its own."""
+
+    source: CaseSource
+
+    @property
+    def name(self) -> str:
+        """That of the source."""
+        return self.source.name
+
+    def draw(self, rng: np.random.Generator) -> str:
+        """One instance, as text; the source draws what it would have drawn without."""
+        (own,) = rng.spawn(1)
+        return str(reparametrised(Instance.parse(self.source.draw(rng)), own))
+
+
+def require_reparametrisable(name: str) -> None:
+    """Raise ConfigError unless every task of a suite has the parameters that are drawn anew."""
+    cases = () if name in TOY_SUITES else _engine_cases(name)[1]
+    tasks = [task(Instance.parse(case).task) for case in cases]
+    fixed = [row.name for row in tasks if not REPARAMETRISED.keys() <= row.parameters.keys()]
+    if fixed or not tasks:
+        raise ConfigError(
+            f"reparametrise is True, and {', '.join(fixed) or name} has no {', '.join(REPARAMETRISED)} to draw; "
+            "expected False, or a suite such as 'hosts'"
+        )
 
 
 def use_one_thread() -> None:

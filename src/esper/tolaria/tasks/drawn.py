@@ -27,6 +27,7 @@ TOKEN_BLUEPRINTS = ("norm", "attention", "depthwise", "lora", "mlp_small", "mlp"
 MOST_SLOTS = 8
 _ADAMW_DECAY, _SGD_DECAY = 0.01, 1e-4
 _DIGITS_HELD_OUT, _DIGITS_TESTED = 300, 497
+_STEPS = 20
 
 HOST_PARAMETERS: Mapping[str, ParameterSpec] = {
     "host": ParameterSpec(kind="str", default="mlp", choices=get_args(Kind), doc="what its blocks are"),
@@ -54,6 +55,7 @@ HOST_PARAMETERS: Mapping[str, ParameterSpec] = {
         choices=get_args(RateSchedule),
         doc="how the learning rate goes over the epochs",
     ),
+    "steps": ParameterSpec(kind="int", default=_STEPS, low=1, high=10_000, doc="minibatches of an epoch"),
 }
 
 
@@ -116,6 +118,7 @@ def with_host(row: Task, parameters: Mapping[str, Parameter], *, vocabulary: int
         blueprints=blueprints,
         optimiser=OptimiserSpec(kind=kind, lr=float(parameters["lr"]), weight_decay=decay),
         schedule=cast(RateSchedule, parameters["schedule"]),
+        steps_per_epoch=int(parameters["steps"]),
     )
 
 
@@ -208,7 +211,7 @@ def _row(
         tailor=partial(with_host, vocabulary=vocabulary),
         optimiser=OptimiserSpec(lr=0.005),
         batch=32,
-        steps_per_epoch=20,
+        steps_per_epoch=_STEPS,
         epochs=20,
     )
     return replace(row.tailored({}), chosen=None)

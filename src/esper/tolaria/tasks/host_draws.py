@@ -15,6 +15,7 @@ from esper.tolaria.data.shapes import CLASSES
 from esper.tolaria.tasks.drawn import MOST_SLOTS
 from esper.tolaria.tasks.instance import Instance
 from esper.tolaria.tasks.parameters import Parameter
+from esper.tolaria.tasks.task import task
 
 Parameters = dict[str, Parameter]
 
@@ -26,6 +27,9 @@ _TRAINED_WIDTHS = {"mlp": 32, "conv": 14, "attention": 16}
 _TRAINED_DEPTHS = {"mlp": 6, "conv": 5, "attention": 3}
 """kind -> the largest that controllers are trained on."""
 _SMALL, _NOISY = 800, 0.3
+
+REPARAMETRISED: Mapping[str, float] = {"lr": 2.0, "width": 1.5, "steps": 2.0}
+"""parameter -> the largest factor, either way, that `reparametrised` draws for it."""
 
 
 def draw_any(rng: np.random.Generator, permutations: tuple[int, int]) -> tuple[str, Parameters]:
@@ -65,6 +69,25 @@ def in_corner(parameters: Mapping[str, Parameter]) -> bool:
     """Few training samples with many wrong labels: a corner of the ranges that no draw enters, of any suite."""
     size, noise = parameters.get("size"), parameters.get("noise")
     return size is not None and noise is not None and int(size) < _SMALL and float(noise) > _NOISY
+
+
+def reparametrised(instance: Instance, rng: np.random.Generator) -> Instance:
+    """The same data and kind of network, its learning rate, width and steps an epoch times a factor each.
+
+    Factors are log-uniform up to those of REPARAMETRISED, either way; no instance becomes one that is only held out.
+    The task must have these parameters.
+    """
+    row, others = task(instance.task), dict(instance.parameters)
+    complete = row.complete(others)
+    while True:
+        for name, most in REPARAMETRISED.items():
+            spec, factor = row.parameters[name], np.exp(rng.uniform(-np.log(most), np.log(most)))
+            value = float(np.clip(float(complete[name]) * factor, spec.low, spec.high))
+            others[name] = float(f"{value:.2g}") if spec.kind == "float" else round(value)
+        if complete["host"] in OVER_TOKENS:
+            others["width"] = int(others["width"]) + int(others["width"]) % 2
+        if held_out_only(others) == held_out_only(complete):
+            return Instance.of(instance.task, others)
 
 
 def covering() -> tuple[Instance, ...]:
