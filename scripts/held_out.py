@@ -1,4 +1,4 @@
-"""How the held-out instances of the suites `cpu`, `shift`, `stream` and `hosts` were made.
+"""How the held-out instances of the suites `cpu`, `shift`, `stream`, `hosts` and `adapt` were made.
 
 python scripts/held_out.py            prints them
 """
@@ -8,6 +8,7 @@ import json
 import numpy as np
 
 from esper.tolaria.tasks import Instance
+from esper.tolaria.tasks.adapt_draws import DRAWN_SHIFTS, HELD_OUT_SHIFTS, draw_target
 from esper.tolaria.tasks.host_draws import draw_any, in_corner
 from esper.tolaria.tasks.shift import KINDS
 from esper.tolaria.tasks.streaming import DRAWN_SWITCHES, SPRINKLED_KINDS, streaming
@@ -35,7 +36,17 @@ def generate_held_out(each: int = 16, cornered: int = 8, seed: int = 20_000) -> 
             if suite == "shift":
                 parameters = shifting(parameters, KINDS[place % len(KINDS)], rng)
             lists[suite].append(str(instance_of("mnist1d" if suite == "cpu" else suite, parameters)))
-    return lists | {"stream": _streams(each // 2, seed), "hosts": _hosts(200, seed)}
+    own = {"stream": _streams(each // 2, seed), "hosts": _hosts(200, seed), "adapt": _targets(200, seed)}
+    return lists | own
+
+
+def _targets(count: int, seed: int) -> list[str]:
+    """Turn by turn a shift that is drawn and one that never is, each with samples of its own."""
+    rng, cases = np.random.default_rng([seed, 4]), []
+    for place in range(count):
+        parameters = draw_target(rng, HELD_OUT_SHIFTS if place % 2 else DRAWN_SHIFTS)
+        cases.append(str(Instance.of("adapt", parameters | {"data": _HELD_OUT_DATA_FROM + place})))
+    return cases
 
 
 def _hosts(count: int, seed: int) -> list[str]:

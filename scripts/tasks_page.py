@@ -69,6 +69,13 @@ list.
 or attention over series, digits, tables, functions, pictures or sequences, of 1 to 6 blocks with 1 to 6 slots. Its
 held-out list has 200 instances, a seed of the samples each, from larger ranges: mixers, which no draw is, and wider
 and deeper hosts, each at its natural share.
+
+`adapt` draws a *base*, one of nine small networks whose weights come with the package (series, pictures and digits;
+convolutions with BatchNorm, with a norm over channels, and attention), and what happened to its samples since: noise,
+contrast, positions that are mirrored, turned or shuffled, classes with other names, another domain, or nothing; with
+100 to 2,000 labels, a third of the time some of them wrong. The base is frozen and its head is trained. Half of its
+200 held-out instances have a shift that no draw has: blur, stretch, classes that are merged. `trains=`, `statistics=`
+and `lr=` make of an instance what others do with a base: fine-tuning, LoRA everywhere ([adapters](adapters.md)).
 """
 
 _OWN = """## A task of your own

@@ -25,7 +25,7 @@ def test_a_part_of_a_suite_is_spread_over_it() -> None:
 
 
 def test_no_two_hosts_are_the_same() -> None:
-    cases = [case for name in ("cpu", "shift", "hosts") for case in bench_suite(name).instances]
+    cases = [case for name in ("cpu", "shift", "hosts", "adapt") for case in bench_suite(name).instances]
     seeds = [host_seed(case, seed) for case in cases for seed in (0, 1, 7, 500)]
     assert len(set(seeds)) == len(seeds)
     assert min(seeds) >= 3_000_000
@@ -53,5 +53,8 @@ def test_tables_are_reported_with_and_without_digits_and_by_corner() -> None:
         "held-out kind of host",
         "held-out sizes of hosts",
     ]
+    adapt = subsets(bench_suite("adapt").instances)
+    assert list(adapt) == ["all", "inside the training ranges", "held-out shifts"]
+    assert [len(part) for part in adapt.values()] == [200, 100, 100]
     assert list(subsets(("digits",))) == ["all"]
     assert list(subsets(("toy:draw=1",))) == ["all"]

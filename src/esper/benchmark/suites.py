@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from esper.leyline.errors import EsperError
 from esper.tolaria.tasks import Instance, suite, suite_names
+from esper.tolaria.tasks.adapt_draws import of_other_shift
 from esper.tolaria.tasks.host_draws import in_corner, of_other_kind, of_other_size
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
@@ -60,11 +61,13 @@ def subsets(instances: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     chosen: dict[str, Callable[[Instance], bool]] = {
         "without digits": lambda case: case.task != "digits",
         "inside the training ranges": lambda case: (
-            case.task != "digits" and not (_cornered(case) or _of_other_kind(case) or _of_other_size(case))
+            case.task != "digits"
+            and not (_cornered(case) or _of_other_kind(case) or _of_other_size(case) or _of_other_shift(case))
         ),
         "held-out corner": _cornered,
         "held-out kind of host": _of_other_kind,
         "held-out sizes of hosts": _of_other_size,
+        "held-out shifts": _of_other_shift,
     }
     parts = {"all": instances}
     if any(instance.startswith("toy") for instance in instances):
@@ -77,7 +80,8 @@ def subsets(instances: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
 
 
 def _cornered(case: Instance) -> bool:
-    return case.task != "stream" and in_corner(dict(case.parameters))  # streams are drawn through it
+    drawn_through = case.task in ("stream", "adapt")
+    return not drawn_through and in_corner(dict(case.parameters))
 
 
 def _of_other_kind(case: Instance) -> bool:
@@ -86,3 +90,7 @@ def _of_other_kind(case: Instance) -> bool:
 
 def _of_other_size(case: Instance) -> bool:
     return case.task.startswith("drawn_") and of_other_size(dict(case.parameters))
+
+
+def _of_other_shift(case: Instance) -> bool:
+    return case.task == "adapt" and of_other_shift(dict(case.parameters))

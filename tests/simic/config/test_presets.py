@@ -11,7 +11,7 @@ from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
 
 def test_there_are_those_that_the_manual_names() -> None:
-    assert list(PRESETS) == ["toy", "demo", "cpu", "cpu_mixers", "shift", "hosts", "cifar10"]
+    assert list(PRESETS) == ["toy", "demo", "cpu", "cpu_mixers", "shift", "hosts", "adapt", "cifar10"]
     assert all(preset.purpose for preset in PRESETS.values())
 
 
@@ -38,7 +38,7 @@ def test_an_unknown_preset_is_refused_by_name() -> None:
         TrainingConfig.preset("demmo")
 
 
-@pytest.mark.parametrize("name", ["toy", "demo", "cpu", "cpu_mixers", "shift", "hosts"])
+@pytest.mark.parametrize("name", ["toy", "demo", "cpu", "cpu_mixers", "shift", "hosts", "adapt"])
 def test_presets_name_suites_that_exist(name: str) -> None:
     assert TrainingConfig.preset(name).suite in (*suite_names(), *TOY_SUITES)
 

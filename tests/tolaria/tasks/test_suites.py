@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from esper.tolaria.tasks import Instance, all_tasks, suite, suite_names, task
+from esper.tolaria.tasks.adapt_draws import DRAWN_SHIFTS, HELD_OUT_SHIFTS, of_other_shift
+from esper.tolaria.tasks.bases import BASES
 from esper.tolaria.tasks.changes import CHANGE_KINDS, Change, parse_plan
 from esper.tolaria.tasks.host_draws import (
     REPARAMETRISED,
@@ -37,10 +39,10 @@ def parameters(instance: Instance) -> dict[str, int | float | str]:
 
 
 def test_the_names_and_an_unknown_one() -> None:
-    assert suite_names() == ("cpu", "shift", "stream", "hosts", "digits", "mnist1d")
+    assert suite_names() == ("cpu", "shift", "stream", "hosts", "adapt", "digits", "mnist1d")
     assert all(suite(name).name == name for name in suite_names())
     with pytest.raises(
-        ValueError, match="no suite is named 'gpu'; there are cpu, shift, stream, hosts, digits"
+        ValueError, match="no suite is named 'gpu'; there are cpu, shift, stream, hosts, adapt, digits"
     ):
         suite("gpu")
 
@@ -74,6 +76,21 @@ def test_the_frozen_hosts_have_samples_of_their_own_and_what_is_never_drawn() ->
         {int(row["permutation"]) for row in rows if "permutation" in row} for rows in (drawn, held_out)
     ]
     assert max(permutations[0]) < 100_000 < 1_000_000 <= min(permutations[1])
+
+
+def test_half_of_the_frozen_targets_have_shifts_that_are_never_drawn() -> None:
+    held_out = [dict(instance.parameters) for instance in suite("adapt").held_out]
+    assert [str(instance) for instance in suite("adapt").held_out] == generate_held_out()["adapt"]
+    assert len({row["data"] for row in held_out}) == 200
+    drawn = [dict(instance.parameters) for instance in draws("adapt", 400)]
+    assert min(int(row["data"]) for row in held_out) > max(int(row["data"]) for row in drawn)
+    assert not any(map(of_other_shift, drawn))
+    assert {row["shift"] for row in held_out if of_other_shift(row)} == set(HELD_OUT_SHIFTS)
+    assert sum(map(of_other_shift, held_out)) == 100
+    for rows in (drawn, held_out):
+        assert {row.get("base", "series_batch") for row in rows} == set(BASES)
+        assert {row.get("shift", "noise") for row in rows} >= set(DRAWN_SHIFTS)
+        assert 0.2 < sum("noise" in row for row in rows) / len(rows) < 0.45
 
 
 def test_draws_of_hosts_fill_their_ranges() -> None:

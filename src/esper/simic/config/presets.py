@@ -116,6 +116,10 @@ PRESETS: Mapping[str, Preset] = {
         "learn what to grow, and where, in networks of many kinds and sizes",
         {**MANY_HOSTS, "suite": "hosts", "pool_cases": 256, "first_growth": 2},
     ),
+    "adapt": Preset(
+        "learn what to grow, and where, in frozen networks that are to be adapted to a target",
+        {**MANY_HOSTS, "suite": "adapt", "pool_cases": 256, "first_growth": 1},
+    ),
     "cifar10": Preset(
         "learn to grow small hosts on CIFAR-10, on a GPU, with every head (the data must be in ESPER_DATA)",
         {"suite": "cifar10", "device": "cuda", "num_envs": 32, "normalize_rewards": True},

@@ -17,9 +17,9 @@ POSITIONS = 40
 CLASSES = 10
 TRAIN_POOL, VALIDATION, TEST = 4000, 500, 2500
 
-_TEMPLATE = 12  # points of a template
+TEMPLATE = 12  # points of a template
 _LEAST_PAD, _MOST_PAD = 36, 60
-_CANVAS = _TEMPLATE + _MOST_PAD
+_CANVAS = TEMPLATE + _MOST_PAD
 _SCALE, _SHEAR = 0.4, 0.75
 _SHIFTS = 48  # cyclic translations 0..47
 _SMOOTH_NOISE, _WHITE_NOISE = 0.25, 0.02
@@ -67,7 +67,11 @@ class Pool(NamedTuple):
 
 def templates() -> Floats:
     """(10, 12): each of unit deviation over 6, starting at 0."""
-    heights = np.array(_DRAWINGS)
+    return scaled(np.array(_DRAWINGS))
+
+
+def scaled(heights: Floats) -> Floats:
+    """Any drawings (class, 12) on the scale of the published digits."""
     return np.array([(row - row[0]) / (6 * row.std()) for row in heights]).round(12)
 
 
@@ -83,9 +87,12 @@ def draw(rng: np.random.Generator, samples: int) -> Draws:
     )
 
 
-def transform(labels: NDArray[np.int64], draws: Draws) -> Floats:
-    """(n, 40): pad, stretch, scale, shift, fill the padding with smooth noise, add white noise, shear, shorten."""
-    canvas, drawn = _stretch(templates()[labels], draws.pad)
+def transform(labels: NDArray[np.int64], draws: Draws, drawn_as: Floats | None = None) -> Floats:
+    """(n, 40): pad, stretch, scale, shift, fill the padding with smooth noise, add white noise, shear, shorten.
+
+    drawn_as  (class, 12) scaled drawings; None is the published digits
+    """
+    canvas, drawn = _stretch((templates() if drawn_as is None else drawn_as)[labels], draws.pad)
     canvas = canvas * (1 + _SCALE * (draws.scale[:, None] - 0.5))
     source = (np.arange(_CANVAS) - draws.shift[:, None]) % _CANVAS
     canvas, drawn = np.take_along_axis(canvas, source, 1), np.take_along_axis(drawn, source, 1)
@@ -98,13 +105,13 @@ def transform(labels: NDArray[np.int64], draws: Draws) -> Floats:
 
 def _stretch(shapes: Floats, pad: NDArray[np.int64]) -> tuple[Floats, NDArray[np.bool_]]:
     """Pad each row with its number of zeros, stretch it to the canvas; also where the template was drawn."""
-    padded = np.concatenate([shapes, np.zeros((len(shapes), _CANVAS - _TEMPLATE + 1))], 1)
+    padded = np.concatenate([shapes, np.zeros((len(shapes), _CANVAS - TEMPLATE + 1))], 1)
     # Whole numbers, so that a point that falls on a grid point does so exactly.
-    steps = np.arange(_CANVAS) * (_TEMPLATE - 1 + pad[:, None])  # (n, 72), in 71sts of a grid step
+    steps = np.arange(_CANVAS) * (TEMPLATE - 1 + pad[:, None])  # (n, 72), in 71sts of a grid step
     left, rest = steps // (_CANVAS - 1), steps % (_CANVAS - 1)
     weight = rest / (_CANVAS - 1)
     low, high = np.take_along_axis(padded, left, 1), np.take_along_axis(padded, left + 1, 1)
-    return low + weight * (high - low), steps < _TEMPLATE * (_CANVAS - 1)
+    return low + weight * (high - low), steps < TEMPLATE * (_CANVAS - 1)
 
 
 def _smooth(noise: Floats) -> Floats:

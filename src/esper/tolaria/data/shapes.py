@@ -11,7 +11,7 @@ from esper.tolaria.data.mnist1d import reordering
 from esper.tolaria.data.splits import TaskData
 
 SIDE = 12
-_STAMP = 5
+STAMP = 5
 
 _FIGURES = (
     "..#.. ..#.. ##### ..#.. ..#..",  # a plus
@@ -33,14 +33,20 @@ def figures() -> NDArray[np.float64]:
 
 def draw(labels: NDArray[np.int64], clutter: float, rng: np.random.Generator) -> NDArray[np.float64]:
     """(sample, 12, 12): each figure somewhere, at a strength of 0.7 to 1.3, on noise of deviation `clutter`."""
-    count, places = len(labels), SIDE - _STAMP + 1
+    return stamp(figures()[labels], SIDE, clutter, rng)
+
+
+def stamp(
+    inked: NDArray[np.float64], side: int, clutter: float, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """(sample, side, side): the same of any figures `inked` (sample, 5, 5), on a canvas of any size."""
+    count, places = len(inked), side - STAMP + 1
     top, left = rng.integers(places, size=(2, count))
     strength = rng.uniform(0.7, 1.3, count)
-    canvas = clutter * rng.standard_normal((count, SIDE, SIDE))
-    rows = top[:, None, None] + np.arange(_STAMP)[:, None]  # (sample, 5, 1)
-    columns = left[:, None, None] + np.arange(_STAMP)  # (sample, 1, 5)
-    stamps = strength[:, None, None] * figures()[labels]
-    canvas[np.arange(count)[:, None, None], rows, columns] += stamps
+    canvas = clutter * rng.standard_normal((count, side, side))
+    rows = top[:, None, None] + np.arange(STAMP)[:, None]  # (sample, 5, 1)
+    columns = left[:, None, None] + np.arange(STAMP)  # (sample, 1, 5)
+    canvas[np.arange(count)[:, None, None], rows, columns] += strength[:, None, None] * inked
     return canvas
 
 

@@ -1,6 +1,6 @@
 """Tasks: what a host is trained on and how. Importing this registers the rows that Esper ships."""
 
-from esper.tolaria.tasks import drawn, files, images, regression, series, shift, stream
+from esper.tolaria.tasks import adapt, drawn, files, images, regression, series, shift, stream
 from esper.tolaria.tasks.instance import Instance as Instance
 from esper.tolaria.tasks.parameters import Parameter as Parameter
 from esper.tolaria.tasks.parameters import ParameterError as ParameterError
@@ -15,6 +15,6 @@ from esper.tolaria.tasks.task import forget as forget
 from esper.tolaria.tasks.task import register as register
 from esper.tolaria.tasks.task import task as task
 
-_HOMES = (series, shift, stream, images, files, regression, drawn)
+_HOMES = (series, shift, stream, images, files, regression, drawn, adapt)
 for _row in (row for home in _HOMES for row in home.ROWS):
     register(_row)

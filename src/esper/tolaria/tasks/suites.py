@@ -12,7 +12,7 @@ from importlib.resources import files
 import numpy as np
 
 from esper.tolaria.data.mnist1d import POSITIONS
-from esper.tolaria.tasks import host_draws
+from esper.tolaria.tasks import adapt_draws, host_draws
 from esper.tolaria.tasks.host_draws import in_corner
 from esper.tolaria.tasks.instance import Instance
 from esper.tolaria.tasks.parameters import Parameter
@@ -68,6 +68,12 @@ def draw_hosts(rng: np.random.Generator) -> Instance:
         pass
     task, parameters = drawn
     return Instance.of(task, parameters | {"data": int(rng.integers(*_DRAWN_DATA))})
+
+
+def draw_adapt(rng: np.random.Generator) -> Instance:
+    """A frozen base and a target; some shifts are never drawn."""
+    parameters = adapt_draws.draw_target(rng, adapt_draws.DRAWN_SHIFTS)
+    return Instance.of("adapt", parameters | {"data": int(rng.integers(*_DRAWN_DATA))})
 
 
 def suite(name: str) -> Suite:
@@ -138,6 +144,13 @@ _SUITES: dict[str, Callable[[], Suite]] = {
         draw_hosts,
         _frozen("hosts"),
         host_draws.covering(),
+    ),
+    "adapt": lambda: Suite(
+        "adapt",
+        "frozen networks, trained before, on targets that have shifted; held out are some shifts, too",
+        draw_adapt,
+        _frozen("adapt"),
+        adapt_draws.covering(),
     ),
     "digits": lambda: Suite(
         "digits",

@@ -1,0 +1,66 @@
+"""What the suite `adapt` draws: a base, what happened to its samples since, and how many labels there are.
+
+Some shifts are never drawn to train on: one of the inputs, one of the geometry, one of the labels. Half of the
+held-out list are such.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from esper.tolaria.data.shifts import SHIFTS
+from esper.tolaria.data.targets import FAMILIES
+from esper.tolaria.tasks.bases import BASES
+from esper.tolaria.tasks.instance import Instance
+from esper.tolaria.tasks.parameters import Parameter
+
+Parameters = dict[str, Parameter]
+
+HELD_OUT_SHIFTS = ("blur", "stretch", "merge")
+DRAWN_SHIFTS = tuple(shift for shift in SHIFTS if shift not in HELD_OUT_SHIFTS)
+_AMOUNTS = {
+    "noise": (0.2, 1.2),
+    "contrast": (0.6, 2.0),
+    "blur": (0.7, 2.5),
+    "turn": (0.15, 1.0),
+    "shuffle": (0.2, 1.0),
+    "stretch": (0.3, 1.0),
+}
+"""shift -> the amounts that are drawn."""
+_FLAT = (0.85, 1.15)
+"""Lost contrasts that leave nothing to see, which are not drawn."""
+_MOST_NOISE = 0.4
+
+
+def draw_target(rng: np.random.Generator, shifts: tuple[str, ...]) -> Parameters:
+    """A base with one of these shifts, without the seed of the samples; a third of them have wrong labels."""
+    base = BASES[str(rng.choice(tuple(BASES)))]
+    family = FAMILIES[base.family]
+    possible = tuple(shift for shift in shifts if shift != "turn" or len(family.sample) == 3)
+    shift = str(rng.choice(possible))
+    parameters: Parameters = {
+        "base": base.name,
+        "shift": shift,
+        "size": round(float(np.exp(rng.uniform(np.log(100), np.log(family.most_labels))))),
+        "noise": 0.0 if rng.random() < 2 / 3 else round(float(rng.uniform(0.05, _MOST_NOISE)), 2),
+    }
+    if shift in _AMOUNTS:
+        parameters["amount"] = _amount(shift, rng)
+    return parameters
+
+
+def _amount(shift: str, rng: np.random.Generator) -> float:
+    while True:
+        amount = round(float(rng.uniform(*_AMOUNTS[shift])), 2)
+        if shift != "contrast" or not _FLAT[0] < amount < _FLAT[1]:
+            return amount
+
+
+def of_other_shift(parameters: Mapping[str, Parameter]) -> bool:
+    """Whether such a shift is never trained on."""
+    return parameters.get("shift") in HELD_OUT_SHIFTS
+
+
+def covering() -> tuple[Instance, ...]:
+    """An instance of every base: between them they have every slot and every blueprint."""
+    return tuple(Instance.of("adapt", {"base": name, "size": 100}) for name in BASES)
