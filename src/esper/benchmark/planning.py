@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from esper.benchmark.adapt_rivals import ADAPT_ARMS, AdaptArm
 from esper.benchmark.arms import (
     BLIND,
     LEARNED,
@@ -44,9 +45,14 @@ from esper.simic.env.making import require_device, require_suite
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
 SCHEDULES = (SBS, SBS_HINDSIGHT, VBS)
-ALL_ARMS = (WAIT, *RULES, *SCHEDULES, *RIVALS, *MATCHED, BLIND)
+ALL_ARMS = (WAIT, *RULES, *ADAPT_ARMS, *SCHEDULES, *RIVALS, *MATCHED, BLIND)
 """Every arm but the learned ones, which a request names by its controllers."""
-_BEST_RULE = {"hosts": "by_layout", "shift": "detect_then_probe", "toy_shift": "detect_then_probe"}
+_BEST_RULE = {
+    "adapt": "frozen_spread",
+    "hosts": "by_layout",
+    "shift": "detect_then_probe",
+    "toy_shift": "detect_then_probe",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +145,7 @@ def plan_bench(request: BenchRequest) -> BenchPlan:
         names.add(reference)
     members = next((arm.members for arm in learned if arm.name == reference), 1)
     arms: list[Arm] = [RuleArm(name) for name in (WAIT, *RULES) if name in names]
+    arms += [AdaptArm(name, rival) for name, rival in ADAPT_ARMS.items() if name in names]
     if names & {*SCHEDULES, *RIVALS}:
         outcomes = Outcomes.read(_outcomes_file(request, suite))
         arms += [arm for arm in _schedule_arms(outcomes, suite) if arm.name in names]
@@ -234,6 +241,11 @@ def _impossible(request: BenchRequest, suite: BenchSuite) -> dict[str, str]:
             reasons[name] = (
                 f"{name} needs the outcomes of schedules on {suite.name}, and none are shipped: make them with "
                 f"`python benchmarks/make_outcomes.py --suite {suite.name}` and give --outcomes"
+            )
+    if any(instance.partition(":")[0] != "adapt" for instance in suite.instances):
+        for name in ADAPT_ARMS:
+            reasons[name] = (
+                f"{name} trains a base in another way, and hosts of {suite.name} have none: see adapt"
             )
     if len(suite.instances) < 2:
         reasons[BLIND] = f"{BLIND} copies decisions from another instance, and {suite.name} has only one here"

@@ -1,0 +1,53 @@
+"""Rivals on frozen hosts: each is the same target with a host that is trained in another way."""
+
+import pytest
+
+from esper.benchmark.adapt_rivals import ADAPT_ARMS, adapt_rivals
+from esper.benchmark.arms import Hosts
+from esper.benchmark.planning import BenchRequest, plan_bench
+from esper.benchmark.playing import play_chunk
+from esper.benchmark.suites import PlanError
+from esper.tolaria.tasks import Instance
+
+CASE = "adapt:amount=0.5,size=100"
+
+
+def test_a_rival_changes_how_the_host_is_trained_and_nothing_else() -> None:
+    for rival in adapt_rivals():
+        theirs = dict(Instance.parse(rival.case(CASE)).parameters)
+        ours = dict(Instance.parse(CASE).parameters)
+        assert {name: theirs.get(name) for name in ours} == ours
+        assert theirs.keys() - ours.keys() <= {"trains", "statistics", "lr"}
+    names = {rival.name for rival in adapt_rivals()}
+    assert names >= {"head, source statistics", "fine-tuning, moving statistics", "lora 4", "lora 16"}
+
+
+def test_a_base_without_batch_norm_has_no_statistics_to_choose() -> None:
+    case = "adapt:amount=0.5,base=digits_layer,size=100"
+    cases = {rival.case(case) for rival in adapt_rivals() if rival.trains == "all" and rival.lr == 0.002}
+    assert cases == {"adapt:amount=0.5,base=digits_layer,lr=0.002,size=100,trains=all"}
+    assert adapt_rivals()[0].case(case) == case
+
+
+def test_they_are_arms_of_a_benchmark_of_adapt_alone() -> None:
+    plan = plan_bench(BenchRequest(suite=CASE, arms=("frozen_spread", *ADAPT_ARMS), seeds=1))
+    assert [arm.name for arm in plan.arms] == ["wait", "frozen_spread", *ADAPT_ARMS]
+    with pytest.raises(PlanError, match="lora4 trains a base in another way, and hosts of digits have none"):
+        plan_bench(BenchRequest(suite="digits", arms=("lora4",), seeds=1))
+    assert "lora4" not in {arm.name for arm in plan_bench(BenchRequest(suite="digits", seeds=1)).arms}
+
+
+@pytest.mark.slow
+def test_lora_pays_rent_for_what_it_adds() -> None:
+    plan = plan_bench(BenchRequest(suite=CASE, arms=("lora4",), seeds=1))
+    wait, lora = plan.arms
+    (waited,) = play_chunk(wait, Hosts(CASE, CASE, (0,)))
+    (row,) = play_chunk(lora, Hosts(CASE, CASE, (0,), known={("wait", 0, CASE): [waited]}))
+    assert waited.added_parameters == 0
+    assert row.added_parameters == 4 * (24 + 5) + 4 * 4 * (24 + 120)  # the stem, and four convolutions
+    assert row.host_parameters == waited.host_parameters
+    assert row.utility is not None
+    assert row.validation_accuracy is not None
+    assert row.utility == pytest.approx(
+        row.validation_accuracy - 0.01 * row.added_parameters / row.host_parameters
+    )
