@@ -388,7 +388,7 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=2, help="hosts of each, at least 2 (%(default)s)")
     parser.add_argument("--tune", type=int, default=8, help="targets that rivals are tuned on (%(default)s)")
     parser.add_argument("--epochs", type=int, default=task("adapt").epochs, help="of a life (%(default)s)")
-    parser.add_argument("--group", type=int, default=4, help="targets played side by side (%(default)s)")
+    parser.add_argument("--group", type=int, default=3, help="targets played side by side (%(default)s)")
     parser.add_argument(
         "--out", type=Path, default=RESULTS, help="folder of the tables as JSON (%(default)s)"
     )
@@ -416,10 +416,8 @@ def main() -> None:
         draws = [(case, seed) for case in tuning for seed in seeds[:1]]
         tried = spread.results(jobs(rivals(), tuning, seeds[:1]), "tuning rivals")
         arms = tuned(by_key(tried), draws)
-        lives: list[Life] = []
-        for number, group in enumerate(groups, start=1):
-            wanted = jobs([*CHOICES, *arms], group, seeds)
-            lives += spread.results(wanted, f"group {number} of {len(groups)}")
+        wanted = [job for group in groups for job in jobs([*CHOICES, *arms], group, seeds)]
+        lives = spread.results(wanted, f"{len(cases)} targets")
     chosen.out.mkdir(parents=True, exist_ok=True)
     everything = {"lives": [asdict(life) for life in lives], "tuning": [asdict(life) for life in tried]}
     (chosen.out / "adapt_lives.json").write_text(json.dumps(everything) + "\n")

@@ -1,7 +1,7 @@
 """What others do with a base on a target: train its head alone, fine-tune all of it, or add LoRA at every layer.
 
-Each is an instance of the task `adapt` that trains something else and grows nothing. Learning rates are to be tuned
-on drawn targets; those of the arms of a benchmark were.
+Each is an instance of the task `adapt` that trains something else and grows nothing. Learning rates are tuned on
+drawn targets by `benchmarks/study_adapt.py`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -19,7 +19,8 @@ _SUMMARY = """Play every arm on the same held-out hosts and compare them in pair
   esper bench report DIR     the same as a page with pictures, DIR/report.html
 
 Arms: wait; the rules random, periodic, plateau, fit_ratio, probe_and_keep, detect_then_probe, by_layout,
-frozen_spread, live_on; the open-loop schedules sbs (the single best one on training draws), sbs_hindsight (on these
+frozen_spread, live_on; on the suite adapt fine_tuning, lora4, lora16 (the base trained in these ways, and nothing
+grown); the open-loop schedules sbs (the single best one on training draws), sbs_hindsight (on these
 instances) and vbs (the best of each instance, of as many as were tried, chosen on other hosts); what a user would try
 first, fitted on training draws: look_up (the best schedule for the layout of the host's slots), look_once (a linear
 rule at one early epoch), try_2, try_3, try_5 (so many whole runs, the best on validation kept), successive_halving
