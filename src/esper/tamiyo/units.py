@@ -41,8 +41,9 @@ USUAL_EPOCHS = 20
 """Of the run that epochs are counted in."""
 TYPICAL_SAMPLES = 1000
 """Stand for a validation set of unknown size."""
-ONE_NOISE = 0.01
-"""What a difference as large as the noise counts as: features are sensitive where a hundredth matters."""
+ONE_NOISE = 0.03
+"""What a difference as large as the noise counts as: about that of a few hundred samples, so that features have the
+same range in either unit."""
 LEAST_HEADROOM = 0.01
 """A host that began at an accuracy of nearly 1 has at least this way to go."""
 
