@@ -39,6 +39,23 @@ Whatever is called accuracy, in reports, rewards and benchmarks, is that score.
 (This page is written by `python scripts/tasks_page.py > docs/tasks.md`.)
 """
 
+_RECIPES = """## Recipes
+
+How a host is trained is part of its task, and happens inside the step that CUDA captures: nothing waits for it.
+
+- `optimiser=OptimiserSpec(kind="sgd", lr=0.2, weight_decay=5e-4)`: `sgd`, `adam` or `adamw`.
+- `schedule="one_cycle"`: the learning rate is set at every step, over the task's own epochs. `constant` is the
+  default; `cosine` falls to 0; `one_cycle` rises in a line over the first quarter, `warm_up_cosine` over the first
+  twentieth, and both then fall as a cosine. Seeds follow, times their multiplier.
+- `augmentation=Augmentation(flip=True, padding=4)`: half of the training pictures are mirrored left to right, and
+  each is cropped at random out of itself with 4 pixels of 0 around it, anew each time that it is shown. How, follows
+  from the rng seed of the host and the epoch: a host that grows sees what its baseline does, one that goes on from
+  a checkpoint what it would have seen, on every device. Validation and test see pictures as they are.
+
+`cifar10_resnet` is trained so; `benchmarks/bench_recipe.py` measures how far its host gets when it is left alone, and
+how fast it trains beside a loop that is run eagerly.
+"""
+
 _DISK = """## Data on disk
 
 Nothing is downloaded. `mnist`, `fashion_mnist` and the `cifar10` tasks read the files their authors publish from
@@ -137,7 +154,7 @@ def tasks_page() -> str:
         "## Parameters\n",
         _parameters(all_tasks()),
     ]
-    return "\n".join([*sections, _DISK, "## Suites\n", _suites(), "", _OWN]).rstrip() + "\n"
+    return "\n".join([*sections, _RECIPES, _DISK, "## Suites\n", _suites(), "", _OWN]).rstrip() + "\n"
 
 
 def _table(tasks: Iterable[Task]) -> str:
@@ -152,12 +169,18 @@ def _table(tasks: Iterable[Task]) -> str:
                 f"one pass in batches of {task.batch}"
                 if task.steps_per_epoch is None
                 else f"{task.steps_per_epoch} steps of {task.batch}",
-                f"{task.optimiser.kind} {task.optimiser.lr:g}",
+                _recipe(task),
                 f"{task.rent:g}",
             )
             for task in tasks
         ),
     )
+
+
+def _recipe(task: Task) -> str:
+    schedule = "" if task.schedule == "constant" else f", {task.schedule}"
+    varied = "" if task.augmentation is None else ", augmentation"
+    return f"{task.optimiser.kind} {task.optimiser.lr:g}{schedule}{varied}"
 
 
 def _parameters(tasks: Iterable[Task]) -> str:

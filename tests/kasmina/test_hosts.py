@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 
 import esper
-from esper.kasmina.hosts import GPT, MLP, ConvNet
+from esper.kasmina.hosts import GPT, MLP, ConvNet, ResNet
+from esper.kasmina.hosts.resnet import ResidualBlock
 from esper.leyline import Layout
 
 
@@ -35,6 +36,34 @@ def test_conv_host_refuses_nonsense() -> None:
         ConvNet(1, 2, dims=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="norm must be"):
         ConvNet(1, 2, dims=1, norm="layer")  # type: ignore[arg-type]
+
+
+def test_the_residual_host_has_175k_parameters_and_a_slot_behind_each_block() -> None:
+    host = ResNet(3, 10)
+    assert sum(p.numel() for p in host.parameters()) == 175_258
+    x = torch.randn(2, 3, 32, 32)
+    assert host(x).shape == (2, 10)
+    model = esper.wrap(host, ["blocks.*"], x)
+    sites = [slot.site for slot in model.slots.values()]
+    assert [site.channels for site in sites] == [16, 16, 32, 32, 64, 64]
+    assert [site.positions for site in sites] == [(32, 32)] * 2 + [(16, 16)] * 2 + [(8, 8)] * 2
+
+
+def test_a_residual_block_adds_what_goes_around_it() -> None:
+    host = ResNet(2, 3, widths=(5, 7), depth=1).eval()
+    first, second = host.blocks
+    assert isinstance(first, ResidualBlock)
+    assert isinstance(second, ResidualBlock)
+    with torch.no_grad():
+        for block in (first, second):
+            for parameter in block.body[-1].parameters():
+                parameter.zero_()
+        x = torch.randn(2, 5, 11, 11)
+        assert torch.equal(first(x), x.relu())
+        assert torch.equal(second(x), second.around(x).relu())
+        assert second(x).shape == (2, 7, 6, 6)
+    with pytest.raises(ValueError, match=r"widths \(\) and depth 2 must be at least one stage"):
+        ResNet(1, 2, widths=())
 
 
 def test_mlp_host() -> None:

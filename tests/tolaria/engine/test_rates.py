@@ -1,18 +1,21 @@
 """Learning rates from step to step: known factors, a loop by hand, seeds that follow, and states that go on."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Literal
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.optim import SGD, Adam, Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, OneCycleLR, SequentialLR
 
 from esper.leyline import HostStep
 from esper.tolaria.engine.host import ShuffledStream
 from esper.tolaria.engine.population import Population
 from esper.tolaria.engine.rates import rate_factor, rate_factors
 from esper.tolaria.tasks import OptimiserSpec, forget, register, task
+from esper.tolaria.tasks.task import RateSchedule
 from esper.tolaria.worlds.engine import EngineWorld
 from tiny_tasks import BATCH, STEPS, advance, germinate, tiny_task
 from world_steps import begin_host, run_epoch
@@ -20,7 +23,7 @@ from world_steps import begin_host, run_epoch
 EPOCHS = 4
 
 
-@pytest.fixture(params=["cosine", "one_cycle"])
+@pytest.fixture(params=["cosine", "one_cycle", "warm_up_cosine"])
 def schedule(request: pytest.FixtureRequest) -> Iterator[str]:
     name: str = request.param
     for kind in ("sgd", "adam"):
@@ -39,6 +42,56 @@ def test_known_factors() -> None:
     expected = [0.04, 0.52, 1.0, 0.5, 0.0]
     assert [rate_factor("one_cycle", share) for share in shares] == pytest.approx(expected)
     assert rate_factor("constant", 0.7) == 1.0
+
+
+def _torch_rates(make: Callable[[Optimizer], LRScheduler], steps: int) -> list[float]:
+    """What a scheduler of torch sets before each of so many steps, for a learning rate of 1."""
+    optimizer = SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    scheduler = make(optimizer)
+    rates = []
+    for _ in range(steps):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return rates
+
+
+def _our_rates(schedule: RateSchedule, epochs: int, steps: int) -> list[float]:
+    return [
+        factor for epoch in range(epochs) for factor in rate_factors(schedule, epoch, steps, epochs) or ()
+    ]
+
+
+@pytest.mark.parametrize(("schedule", "peak"), [("cosine", 0), ("one_cycle", 35), ("warm_up_cosine", 7)])
+def test_every_step_has_the_rate_that_torch_gives_it(schedule: RateSchedule, peak: int) -> None:
+    epochs, steps = 20, 7
+
+    def chained(optimizer: Optimizer) -> LRScheduler:
+        fall = CosineAnnealingLR(optimizer, epochs * steps - peak)
+        if not peak:
+            return fall
+        return SequentialLR(optimizer, [LinearLR(optimizer, 0.04, 1.0, peak), fall], milestones=[peak])
+
+    theirs = _torch_rates(chained, epochs * steps)
+    assert _our_rates(schedule, epochs, steps) == pytest.approx(theirs, abs=1e-12)
+
+
+def test_one_cycle_is_that_of_torch_rising_in_a_line_and_falling_as_a_cosine() -> None:
+    """Of torch's one cycle the last step is at 0, and of ours the one after the last."""
+    epochs, steps, peak = 20, 7, 35
+    whole = epochs * steps + 1
+
+    def one_cycle(anneal: Literal["linear", "cos"]) -> list[float]:
+        share = (peak + 1) / whole
+        return _torch_rates(
+            lambda optimizer: OneCycleLR(
+                optimizer, 1.0, whole, pct_start=share, anneal_strategy=anneal, final_div_factor=1e30
+            ),
+            whole - 1,
+        )
+
+    theirs = one_cycle("linear")[:peak] + one_cycle("cos")[peak:]
+    assert _our_rates("one_cycle", epochs, steps) == pytest.approx(theirs, abs=1e-9)
 
 
 def test_after_the_tasks_epochs_the_last_factor_stays() -> None:
@@ -105,6 +158,6 @@ def test_a_constant_rate_is_no_part_of_the_settings() -> None:
     assert "schedule" not in constant.settings()
     assert cosine.settings() == constant.settings() | {"schedule": "'cosine'"}
     with pytest.raises(
-        ValueError, match=r"schedule must be one of constant, cosine, one_cycle, not 'linear'"
+        ValueError, match=r"schedule must be one of constant, cosine, one_cycle, warm_up_cosine, not 'linear'"
     ):
         tiny_task(schedule="linear")

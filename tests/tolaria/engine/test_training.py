@@ -120,7 +120,7 @@ def test_the_data_change_with_the_phase() -> None:
     population.train_epoch()
     assert host.training_samples == 61  # nothing announces a change before its data do
     assert host.validation is first
-    assert host.draw_order().min() >= 61
+    assert host.plan_epoch().order.min() >= 61
     population.train_epoch()
     assert host.training_samples == 67
     assert host.validation is not first

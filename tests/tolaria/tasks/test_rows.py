@@ -31,6 +31,7 @@ SHIPPED = (
     "cifar10",
     "cifar10_deep",
     "cifar10_impaired",
+    "cifar10_resnet",
     "synthetic",
     "tabular",
     "text",
@@ -213,7 +214,10 @@ def test_a_shift_of_classes_adds_samples_and_keeps_what_was_there() -> None:
     assert logits.shape == (2, 10)
 
 
-@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "cifar10_deep", "cifar10_impaired"])
+@pytest.mark.parametrize(
+    "name",
+    ["mnist", "fashion_mnist", "cifar10", "cifar10_deep", "cifar10_impaired", "cifar10_resnet"],
+)
 def test_without_its_files_a_row_says_what_it_needs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,11 +14,31 @@ from esper.kasmina.model import GrowingHost
 from esper.kasmina.persistence import laid_out_like
 from esper.leyline import ActionSpec, EventSink, LifecycleOp, Stage, Style, gate_parameters
 from esper.tolaria.data import Split, TaskData
+from esper.tolaria.engine.augmentation import draw_views
 from esper.tolaria.engine.rates import rate_factors
 from esper.tolaria.tasks import Instance, OptimiserSpec, Task
 
-Rates = Tensor | None
-"""(step,) learning rates of an epoch; None where they never change."""
+
+@dataclass(frozen=True, slots=True)
+class EpochPlan:
+    """What a host is trained on in one epoch, minibatch by minibatch."""
+
+    order: Tensor
+    """(step, batch) indices of training samples"""
+    views: Tensor | None
+    """(step, batch) how each of them is shown (see `engine.augmentation`); None: as it is"""
+    rates: Tensor | None
+    """(step,) learning rates; None where they never change"""
+
+    @property
+    def steps(self) -> int:
+        """Minibatches."""
+        return len(self.order)
+
+    def clone(self) -> "EpochPlan":
+        """The same in memory of its own."""
+        parts = (None if part is None else part.clone() for part in (self.views, self.rates))
+        return EpochPlan(self.order.clone(), *parts)
 
 
 def derived_seed(seed: int, purpose: str) -> int:
@@ -128,6 +149,8 @@ class TrainedHost(GrowingHost):
         events: EventSink | None = None,
     ) -> None:
         self.task, self.data, self.case, self.seed, self.device = task, data, case, seed, device
+        if task.augmentation is not None:
+            task.augmentation.require_pictures(task.name, tuple(data.inputs.shape[1:]))
         super().__init__(task.grow(data.source, seed=seed, device=device, events=events))
         if task.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -205,12 +228,20 @@ class TrainedHost(GrowingHost):
         samples = self.data.ranges[self._met_phase]
         return self.data.inputs[samples.start : min(samples.stop, samples.start + count)]
 
-    def draw_order(self) -> Tensor:
-        """Indices (step, batch) of the samples of the epoch to come."""
-        return self.stream.draw(self._coming_samples, self.steps_per_epoch, self.task.batch)
+    def plan_epoch(self) -> EpochPlan:
+        """Samples, how they are shown and learning rates of the epoch to come; the stream of samples moves on."""
+        order = self.stream.draw(self._coming_samples, self.steps_per_epoch, self.task.batch)
+        return EpochPlan(order, self._coming_views(), self._coming_rates())
 
-    def coming_rates(self) -> Rates:
-        """Learning rates (step,) of the epoch to come, as the task's schedule has them; None if it is constant."""
+    def _coming_views(self) -> Tensor | None:
+        """From rng seed and epoch alone: whatever happened to a host, its twins are shown the same."""
+        if self.task.augmentation is None:
+            return None
+        generator = torch.Generator().manual_seed(derived_seed(self.seed, f"views of epoch {self.epoch}"))
+        return draw_views(self.task.augmentation, self.steps_per_epoch, self.task.batch, generator=generator)
+
+    def _coming_rates(self) -> Tensor | None:
+        """As the task's schedule has them."""
         factors = rate_factors(self.task.schedule, self.epoch, self.steps_per_epoch, self.task.epochs)
         return None if factors is None else self.task.optimiser.lr * torch.tensor(factors)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from esper.kasmina.coalitions import CoalitionPlan, plan_coalitions
 from esper.leyline import EventSink
 from esper.leyline.errors import EsperError
-from esper.tolaria.engine.host import Rates, ResidentData, TrainedHost
+from esper.tolaria.engine.host import EpochPlan, ResidentData, TrainedHost
 from esper.tolaria.engine.step import (
     FIRST_SLOT,
     HOST_NORM,
@@ -24,6 +24,7 @@ from esper.tolaria.engine.step import (
     TrainingStep,
     tally_width,
     upload,
+    upload_plans,
 )
 from esper.tolaria.engine.validation import validate_host
 from esper.tolaria.tasks import Instance
@@ -131,40 +132,35 @@ class Population:
         """Train these hosts (all by default) for one epoch. The caller has ticked their alphas."""
         chosen = self.chosen(host_idxs)
         self._tally.zero_()
-        orders = [self.host(index).draw_order() for index in chosen]
-        rates = [self.host(index).coming_rates() for index in chosen]
+        plans = [self.host(index).plan_epoch() for index in chosen]
         if self._pool is None:
-            self._run_eagerly(chosen, orders, rates)
+            self._run_eagerly(chosen, plans)
         else:
-            self._run_captured(chosen, orders, rates, self._pool)
-        steps = [len(order) for order in orders]
+            self._run_captured(chosen, plans, self._pool)
         for index in chosen:
             self.host(index).epoch += 1
-        return self._read_tally(chosen, steps)
+        return self._read_tally(chosen, [plan.steps for plan in plans])
 
-    def _run_eagerly(self, chosen: Sequence[int], orders: Sequence[Tensor], rates: Sequence[Rates]) -> None:
+    def _run_eagerly(self, chosen: Sequence[int], plans: Sequence[EpochPlan]) -> None:
         steps = [self._eager_step(index) for index in chosen]
-        for batch in range(max(len(order) for order in orders)):
-            for step, order, rate in zip(steps, orders, rates, strict=True):
-                if batch < len(order):
-                    step(order[batch], None if rate is None else rate[batch])
+        for batch in range(max(plan.steps for plan in plans)):
+            for step, plan in zip(steps, plans, strict=True):
+                if batch < plan.steps:
+                    views = None if plan.views is None else plan.views[batch]
+                    step(plan.order[batch], views, None if plan.rates is None else plan.rates[batch])
 
-    def _run_captured(
-        self, chosen: Sequence[int], orders: Sequence[Tensor], rates: Sequence[Rates], pool: StreamPool
-    ) -> None:
-        steps = [self._captured_step(i, order, pool) for i, order in zip(chosen, orders, strict=True)]
-        for step, order, rate in zip(steps, upload(orders, self.device), rates, strict=True):
-            step.order.copy_(order)
-            step.cursor.zero_()
-            if rate is not None:
-                step.rates.copy_(self._place(rate))
+    def _run_captured(self, chosen: Sequence[int], plans: Sequence[EpochPlan], pool: StreamPool) -> None:
+        placed = upload_plans(plans, self.device)
+        steps = [self._captured_step(i, plan, pool) for i, plan in zip(chosen, placed, strict=True)]
+        for step, plan in zip(steps, placed, strict=True):
+            step.begin_epoch(plan)
         with pool.fork():
             for step in steps:  # the first minibatch, in which steps that are new are captured
                 with room_for(len(self), placed=self._captured(), device=self.device):
                     step()
-            for batch in range(1, max(len(order) for order in orders)):
-                for step, order in zip(steps, orders, strict=True):
-                    if batch < len(order):
+            for batch in range(1, max(plan.steps for plan in plans)):
+                for step, plan in zip(steps, plans, strict=True):
+                    if batch < plan.steps:
                         step()
 
     def _eager_step(self, host_idx: int) -> TrainingStep:
@@ -173,20 +169,17 @@ class Population:
             step = self._steps[host_idx] = TrainingStep(host, self._tally[host_idx])
         return step
 
-    def _captured_step(self, host_idx: int, order: Tensor, pool: StreamPool) -> CapturedStep:
+    def _captured_step(self, host_idx: int, plan: EpochPlan, pool: StreamPool) -> CapturedStep:
         host, step = self.host(host_idx), self._steps[host_idx]
         fits = (
             isinstance(step, CapturedStep)
             and step.topology == host.topology
-            and step.order.shape == order.shape
+            and step.plan.order.shape == plan.order.shape
         )
         if not fits:
             self.forget_step(host_idx)
             fresh = TrainingStep(host, self._tally[host_idx])
-            place = torch.empty_like(order, device=self.device)
-            cursor = torch.zeros(1, dtype=torch.int64, device=self.device)
-            rates = torch.zeros(len(order), device=self.device)
-            step = self._steps[host_idx] = CapturedStep(fresh, pool, host_idx, place, cursor, rates)
+            step = self._steps[host_idx] = CapturedStep(fresh, pool, host_idx, plan)
         assert isinstance(step, CapturedStep)
         return step
 

@@ -2,8 +2,9 @@
 
 With p the share of the task's epochs that has been trained when a step begins,
 
-    cosine     (1 + cos(pi p)) / 2
-    one_cycle  from 0.04 in a straight line to 1 at p = 0.25, then a cosine down to 0 (Smith and Topin, 2019)
+    cosine          (1 + cos(pi p)) / 2
+    one_cycle       from 0.04 in a straight line to 1 at p = 0.25, then a cosine down to 0 (Smith and Topin, 2019)
+    warm_up_cosine  the same with its peak at p = 0.05
 
 A run that goes on after the task's epochs stays at the factor of their last step.
 """
@@ -12,7 +13,9 @@ import math
 
 from esper.tolaria.tasks.task import RateSchedule
 
-WARM_UP, COLD = 0.25, 0.04
+WARM_UP = {"one_cycle": 0.25, "warm_up_cosine": 0.05}
+"""Schedule -> the share of the epochs in which the rate rises."""
+COLD = 0.04
 
 
 def rate_factors(schedule: RateSchedule, epoch: int, steps: int, epochs: int) -> list[float] | None:
@@ -29,9 +32,10 @@ def rate_factor(schedule: RateSchedule, progress: float) -> float:
         return 1.0
     if schedule == "cosine":
         return _down(progress)
-    if progress < WARM_UP:
-        return COLD + (1.0 - COLD) * progress / WARM_UP
-    return _down((progress - WARM_UP) / (1.0 - WARM_UP))
+    peak = WARM_UP[schedule]
+    if progress < peak:
+        return COLD + (1.0 - COLD) * progress / peak
+    return _down((progress - peak) / (1.0 - peak))
 
 
 def _down(share: float) -> float:

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from esper.kasmina.gradients import EXPLODING_NORM, VANISHING_NORM
 from esper.leyline import Stage
-from esper.tolaria.engine.host import TrainedHost
+from esper.tolaria.engine.augmentation import shown
+from esper.tolaria.engine.host import EpochPlan, TrainedHost
 from esper.tolaria.engine.objective import mean_loss, mean_score
 
 LOSS, SCORE, HOST_NORM, FIRST_SLOT = 0, 1, 2, 3
@@ -50,12 +51,16 @@ class TrainingStep:
         self._columns = torch.tensor(columns + health_columns, device=host.device)
         self._guard = SeedGuard(host.non_finite, trained, seeds) if seeds else None
 
-    def __call__(self, indices: Tensor, rate: Tensor | None = None) -> None:
-        """Train on the samples `indices` (batch,), at a learning rate that a schedule gives, or else the same one."""
+    def __call__(self, indices: Tensor, views: Tensor | None = None, rate: Tensor | None = None) -> None:
+        """Train on the samples `indices` (batch,).
+
+        views  (batch,) how each is shown, of a task with augmentation
+        rate   the learning rate that a schedule gives; None: the same one as before
+        """
         host = self.host
         if rate is not None:
             host.set_rate(rate)
-        inputs, targets = host.data.inputs[indices], host.data.targets[indices]
+        inputs, targets = self._inputs(indices, views), host.data.targets[indices]
         host.optimizer.zero_grad(set_to_none=True)
         loss, outputs = forward(host, inputs, targets)
         loss.backward()
@@ -68,6 +73,12 @@ class TrainingStep:
             host.optimizer.step()
             score = mean_score(outputs, targets, loss, host.data.variance)
             self.tally.index_add_(0, self._columns, torch.cat((torch.stack((loss, score)), measured)))
+
+    def _inputs(self, indices: Tensor, views: Tensor | None) -> Tensor:
+        data, augmentation = self.host.data.inputs, self.host.task.augmentation
+        if views is None or augmentation is None:
+            return data[indices]
+        return shown(data, indices, views, augmentation)
 
 
 def forward(host: TrainedHost, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -208,8 +219,7 @@ class StreamPool:
 class CapturedStep:
     """A `TrainingStep` that is run once for real and then captured; afterwards a step is one launch.
 
-    The minibatches of an epoch lie in `order` (step, batch), their learning rates in `rates` (step,), which is read
-    where a schedule gives them, and a counter on the device says which is next.
+    The plan of an epoch lies on the device, and a counter there says which of its minibatches is next.
     """
 
     def __init__(
@@ -217,16 +227,22 @@ class CapturedStep:
         step: TrainingStep,
         pool: StreamPool,
         host_idx: int,
-        order: Tensor,
-        cursor: Tensor,
-        rates: Tensor,
+        plan: EpochPlan,
     ) -> None:
-        self.step, self.order, self.cursor, self.rates = step, order, cursor, rates
-        self._scheduled = step.host.task.schedule != "constant"
+        self.step, self.plan = step, plan.clone()  # its own: uploaded plans are parts of one block
+        self.cursor = torch.zeros(1, dtype=torch.int64, device=pool.device)
         self.topology = step.topology
         place = pool.index_of(host_idx)
         self._stream, self._memory = pool.streams[place], pool.memory[place]
         self._graph: torch.cuda.CUDAGraph | None = None
+
+    def begin_epoch(self, plan: EpochPlan) -> None:
+        """Train on this plan next, which has as many steps as the one before."""
+        places = (self.plan.order, self.plan.views, self.plan.rates)
+        for place, column in zip(places, (plan.order, plan.views, plan.rates), strict=True):
+            if place is not None and column is not None:
+                place.copy_(column)
+        self.cursor.zero_()
 
     def __call__(self) -> None:
         """The next minibatch. The first call trains eagerly, which also gives the optimiser its state."""
@@ -256,15 +272,36 @@ class CapturedStep:
             self._graph = None
 
     def _advance(self) -> None:
-        rate = self.rates.index_select(0, self.cursor).squeeze(0) if self._scheduled else None
-        self.step(self.order.index_select(0, self.cursor).squeeze(0), rate)
+        columns = (self.plan.order, self.plan.views, self.plan.rates)
+        indices, views, rate = (
+            None if column is None else column.index_select(0, self.cursor).squeeze(0) for column in columns
+        )
+        assert indices is not None
+        self.step(indices, views, rate)
         self.cursor.add_(1)
 
 
-def upload(orders: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Copy index tensors to the device in one transfer, without waiting for it."""
-    flat = torch.cat([order.flatten() for order in orders]).pin_memory().to(device, non_blocking=True)
+def upload(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Copy tensors of one kind to the device in one transfer, without waiting for it."""
+    if not tensors:
+        return []
+    flat = torch.cat([tensor.flatten() for tensor in tensors]).pin_memory().to(device, non_blocking=True)
     return [
-        part.view(order.shape)
-        for part, order in zip(flat.split([order.numel() for order in orders]), orders, strict=True)
+        part.view(tensor.shape)
+        for part, tensor in zip(flat.split([tensor.numel() for tensor in tensors]), tensors, strict=True)
+    ]
+
+
+def upload_plans(plans: Sequence[EpochPlan], device: torch.device) -> list[EpochPlan]:
+    """The plans on the device, in one transfer for each of their parts."""
+    orders = upload([plan.order for plan in plans], device)
+    views = iter(upload([plan.views for plan in plans if plan.views is not None], device))
+    rates = iter(upload([plan.rates for plan in plans if plan.rates is not None], device))
+    return [
+        EpochPlan(
+            order,
+            None if plan.views is None else next(views),
+            None if plan.rates is None else next(rates),
+        )
+        for plan, order in zip(plans, orders, strict=True)
     ]

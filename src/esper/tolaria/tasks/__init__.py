@@ -8,6 +8,7 @@ from esper.tolaria.tasks.parameters import ParameterSpec as ParameterSpec
 from esper.tolaria.tasks.suites import Suite as Suite
 from esper.tolaria.tasks.suites import suite as suite
 from esper.tolaria.tasks.suites import suite_names as suite_names
+from esper.tolaria.tasks.task import Augmentation as Augmentation
 from esper.tolaria.tasks.task import OptimiserSpec as OptimiserSpec
 from esper.tolaria.tasks.task import Task as Task
 from esper.tolaria.tasks.task import all_tasks as all_tasks

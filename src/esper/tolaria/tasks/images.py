@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from esper.kasmina.hosts import ConvNet
+from esper.kasmina.hosts import ConvNet, ResNet
 from esper.tolaria.data import Phase, SealedTest, Split, TaskData
 from esper.tolaria.data.images import FASHION_MNIST, MNIST, IdxSet, picture_data, read_cifar10, read_idx_set
 from esper.tolaria.tasks.parameters import Parameter, ParameterSpec
-from esper.tolaria.tasks.task import Loader, OptimiserSpec, Task
+from esper.tolaria.tasks.task import Augmentation, Loader, OptimiserSpec, Task
 
 IMAGE_BLUEPRINTS = (
     "norm",
@@ -46,6 +46,10 @@ def deep_host(data: TaskData) -> nn.Module:
 def impaired_host(data: TaskData) -> nn.Module:
     """Sees one pixel at a time: what it lacks is known, and a convolution in a slot supplies it."""
     return ConvNet(3, data.classes, dims=2, widths=(8, 16, 32), pools=(2, 2, 2), kernel=1, norm="batch")
+
+
+def resnet_host(data: TaskData) -> nn.Module:
+    return ResNet(3, data.classes)
 
 
 def idx_loader(source: IdxSet, *, validation: int = _VALIDATION) -> Loader:
@@ -115,6 +119,14 @@ ROWS = (
     _cifar_task("cifar10_deep", deep_host, "by a host of six blocks, 16 to 64 channels"),
     _cifar_task(
         "cifar10_impaired", impaired_host, "by a host of 8-16-32 channels that sees one pixel at a time"
+    ),
+    replace(
+        _cifar_task("cifar10_resnet", resnet_host, "by a residual host of 175k parameters"),
+        optimiser=OptimiserSpec(kind="sgd", lr=0.2, weight_decay=5e-4),
+        schedule="one_cycle",
+        augmentation=Augmentation(),
+        batch=128,
+        epochs=20,
     ),
     replace(
         _cifar_task("synthetic", cifar_host, ""),

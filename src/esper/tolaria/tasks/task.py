@@ -15,7 +15,7 @@ from esper.tolaria.data import TaskData
 from esper.tolaria.tasks.parameters import Parameter, ParameterSpec, complete
 
 Loader = Callable[[Mapping[str, Parameter]], TaskData]
-RateSchedule = Literal["constant", "cosine", "one_cycle"]
+RateSchedule = Literal["constant", "cosine", "one_cycle", "warm_up_cosine"]
 """How a learning rate goes over the epochs of a task: see `esper.tolaria.engine.rates`."""
 
 
@@ -36,6 +36,36 @@ class OptimiserSpec:
         _require_number("OptimiserSpec.lr", self.lr, above=0.0)
         _require_number("OptimiserSpec.weight_decay", self.weight_decay)
         _require_number("OptimiserSpec.momentum", self.momentum)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Augmentation:
+    """How training pictures vary each time that one is shown; validation and test see them as they are."""
+
+    flip: bool = True
+    """Whether half of them are mirrored, left to right."""
+    padding: int = 4
+    """Pixels of 0 around a picture, out of which one of its own size is cropped at random; 0 crops nothing."""
+
+    def __post_init__(self) -> None:
+        _require_count("Augmentation.padding", self.padding, least=0)
+        if not self.flip and not self.padding:
+            raise ValueError(
+                "Augmentation.flip is False and padding 0, which varies nothing: give Task.augmentation=None"
+            )
+
+    def require_pictures(self, task: str, sample: tuple[int, ...]) -> None:
+        """Raise ValueError unless samples of this shape are pictures that no crop can miss."""
+        if len(sample) != 3:
+            raise ValueError(
+                f"Task {task}: augmentation is for pictures of shape (channel, height, width), and its samples have "
+                f"shape {sample}: give augmentation=None"
+            )
+        if self.padding >= min(sample[1:]):
+            raise ValueError(
+                f"Task {task}: Augmentation.padding is {self.padding}, with which a crop could miss a picture of "
+                f"{sample[1]} x {sample[2]}: give less than {min(sample[1:])}"
+            )
 
 
 def _any_combination(parameters: Mapping[str, Parameter]) -> None:
@@ -67,6 +97,8 @@ class Task:
     optimiser: OptimiserSpec
     schedule: RateSchedule = "constant"
     """How the learning rate goes from step to step over `epochs`, whatever the horizon of a run."""
+    augmentation: Augmentation | None = None
+    """How training pictures vary; None: they do not."""
     batch: int
     steps_per_epoch: int | None = None
     """None: one pass over the training set, the remainder of the last batch dropped."""
@@ -101,8 +133,7 @@ class Task:
         if self.steps_per_epoch is not None:
             counts["steps_per_epoch"] = self.steps_per_epoch
         for name, count in counts.items():
-            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-                raise ValueError(f"{owner} {name} must be a whole number >= 1, not {count!r}")
+            _require_count(f"{owner} {name}", count, least=1)
         _require_number(f"{owner} rent", self.rent)
         _require_number(f"{owner} isolation_penalty", self.isolation_penalty)
         _require_number(f"{owner} seed_lr_multiplier", self.seed_lr_multiplier, above=0.0)
@@ -168,9 +199,13 @@ class Task:
         return model.to(device)
 
     def settings(self) -> dict[str, str]:
-        """Every field of plain data that a host's numbers depend on, as text; constant rates are left out."""
+        """Every field of plain data that a host's numbers depend on, as text.
+
+        Constant rates and pictures that do not vary are left out.
+        """
         others = ["host", "load", "check", "tailor", "chosen", "parameters", "summary", "counts"]
         others += ["schedule"] if self.schedule == "constant" else []
+        others += ["augmentation"] if self.augmentation is None else []
         return {each.name: repr(getattr(self, each.name)) for each in fields(self) if each.name not in others}
 
     def __reduce__(self) -> tuple[Callable[..., "Task"], tuple[object, ...]]:
@@ -209,6 +244,11 @@ def _tailored(name: str, chosen: Mapping[str, Parameter]) -> Task:
 def all_tasks() -> tuple[Task, ...]:
     """Every row, in the order of registration."""
     return tuple(_TABLE.values())
+
+
+def _require_count(what: str, value: object, *, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{what} must be a whole number >= {least}, not {value!r}")
 
 
 def _require_number(what: str, value: object, *, above: float | None = None) -> None:
