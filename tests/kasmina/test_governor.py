@@ -41,6 +41,15 @@ def test_divergence_is_over_three_times_the_loss_of_a_guess() -> None:
     assert _governor().judge(replace(WELL, train_loss=math.nextafter(4.5, 5.0))) is Verdict.DIVERGED
 
 
+def test_a_host_that_begins_beyond_that_is_judged_by_its_own_beginning() -> None:
+    governor = _governor()
+    governor.begin_at(4.5)  # not beyond: a host that begins like others is judged like them
+    assert governor.judge(replace(WELL, train_loss=5.0)) is Verdict.DIVERGED
+    governor.begin_at(6.0)
+    assert governor.judge(replace(WELL, train_loss=18.0)) is None
+    assert governor.judge(replace(WELL, train_loss=18.1)) is Verdict.DIVERGED
+
+
 def test_overfitting_is_no_divergence() -> None:
     assert _governor().judge(replace(WELL, validation_loss=50.0)) is None
 

@@ -82,6 +82,15 @@ class Governor:
     """In the host's whole life."""
     consecutive: int = 0
 
+    def begin_at(self, loss: float) -> None:
+        """Note the loss of the host before its first epoch.
+
+        One that comes with weights may begin by being wrong with confidence, far above a uniform guess: it has
+        diverged when it is as far above its own beginning.
+        """
+        if loss > self.rules.divergence_factor * self.untrained_loss:
+            self.untrained_loss = loss
+
     def judge(self, vitals: Vitals) -> Verdict | None:
         """None if the host may go on."""
         verdict = self._verdict(vitals)

@@ -116,6 +116,16 @@ def test_fine_tuning_moves_everything() -> None:
         assert not torch.equal(parameter.detach(), weights[name]), name
 
 
+def test_a_head_that_is_wrong_with_confidence_is_not_taken_for_one_that_diverged() -> None:
+    """It begins above what would condemn a host that began at chance (3 log 10)."""
+    world = EngineWorld(1)
+    world.begin_many([Beginning(0, "adapt:base=digits_batch,shift=rename,size=100", 0)])
+    assert world.host(0).report.validation_loss > 3 * 2.303
+    world.step_many([HostStep(0, ActionSpec())])
+    assert world.host(0).report.rolled_back is None
+    assert world.host(0).epoch == 1
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

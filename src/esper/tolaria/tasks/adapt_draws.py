@@ -19,7 +19,6 @@ Parameters = dict[str, Parameter]
 HELD_OUT_SHIFTS = ("blur", "stretch", "merge")
 DRAWN_SHIFTS = tuple(shift for shift in SHIFTS if shift not in HELD_OUT_SHIFTS)
 _AMOUNTS = {
-    "noise": (0.2, 1.2),
     "contrast": (0.6, 2.0),
     "blur": (0.7, 2.5),
     "turn": (0.15, 1.0),
@@ -27,6 +26,8 @@ _AMOUNTS = {
     "stretch": (0.3, 1.0),
 }
 """shift -> the amounts that are drawn."""
+_NOISES = {"series": (0.2, 1.0), "pictures": (0.8, 2.5), "digits": (0.4, 1.6)}
+"""family -> the amounts of noise: figures are seen through more of it than series."""
 _FLAT = (0.85, 1.15)
 """Lost contrasts that leave nothing to see, which are not drawn."""
 _MOST_NOISE = 0.4
@@ -44,14 +45,15 @@ def draw_target(rng: np.random.Generator, shifts: tuple[str, ...]) -> Parameters
         "size": round(float(np.exp(rng.uniform(np.log(100), np.log(family.most_labels))))),
         "noise": 0.0 if rng.random() < 2 / 3 else round(float(rng.uniform(0.05, _MOST_NOISE)), 2),
     }
-    if shift in _AMOUNTS:
-        parameters["amount"] = _amount(shift, rng)
+    amounts = _NOISES[base.family] if shift == "noise" else _AMOUNTS.get(shift)
+    if amounts is not None:
+        parameters["amount"] = _amount(shift, amounts, rng)
     return parameters
 
 
-def _amount(shift: str, rng: np.random.Generator) -> float:
+def _amount(shift: str, amounts: tuple[float, float], rng: np.random.Generator) -> float:
     while True:
-        amount = round(float(rng.uniform(*_AMOUNTS[shift])), 2)
+        amount = round(float(rng.uniform(*amounts)), 2)
         if shift != "contrast" or not _FLAT[0] < amount < _FLAT[1]:
             return amount
 

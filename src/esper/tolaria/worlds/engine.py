@@ -153,6 +153,9 @@ class EngineWorld:
         begun = [beginning.host_idx for beginning in beginnings]
         for host_idx, numbers in zip(begun, self._validated(begun), strict=True):
             self._untrained_losses[host_idx] = numbers.report.validation_loss
+            governor = self._governors[host_idx]
+            if governor is not None:
+                governor.begin_at(numbers.report.validation_loss)
             self._take_over(host_idx, numbers)
 
     def host(self, host_idx: int) -> TrainedHost:
