@@ -60,6 +60,8 @@ class Life:
     accuracies: list[float]
     most_parameters: int
     story: str = ""
+    decisions: tuple[esper.Decision, ...] = ()
+    """One an epoch, of a network that may grow."""
 
 
 def live(seed: int, epochs: int, *, width: int = 8, budget: int | None = None) -> Life:
@@ -90,6 +92,7 @@ def live(seed: int, epochs: int, *, width: int = 8, budget: int | None = None) -
         )
     network: nn.Module = model if grower is None else grower.model
     accuracies, most = [], bare
+    decisions: list[esper.Decision] = []
     for epoch in range(epochs):
         phase = min(4 * epoch // epochs, 3)
         network.train()
@@ -101,9 +104,9 @@ def live(seed: int, epochs: int, *, width: int = 8, budget: int | None = None) -
             optimizer.step()
         accuracies.append(accuracy(network.eval(), slice(300, None)))
         if grower is not None:
-            grower.step(train_loss=loss)
+            decisions.append(grower.step(train_loss=loss))
         most = max(most, sum(parameter.numel() for parameter in network.parameters()))
-    return Life(accuracies, most, "" if grower is None else grower.explain())
+    return Life(accuracies, most, "" if grower is None else grower.explain(), tuple(decisions))
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, list[Life]]:
