@@ -37,9 +37,9 @@ class Result:
 def ours(seed: int, steps: int) -> Result:
     agent, steps_per_second = ppo_memory.train(seed, steps)
     envs = ppo_memory.make_envs()
-    returns = evaluate(agent.actor(ppo_memory.NUM_ENVS), envs, EPISODES, seed=seed + 10_000)
+    judged = evaluate(agent.actor(ppo_memory.NUM_ENVS), envs, EPISODES, seed=seed + 10_000)
     envs.close()
-    return Result("esper", steps_per_second, float(np.mean(returns)))
+    return Result("esper", steps_per_second, judged.mean_return)
 
 
 def theirs(seed: int, steps: int, batch_size: int, *, shared: bool) -> Result:

@@ -100,13 +100,13 @@ def main() -> None:
     torch.set_num_threads(1)
     agent, steps_per_second = train(arguments.seed, arguments.steps, memory=not arguments.no_memory)
     envs = make_envs()
-    returns = evaluate(agent.actor(NUM_ENVS), envs, 40, seed=arguments.seed + 10_000)
+    judged = evaluate(agent.actor(NUM_ENVS), envs, 40, seed=arguments.seed + 10_000)
     envs.close()
     result = {
         "seed": arguments.seed,
         "steps": arguments.steps,
         "memory": not arguments.no_memory,
-        "mean_return": float(np.mean(returns)),
+        "mean_return": judged.mean_return,
         "steps_per_second": round(steps_per_second, 1),
     }
     print(json.dumps(result))

@@ -2,6 +2,7 @@
 
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Sized
 from statistics import mean
 
 import pytest
@@ -52,7 +53,7 @@ def test_it_stands_alone_and_moves_without_a_script(found: life.Record) -> None:
 
 
 def test_the_record_is_whole(found: life.Record) -> None:
-    lists = [found.alone, found.grown, found.added_parameters, *found.slots.values()]
+    lists: list[Sized] = [found.alone, found.grown, found.added_parameters, *found.slots.values()]
     assert {len(entries) for entries in lists} == {life.EPOCHS}
     first, _ = life.CHANGES[0]
     assert found.alone[:first] == found.grown[:first]  # nothing has grown before the first change

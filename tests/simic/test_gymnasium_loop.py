@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
 from esper.simic.agent import PPOAgent, PPOConfig, PPOUpdateMetrics
-from esper.simic.gymnasium_loop import AnyVectorEnv, action_layout, collect, evaluate, learn
+from esper.simic.gymnasium_loop import AnyVectorEnv, Evaluation, action_layout, collect, evaluate, learn
 from esper.tamiyo import ActorCritic, ActorState, PolicyOutput, RecurrentActorCritic
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "ppo_memory.py"
@@ -98,7 +98,7 @@ def test_masks_truncation_and_several_heads_on_a_gymnasium_env(memory: bool) -> 
     agent = PPOAgent(policy, config, num_envs=4, num_steps=18, seed=0)
     curve = learn(agent, envs, 4_000, seed=0)
     assert np.mean(curve.returns[-20:]) > 3.2
-    assert np.mean(evaluate(agent.actor(4), envs, 8, seed=1)) == 4.0
+    assert evaluate(agent.actor(4), envs, 8, seed=1).mean_return == 4.0
 
 
 class Counting(gym.Env[NDArray[np.float32], np.int64]):
@@ -201,7 +201,9 @@ def test_evaluation_begins_every_episode_without_memory(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(policy, "choose", spy)
     agent = PPOAgent(policy, PPOConfig(), num_envs=2, num_steps=4, seed=0)
-    assert evaluate(agent.actor(2), envs, 4, seed=0) == [3.0, 3.0, 6.0, 6.0]
+    judged = evaluate(agent.actor(2), envs, 4, seed=0)
+    assert judged == Evaluation(returns=(3.0, 3.0, 6.0, 6.0), lengths=(2, 2, 3, 3))
+    assert str(judged) == "mean return 4.500 over 4 episodes of 2.5 steps on average"
     begins = [[step % 2 == 0, step % 3 == 0] for step in range(6)]
     assert remembered == [[not first for first in both] for both in begins]
     assert paid == [[float(step % 2), float(step % 3)] for step in range(6)]
@@ -233,7 +235,9 @@ def test_evaluation_takes_an_equal_share_of_each_env() -> None:
         4, action_layout(envs.single_action_space), generator=torch.Generator().manual_seed(0)
     )
     agent = PPOAgent(policy, CARTPOLE, num_envs=4, num_steps=4, seed=0)
-    assert len(evaluate(agent.actor(4), envs, 8, seed=0)) == 8
+    judged = evaluate(agent.actor(4), envs, 8, seed=0)
+    assert judged.returns == judged.lengths  # CartPole pays 1 a step
+    assert len(judged.returns) == 8
     with pytest.raises(ValueError, match="episodes is 7; expected a multiple of the 4 envs"):
         evaluate(agent.actor(4), envs, 7, seed=0)
 
@@ -272,4 +276,4 @@ def test_cartpole_is_learned_without_memory(seed: int) -> None:
     )
     agent = PPOAgent(policy, CARTPOLE, num_envs=8, num_steps=128, seed=seed)
     learn(agent, envs, 50_000, seed=seed)
-    assert np.mean(evaluate(agent.actor(8), envs, 40, seed=seed + 10_000)) >= 475
+    assert evaluate(agent.actor(8), envs, 40, seed=seed + 10_000).mean_return >= 475

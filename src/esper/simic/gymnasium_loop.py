@@ -55,6 +55,25 @@ class LearningCurve:
     """Steps over all envs when each ended."""
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Whole episodes that a policy was judged on, env by env."""
+
+    returns: tuple[float, ...]
+    """Undiscounted, of each episode."""
+    lengths: tuple[int, ...]
+    """Steps of each episode."""
+
+    @property
+    def mean_return(self) -> float:
+        """Mean over the episodes."""
+        return float(np.mean(self.returns))
+
+    def __str__(self) -> str:
+        steps = float(np.mean(self.lengths))
+        return f"mean return {self.mean_return:.3f} over {len(self.returns)} episodes of {steps:.1f} steps on average"
+
+
 def collect(
     agent: PPOAgent,
     envs: AnyVectorEnv,
@@ -123,19 +142,19 @@ def learn(
 
 
 @torch.inference_mode()
-def evaluate(actor: Actor, envs: AnyVectorEnv, episodes: int, *, seed: int) -> list[float]:
-    """Returns of `episodes` episodes, an equal share from each env: no favour to short ones."""
+def evaluate(actor: Actor, envs: AnyVectorEnv, episodes: int, *, seed: int) -> Evaluation:
+    """Play `episodes` episodes, an equal share from each env: no favour to short ones."""
     if episodes % envs.num_envs:
         raise ValueError(f"episodes is {episodes}; expected a multiple of the {envs.num_envs} envs")
     require_same_step_autoreset(envs)
     actor.reset()
     everything = actor.policy.layout.all_legal(envs.num_envs, actor.policy.device)
     share = episodes // envs.num_envs
-    finished: list[list[float]] = [[] for _ in range(envs.num_envs)]
-    running = np.zeros(envs.num_envs)
+    finished: list[list[tuple[float, int]]] = [[] for _ in range(envs.num_envs)]  # return and length
+    running, steps = np.zeros(envs.num_envs), np.zeros(envs.num_envs, dtype=np.int64)
     observation, info = envs.reset(seed=seed)
     reward = np.zeros(envs.num_envs)
-    while min(len(returns) for returns in finished) < share:
+    while min(map(len, finished)) < share:
         mask = read_mask(info)
         action = actor.act(
             torch.from_numpy(observation).float(),
@@ -144,13 +163,14 @@ def evaluate(actor: Actor, envs: AnyVectorEnv, episodes: int, *, seed: int) -> l
         )
         step = take_step(envs, action)
         observation, info, ended = step.observation, step.info, step.terminated | step.truncated
-        running += step.reward
+        running, steps = running + step.reward, steps + 1
         for env_idx in np.flatnonzero(ended):
-            finished[env_idx].append(float(running[env_idx]))
-        running[ended] = 0.0
+            finished[env_idx].append((float(running[env_idx]), int(steps[env_idx])))
+        running[ended], steps[ended] = 0.0, 0
         actor.reset(torch.from_numpy(ended))
         reward = np.where(ended, 0.0, _shown(step))
-    return [value for returns in finished for value in returns[:share]]
+    returns, lengths = zip(*(episode for each in finished for episode in each[:share]), strict=True)
+    return Evaluation(returns, lengths)
 
 
 def require_same_step_autoreset(envs: AnyVectorEnv) -> None:
