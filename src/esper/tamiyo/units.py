@@ -17,7 +17,7 @@ loss may be scaled, and gradients, and the parameters of host and seeds together
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -123,7 +123,8 @@ class Scales(NamedTuple):
     def of(origins: Sequence[Origin], hosts: Array, window: Array) -> "Scales":
         """hosts (env, field of HostReading), window (env, epoch, series), both as they were read."""
         reading = HostReading(*hosts.T)
-        loss, began, gradient_norm = np.array([astuple(origin) for origin in origins]).T
+        began_at = [(origin.loss, origin.accuracy, origin.gradient_norm) for origin in origins]
+        loss, began, gradient_norm = np.array(began_at).T
         accuracy = window[:, -1, TRACKED.index("validation_accuracy")]
         return Scales(
             loss=loss,
