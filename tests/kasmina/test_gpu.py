@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 import esper
+from cuda_waits import waits
 from esper.kasmina import GrowingModel
 from esper.kasmina.hosts import ConvNet
 from esper.leyline import Layout, NonFiniteSeedOutput, Stage, Style
@@ -59,14 +60,11 @@ def test_training_a_seed_never_waits_for_the_device() -> None:
     model.attach(optimizer)
     for slot, stage in (("blocks.0", Stage.TRAINING), ("blocks.1", Stage.HOLDING)):
         grow_until(model, slot, stage, "conv_light", style=Style.GATE)
-    for strict in (False, True):  # the first round creates optimiser state
-        torch.cuda.set_sync_debug_mode("error" if strict else "default")
-        try:
+    for mode in ("default", "error"):  # the first round creates optimiser state
+        with waits(mode):
             optimizer.zero_grad()
             _call(model, x).square().mean().backward()
             optimizer.step()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
 
 
 def test_a_captured_forward_follows_alpha() -> None:

@@ -1,13 +1,12 @@
 """The engine on CUDA: captured steps give the CPU's numbers, wait for nothing, and leave no memory behind."""
 
 import gc
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 import torch
 
+from cuda_waits import waits
 from esper.leyline import ActionSpec, HostStep, LifecycleOp
 from esper.tolaria.engine.population import OutOfDeviceMemory, Population
 from esper.tolaria.engine.step import CapturedStep
@@ -37,19 +36,6 @@ def _exact() -> Iterator[None]:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     yield
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
-
-
-@contextmanager
-def _waits(mode: str) -> Iterator[None]:
-    """What happens ("warn", "error") when something waits for the device."""
-    torch.cuda.synchronize()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
-        torch.cuda.set_sync_debug_mode(mode)
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def _play(world: EngineWorld, epochs: int, hosts: int = 2) -> list[list[float]]:
@@ -140,7 +126,7 @@ def test_the_hot_path_waits_for_nothing() -> None:
         world.host(index).apply(advance())
     run_epoch(world, range(3))
     population = world.population
-    with _waits("error"):
+    with waits("error"):
         for index in range(3):
             world.host(index).model.tick()
         population.train_epoch()
@@ -156,7 +142,7 @@ def test_an_epoch_waits_once_however_many_hosts() -> None:
         world.host(index).apply(germinate())
     run_epoch(world, range(3))
     run_epoch(world, range(3))
-    with _waits("warn"), pytest.warns(UserWarning, match="synchronizing") as told:
+    with waits("warn"), pytest.warns(UserWarning, match="synchronizing") as told:
         run_epoch(world, range(3))
     assert len([warning for warning in told if "synchronizing" in str(warning.message)]) == 1
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cuda_waits import waits
 from esper.tolaria.engine.augmentation import draw_views, shown
 from esper.tolaria.engine.population import Population
 from esper.tolaria.engine.step import TrainingStep, upload_plans
@@ -97,10 +98,6 @@ def test_the_hot_path_waits_for_nothing() -> None:
     for index in range(3):
         population.begin(index, "varied", index)
     population.train_epoch()
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with waits("error"):
         population.train_epoch()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()

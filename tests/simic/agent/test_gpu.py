@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from cuda_waits import waits
 from esper.simic.agent import PPOAgent, PPOConfig, PPOUpdateMetrics
 from esper.simic.agent.rollout_buffer import Rollout, minibatches
 from esper.simic.agent.update import LossConstants, compute_loss, run_update
@@ -130,14 +131,9 @@ def test_kl_stops_the_gpu_update_too() -> None:
 
 
 def count_syncs(agent: PPOAgent, rollout: Rollout, epochs: int) -> int:
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            update(agent, rollout, epochs)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    with waits("warn"), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        update(agent, rollout, epochs)
     return sum("synchronizing" in str(warning.message) for warning in caught)
 
 
@@ -153,12 +149,8 @@ def test_a_loss_can_be_computed_without_any_sync() -> None:
     constants = LossConstants.of(agent.policy, agent.config, agent.device)
     batches = list(minibatches(rollout, 2, recurrent=True, generator=agent.shuffle_generator))
     compute_loss(agent.policy, batches[0], agent.config, constants, 0)
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with waits("error"):
         compute_loss(agent.policy, batches[1], agent.config, constants, 0).loss.backward()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_the_optimiser_is_fused() -> None:
