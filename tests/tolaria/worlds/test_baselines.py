@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from esper.leyline import HostStep
+from esper.leyline import HostsLost, HostStep
 from esper.tolaria.tasks import forget, register
 from esper.tolaria.worlds import baselines as controls
 from esper.tolaria.worlds.baselines import BaselineCurves, BaselineRun, compute
@@ -193,3 +193,24 @@ def test_a_curve_is_trained_as_far_as_it_is_looked_at(
 def test_a_curve_without_epochs_is_refused() -> None:
     with pytest.raises(ValueError, match="epochs must be at least 1, not 0"):
         BaselineCurves(0)
+
+
+def test_a_baseline_that_cannot_be_trained_is_worth_nothing(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One host that diverges for good must not end the training of a controller on many."""
+    sound, steps = compute("tiny", 0, 4), iter(range(10))
+    step_many = EngineWorld.step_many
+
+    def lose_the_third(self: EngineWorld, wanted: Sequence[HostStep]) -> None:
+        if next(steps) == 2:
+            raise HostsLost([0], "restored in vain")
+        step_many(self, wanted)
+
+    monkeypatch.setattr(EngineWorld, "step_many", lose_the_third)
+    run = BaselineCurves(4, directory).run("tiny", 0)
+    assert run.judged_accuracy == (*sound.judged_accuracy[:3], 0.0, 0.0)
+    assert run.judged_loss == (*sound.judged_loss[:3], sound.judged_loss[0], sound.judged_loss[0])
+    assert run.validation_accuracy[3:] == (0.0, 0.0)
+    assert next(steps) == 3  # a lost host is not trained again
+    assert "the baseline of tiny, seed 0, is given up: restored in vain" in caplog.text

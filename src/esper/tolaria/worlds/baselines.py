@@ -6,7 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -14,7 +14,7 @@ from typing import Any, TypeVar, overload
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from esper.leyline import BaselineCurve, Beginning, EpochReport, HostStep
+from esper.leyline import BaselineCurve, Beginning, EpochReport, HostsLost, HostStep
 from esper.leyline.files import write_bytes
 from esper.tolaria.tasks import Instance
 from esper.tolaria.worlds.engine import EngineWorld
@@ -207,6 +207,8 @@ def compute(case: str, seed: int, epochs: int, device: torch.device | str = "cpu
 class BaselineInTraining:
     """A host that nothing is done to, trained as far as somebody has looked.
 
+    One that the governor gives up is worth nothing from then on: a score of 0, and the loss of the untrained host.
+
     epochs  how far it goes
     keep    called with the whole run when it is there
     """
@@ -224,6 +226,7 @@ class BaselineInTraining:
         self._keep = keep
         self._world: EngineWorld | None = None
         self._reports: list[EpochReport] = []
+        self._lost: EpochReport | None = None
 
     def report(self, epoch: int) -> EpochReport:
         """What the host showed after so many epochs."""
@@ -232,12 +235,24 @@ class BaselineInTraining:
                 self._world = EngineWorld(1, self._device)
                 self._world.begin_many([Beginning(0, self._case, self._seed)])
             else:
-                self._world.step_many([HostStep(0)])
-            self._reports.append(self._world.host(0).report)
+                self._train()
+            self._reports.append(self._world.host(0).report if self._lost is None else self._lost)
             if len(self._reports) > self.epochs:
                 self._world = None
                 self._keep(self.run())
         return self._reports[epoch]
+
+    def _train(self) -> None:
+        """One more epoch, if the host can still be trained."""
+        if self._lost is not None:
+            return
+        assert self._world is not None
+        try:
+            self._world.step_many([HostStep(0)])
+        except HostsLost as lost:
+            _LOG.warning("the baseline of %s, seed %s, is given up: %s", self._case, self._seed, lost.reason)
+            untrained = self._reports[0]
+            self._lost = replace(untrained, validation_accuracy=0.0, judged_accuracy=0.0)
 
     @property
     def curve(self) -> BaselineCurve:
