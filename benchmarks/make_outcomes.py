@@ -26,6 +26,7 @@ from esper.benchmark.planning import BenchPlan
 from esper.benchmark.rows import BenchRow, RowStore
 from esper.benchmark.runner import BenchProgress, run_bench
 from esper.benchmark.suites import BenchSuite, bench_suite
+from esper.leyline.utility import rent_due
 from esper.simic.env.making import make_world
 from harness import RESULTS
 
@@ -33,8 +34,9 @@ SHIPPED = Path(__file__).parents[1] / "src" / "esper" / "benchmark" / "shipped"
 SELECTION_SEEDS = 500
 """Host seeds of an instance from here on are for choosing; a benchmark scores on the first ones."""
 DRAW_SEED = 77
-BIRTHS = {"cpu": (4,), "shift": (4, 10, 16), "hosts": (2, 8)}
-"""When was measured to matter little, but for data that change."""
+BIRTHS = {"cpu": (4,), "shift": (4, 10, 16), "hosts": (2, 8), "stream": (0,)}
+"""When was measured to matter little, but for data that change. On a stream a seed that was always there is compared
+with none, stretch by stretch."""
 PAIRED = ("mixer", "conv_small", "widen")
 PAIRED_BIRTHS = (0, 10)
 """Early, and late."""
@@ -77,22 +79,31 @@ def grid_of_any_host(births: Sequence[int] = BIRTHS["hosts"]) -> tuple[str, ...]
 
 
 def outcome_of(row: BenchRow, *, held_out: bool, schedule: str) -> Outcome:
-    """The outcome in a row of a benchmark."""
+    """The outcome in a row of a benchmark. Where the life counts it has the means over it, and every curve."""
+    lives = (
+        row.life_added is not None or row.rolled_back is not None
+    )  # a life that was cut short has a curve, too
+    accuracy, added = row.validation_accuracy, row.added_parameters
+    if row.life_added is not None and row.utility is not None:
+        accuracy, added = (
+            row.utility + rent_due(row.rent, row.life_added, row.host_parameters),
+            round(row.life_added),
+        )
     curve = [accuracy for accuracy in row.validation_accuracies if accuracy is not None]
     return Outcome(
         held_out=held_out,
         case=row.instance,
         schedule=schedule,
         seed=row.seed,
-        validation_accuracy=row.validation_accuracy,
+        validation_accuracy=accuracy,
         test_accuracy=row.test_accuracy,
         host_parameters=row.host_parameters,
-        added_parameters=row.added_parameters,
+        added_parameters=added,
         rent=row.rent,
         training_flops=row.training_flops,
         contribution=row.seeds[0].contribution if len(row.seeds) == 1 else None,
-        validation_accuracies=tuple(curve) if schedule == WAITING else (),
-        train_accuracies=row.train_accuracies if schedule == WAITING else (),
+        validation_accuracies=tuple(curve) if lives or schedule == WAITING else (),
+        train_accuracies=row.train_accuracies if lives or schedule == WAITING else (),
     )
 
 
@@ -100,12 +111,14 @@ def grid(suite: str, *, small: bool) -> tuple[str, ...]:
     if suite == "hosts":
         whole = grid_of_any_host()
         return whole[:3] if small else whole
+    if suite == "stream" and small:
+        return (WAITING, grown("mixer", 1, 0))
     space = make_world(suite, 1).space
     slots, births = range(space.slot_count), BIRTHS.get(suite, (0, 5, 10))
     if small:
         return schedule_grid(space.blueprints[:2], slots[:1], births[:1])
     paired = [name for name in PAIRED if name in space.blueprints]
-    return schedule_grid(space.blueprints, slots, births, paired=paired)
+    return schedule_grid(space.blueprints, slots, births, paired=() if suite == "stream" else paired)
 
 
 def drawn_cases(suite: str, draws: int) -> tuple[str, ...]:
@@ -171,7 +184,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=4, help="hosts of each held-out instance")
     parser.add_argument("--instances", type=int, default=None, help="only so many held-out instances")
-    parser.add_argument("--small", action="store_true", help="three schedules, to try the tool")
+    parser.add_argument("--small", action="store_true", help="two or three schedules, to try the tool")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no episode after this time")

@@ -116,6 +116,6 @@ def test_a_rival_is_tuned_on_the_draws_that_all_its_settings_played() -> None:
     played[arms[2], "b", 0] = 0.9
     del played[arms[0], "b", 0]  # the time was up
     assert arms[1] in study.tuned(played, draws)
-    assert len(study.tuned(played, draws)) == 9
+    assert len(study.tuned(played, draws)) == 10
     with pytest.raises(SystemExit, match="no instance was played by every arm"):
         study.judge({}, ["a"], SEEDS, ["wait"])

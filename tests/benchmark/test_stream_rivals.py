@@ -1,5 +1,6 @@
 """Rivals on streams: what they notice, what they do to hosts, and that they keep to the cap."""
 
+import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -7,16 +8,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from esper.benchmark.arms import Hosts, RuleArm
+from esper.benchmark import BenchRequest, PlanError, plan_bench, planning
+from esper.benchmark.arms import RULES, Hosts, RuleArm
+from esper.benchmark.outcomes import Outcome, Outcomes
 from esper.benchmark.playing import play_chunk
 from esper.benchmark.stream_rivals import (
+    FITTED,
+    STREAM_RIVALS,
+    TUNED,
     AdapterPolicy,
-    DropDetector,
     StreamArm,
     StreamRival,
     UpkeepPlayer,
+    require_streaming,
     stream_rivals,
+    tuned_rivals,
     wide_cases,
 )
 from esper.leyline import DecisionSettings, LifecycleOp
@@ -24,12 +32,15 @@ from esper.simic.env.episodes import Episodes
 from esper.simic.env.making import make_world
 from esper.simic.evaluation import RulePlayer
 from esper.simic.reward import RewardConfig
+from esper.tamiyo.falls import DropDetector
+from esper.tolaria.data import TaskData
 from esper.tolaria.engine.host import TrainedHost
-from esper.tolaria.tasks import Instance, forget, register, task
+from esper.tolaria.tasks import Instance, ParameterSpec, forget, register, task
 from esper.tolaria.upkeep import L2Init, Reset, Upkeep
 from tiny_tasks import tiny_task
 
 CASE = "tiny_stream:change=3"
+OUTCOME = Outcome(False, "stream:size=500", "", 0, 0.5, 0.5, 1426, 0, 0.01, None, None, (), ())
 
 
 @pytest.fixture(autouse=True)
@@ -153,6 +164,8 @@ def test_rivals_are_arms_that_pay_for_their_width() -> None:
         forget("brief")
     assert played.host_parameters == 1426
     assert played.life_added == pytest.approx(1426, rel=0.02)
+    assert played.parameter_budget == waited[0].parameter_budget == 1426  # the cap is over the bare host
+    assert played.epoch_parameters == (round(played.life_added),) * 4
     assert played.utility is not None
     assert played.life_added is not None
     mean = np.mean([accuracy for accuracy in played.validation_accuracies[1:] if accuracy is not None])
@@ -172,7 +185,69 @@ def test_every_rival_has_words_of_its_own() -> None:
         "reset",
         "detect_then_probe",
         "adapters",
+        "look_again",
     }
     assert str(StreamRival("redo", "threshold 0.1", lambda: UpkeepPlayer(Upkeep), wide=True)) == (
         "redo, as wide as the cap, threshold 0.1"
     )
+
+
+def test_each_rival_is_an_arm_by_its_name_with_its_tuned_setting() -> None:
+    plan = plan_bench(BenchRequest(suite="stream", arms=tuple(TUNED), instances=2))
+    assert [arm.name for arm in plan.arms] == ["wait", *TUNED]
+    assert plan.treatments == tuple(TUNED)
+    for arm in plan.arms[1:]:
+        assert isinstance(arm, StreamArm)
+        assert arm.identity == f"rival of streams: {TUNED[arm.name]}"
+        assert pickle.loads(pickle.dumps(arm)).identity == arm.identity  # worker processes get it so
+    assert set(TUNED) == {rival.name for rival in stream_rivals()} - {"wait"}
+    assert set(tuned_rivals()) - set(STREAM_RIVALS) == {"detect_then_probe"} <= set(RULES)
+
+
+def test_by_default_a_stream_has_every_rival_and_other_suites_none() -> None:
+    names = [arm.name for arm in plan_bench(BenchRequest(suite="stream", instances=2)).arms]
+    assert set(STREAM_RIVALS) <= set(names)
+    assert names.count("detect_then_probe") == 1
+    assert not set(STREAM_RIVALS) & {arm.name for arm in plan_bench(BenchRequest(suite="toy")).arms}
+
+
+@pytest.mark.parametrize(
+    ("suite", "arm", "message"),
+    [
+        ("digits", "redo", "redo is a rival on streams, and digits is none: choose --suite stream"),
+        ("toy", "wide", "wide needs hosts that are trained, and those of toy are not"),
+        (CASE, "wide", f"wide is as wide as the cap, and {CASE} has none"),
+    ],
+)
+def test_a_rival_that_cannot_be_played_is_refused_by_name(suite: str, arm: str, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        plan_bench(BenchRequest(suite=suite, arms=(arm,)))
+
+
+def test_units_begin_anew_only_where_layers_read_one_another() -> None:
+    def forked(data: TaskData) -> nn.Module:
+        return nn.ModuleList([nn.Linear(3, 5), nn.Linear(3, data.classes)])
+
+    cap = ParameterSpec(kind="float", default=1.0, low=0.0, doc="for tests")
+    row = tiny_task("forked", counts="life", parameters=task("tiny_stream").parameters | {"cap": cap})
+    register(replace(row, host=forked))
+    try:
+        with pytest.raises(
+            PlanError, match=r"redo cannot be played on forked: the static control widens a ConvNet"
+        ):
+            plan_bench(BenchRequest(suite="forked", arms=("redo",)))
+        narrow = replace(tuned_rivals()["redo"], wide=False)
+        with pytest.raises(PlanError, match=r"redo cannot be played on forked: a Linear reads 3 units"):
+            require_streaming(narrow, "forked")
+    finally:
+        forget("forked")
+
+
+def test_look_again_is_fitted_where_there_are_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted = replace(FITTED, drop=0.07)
+    monkeypatch.setattr(planning.Outcomes, "read", lambda _: Outcomes([OUTCOME]))
+    monkeypatch.setattr(planning, "fit_look_again", lambda outcomes, samples: fitted if samples else None)  # noqa: ARG005
+    plan = plan_bench(
+        BenchRequest(suite="stream", arms=("look_again",), instances=1, outcomes="some.parquet")
+    )
+    assert plan.arms[1].identity == f"rival of streams: look_again, {fitted}"

@@ -36,16 +36,17 @@ class Outcome:
     schedule: str
     seed: int
     validation_accuracy: float | None
-    """None for a condemned host, which is worth nothing."""
+    """Of the product, or the mean over a life. None for a condemned host, which is worth nothing."""
     test_accuracy: float | None
     host_parameters: int
     added_parameters: int | None
+    """Of the product, or the mean over a life."""
     rent: float
     training_flops: float | None
     contribution: float | None
     """Leave-one-out contribution of the only seed, at the end; None where there was not exactly one."""
     validation_accuracies: tuple[float, ...]
-    """After each epoch of waiting; empty for other schedules."""
+    """Before the first epoch and after each, of waiting; of other schedules where the life counts, else empty."""
     train_accuracies: tuple[float | None, ...]
 
     @property

@@ -23,6 +23,7 @@ from esper.benchmark.arms import (
     ScheduleArm,
 )
 from esper.benchmark.controllers import find_controller, open_fitting
+from esper.benchmark.look_again import LOOK_AGAIN, fit_look_again
 from esper.benchmark.matching import NotWidenable, require_widenable
 from esper.benchmark.outcomes import Outcomes, shipped_outcomes
 from esper.benchmark.rivals import (
@@ -40,12 +41,21 @@ from esper.benchmark.rivals import (
     listed_arms,
     met_hosts,
 )
+from esper.benchmark.stream_rivals import (
+    STREAM_RIVALS,
+    TUNED,
+    StreamArm,
+    looking_again,
+    require_streaming,
+    tuned_rivals,
+)
 from esper.benchmark.suites import SEEDS_EACH, BenchSuite, PlanError, bench_suite
 from esper.simic.env.making import require_device, require_suite
+from esper.tolaria.tasks import Instance
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
 SCHEDULES = (SBS, SBS_HINDSIGHT, VBS)
-ALL_ARMS = (WAIT, *RULES, *ADAPT_ARMS, *SCHEDULES, *RIVALS, *MATCHED, BLIND)
+ALL_ARMS = (WAIT, *RULES, *ADAPT_ARMS, *SCHEDULES, *RIVALS, *STREAM_RIVALS, *MATCHED, BLIND)
 """Every arm but the learned ones, which a request names by its controllers."""
 _BEST_RULE = {
     "adapt": "frozen_spread",
@@ -144,7 +154,9 @@ def plan_bench(request: BenchRequest) -> BenchPlan:
     if reference not in request.controllers and set(names) & {*MATCHED, BLIND}:
         names.add(reference)
     members = next((arm.members for arm in learned if arm.name == reference), 1)
-    arms: list[Arm] = [RuleArm(name) for name in (WAIT, *RULES) if name in names]
+    tuned = TUNED if _lives(suite) else {}
+    arms: list[Arm] = [RuleArm(name) for name in (WAIT, *RULES) if name in names and name not in tuned]
+    arms += _stream_arms(request, suite, names & set(tuned))
     arms += [AdaptArm(name, rival) for name, rival in ADAPT_ARMS.items() if name in names]
     if names & {*SCHEDULES, *RIVALS}:
         outcomes = Outcomes.read(_outcomes_file(request, suite))
@@ -250,14 +262,31 @@ def _impossible(request: BenchRequest, suite: BenchSuite) -> dict[str, str]:
     if len(suite.instances) < 2:
         reasons[BLIND] = f"{BLIND} copies decisions from another instance, and {suite.name} has only one here"
     if suite.name in TOY_SUITES:
-        for name in ("static", "from_scratch"):
+        for name in ("static", "from_scratch", *STREAM_RIVALS):
             reasons[name] = f"{name} needs hosts that are trained, and those of {suite.name} are not"
     elif request.arms is None or "static" in request.arms:
         try:
             require_widenable(suite.instances[0])
         except NotWidenable as error:
             reasons["static"] = str(error)
+    if suite.name not in TOY_SUITES:
+        reasons |= _impossible_rivals(suite)
     return reasons
+
+
+def _impossible_rivals(suite: BenchSuite) -> dict[str, str]:
+    reasons = {}
+    for name, rival in tuned_rivals().items():
+        try:
+            require_streaming(rival, suite.instances[0])
+        except PlanError as error:
+            reasons[name] = str(error)
+    return {name: reason for name, reason in reasons.items() if name in STREAM_RIVALS}
+
+
+def _lives(suite: BenchSuite) -> bool:
+    """Whether lives count on it, and not ends."""
+    return suite.name not in TOY_SUITES and Instance.parse(suite.instances[0]).row.counts == "life"
 
 
 def _learned_arm(name: str, paths: Sequence[Path | str], suite: str) -> LearnedArm:
@@ -310,3 +339,20 @@ def _rival_arms(drawn: Outcomes, suite: BenchSuite, names: set[str]) -> Iterator
         yield from listed_arms(listed, suite.instances)
         for name, wanted in runs.items():
             yield KeepBestArm(name, min(wanted, len(listed)), listed, halving=name == HALVING)
+
+
+def _stream_arms(request: BenchRequest, suite: BenchSuite, names: set[str]) -> Iterator[StreamArm]:
+    """Rivals with the settings that were tuned; `look_again` is fitted anew where there are outcomes."""
+    rivals = tuned_rivals()
+    if LOOK_AGAIN in names and (request.outcomes or shipped_outcomes(suite.name)):
+        drawn = Outcomes.read(_outcomes_file(request, suite)).part(held_out=False)
+        rivals[LOOK_AGAIN] = looking_again(fit_look_again(drawn, _phase_samples(drawn.cases)))
+    yield from (StreamArm(rivals[name]) for name in TUNED if name in names)
+
+
+def _phase_samples(cases: Sequence[str]) -> dict[str, list[tuple[int, int]]]:
+    """case -> (first epoch, training samples) of each phase"""
+    return {
+        case: [(phase.start_epoch, len(phase.train)) for phase in Instance.parse(case).load().phases]
+        for case in cases
+    }

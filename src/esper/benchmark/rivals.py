@@ -34,7 +34,7 @@ LISTED = max(TRIES.values())
 LISTED_PREFIX = "schedule_"
 """Of the names of arms that play one of them."""
 RIVALS = (LOOK_UP, LOOK_ONCE, *TRIES, HALVING)
-_PENALTIES = (0.1, 1.0, 10.0, 100.0)
+PENALTIES = (0.1, 1.0, 10.0, 100.0)
 _RUNGS = ((1 / 4, 3), (1 / 2, 2))
 """(share of the epochs, how many go on): with five on the list, three whole runs in all, as many as try_3 has."""
 
@@ -142,23 +142,23 @@ def fit_look(outcomes: Outcomes, samples: Mapping[str, int]) -> Look:
     flat = gains.transpose(0, 2, 1).reshape(-1, gains.shape[1])  # (host, schedule)
     cases = np.repeat(np.arange(len(outcomes.cases)), len(outcomes.seeds))
     left_out = cases if len(outcomes.cases) > 1 else np.arange(len(flat))
-    births = [_birth(schedule) for schedule in outcomes.schedules]
+    births = [first_birth(schedule) for schedule in outcomes.schedules]
     best, chosen = -np.inf, Look(1, WAITING, (0.0,) * 4, (1.0,) * 4, (0.0,) * 5)
     for epoch in range(1, max((birth for birth in births if birth is not None), default=0) + 1):
         seen = _seen(outcomes, samples, epoch)
         playable = [place for place, birth in enumerate(births) if birth is not None and birth >= epoch]
-        for penalty in _PENALTIES:
-            guesses = _left_out(seen, flat[:, playable], left_out, penalty)
+        for penalty in PENALTIES:
+            guesses = guesses_left_out(seen, flat[:, playable], left_out, penalty)
             values = np.where(guesses > 0.0, flat[:, playable], 0.0).mean(axis=0)
             if values.max() > best:
                 best, place = float(values.max()), playable[int(values.argmax())]
-                mean, scale, weights = _ridge(seen, flat[:, [place]], penalty)
+                mean, scale, weights = ridge(seen, flat[:, [place]], penalty)
                 found = (tuple(map(float, each)) for each in (mean, scale, weights[:, 0]))
                 chosen = Look(epoch, outcomes.schedules[place], *found)
     return chosen
 
 
-def _birth(schedule: str) -> int | None:
+def first_birth(schedule: str) -> int | None:
     """The epoch of a schedule's first clause; None if it only waits."""
     return min((clause.epoch for clause in Schedule.parse(schedule).clauses), default=None)
 
@@ -181,7 +181,7 @@ def _seen(outcomes: Outcomes, samples: Mapping[str, int], epoch: int) -> Floats:
     return np.array(rows)
 
 
-def _ridge(seen: Floats, gains: Floats, penalty: float) -> tuple[Floats, Floats, Floats]:
+def ridge(seen: Floats, gains: Floats, penalty: float) -> tuple[Floats, Floats, Floats]:
     """Mean and scale of the features, and the weights (1 + feature, schedule); the constant is not penalised."""
     mean, scale = seen.mean(axis=0), seen.std(axis=0)
     scale = np.where(scale > 0.0, scale, 1.0)
@@ -190,12 +190,12 @@ def _ridge(seen: Floats, gains: Floats, penalty: float) -> tuple[Floats, Floats,
     return mean, scale, np.linalg.solve(design.T @ design + shrink, design.T @ gains)
 
 
-def _left_out(seen: Floats, gains: Floats, folds: NDArray[np.int64], penalty: float) -> Floats:
+def guesses_left_out(seen: Floats, gains: Floats, folds: NDArray[np.int64], penalty: float) -> Floats:
     """(host, schedule): the gain expected of each by the rule fitted without its fold."""
     guesses = np.empty_like(gains)
     for fold in np.unique(folds):
         out = folds == fold
-        mean, scale, weights = _ridge(seen[~out], gains[~out], penalty)
+        mean, scale, weights = ridge(seen[~out], gains[~out], penalty)
         guesses[out] = np.column_stack([np.ones(out.sum()), (seen[out] - mean) / scale]) @ weights
     return guesses
 

@@ -6,48 +6,50 @@ start; it pays rent for that like any other.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 
-from esper.benchmark.arms import WAIT, Arm, Hosts, Staging
-from esper.benchmark.matching import widened_case
+from esper.benchmark.arms import RULES, WAIT, Arm, Hosts, Staging
+from esper.benchmark.look_again import DROPS, LOOK_AGAIN, LookAgain, LookAgainPolicy
+from esper.benchmark.matching import require_widenable, widened_case
+from esper.benchmark.outcomes import grown
+from esper.benchmark.rivals import Look
+from esper.benchmark.suites import PlanError
 from esper.leyline import ActionSpec, DecisionSettings, LifecycleOp, Situation, Stage
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.spaces import Actions
 from esper.simic.evaluation import Player, Rewards, RulePlayer
-from esper.tamiyo.rules import rule_policy
+from esper.tamiyo.falls import DropDetector
+from esper.tamiyo.rules import RulePolicy, rule_policy
 from esper.tamiyo.rules.policy import Remembering, affordable, refusal
 from esper.tamiyo.rules.probing import DetectThenProbePolicy
 from esper.tolaria.engine.host import TrainedHost
 from esper.tolaria.tasks import Instance
-from esper.tolaria.upkeep import ContinualBackprop, L2Init, ReDo, Reset, ShrinkAndPerturb, Upkeep
+from esper.tolaria.upkeep import (
+    ContinualBackprop,
+    L2Init,
+    ReDo,
+    Reset,
+    ShrinkAndPerturb,
+    Upkeep,
+    hidden_units,
+)
 
+FITTED = LookAgain(
+    Look(
+        epoch=2,
+        schedule=grown("mixer", 1, 0),
+        mean=(10.188, 0.448, 0.0749, 0.0661),
+        scale=(1.253, 0.165, 0.0761, 0.0504),
+        weights=(-0.530, 1.115, 0.362, -0.252, 0.366),
+    ),
+    drop=0.1,
+)
+"""Fitted on three drawn streams of the suite, one host each, with 14 stretches between drops."""
 _SAMPLES = 256
 """Training samples of now that units are judged by."""
-
-
-@dataclass
-class DropDetector:
-    """Notices that validation accuracy fell by more than `drop` below its best since the last time it noticed."""
-
-    drop: float
-    best: float | None = None
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.drop < 1.0:
-            raise ValueError(f"drop is {self.drop}; expected between 0 and 1")
-
-    def noticed(self, accuracy: float | None) -> bool:
-        """Whether it fell, given the accuracy of the epoch that was just trained."""
-        if accuracy is None:
-            return False
-        self.best = accuracy if self.best is None else max(self.best, accuracy)
-        fell = self.best - accuracy > self.drop
-        if fell:
-            self.best = accuracy
-        return fell
 
 
 class UpkeepPlayer:
@@ -191,16 +193,26 @@ def _upkeeps() -> Iterator[tuple[str, str, Callable[[], Player]]]:
             yield "reset", what, partial(UpkeepPlayer, partial(Reset, only_last), drop)
 
 
-def _growing() -> Iterator[tuple[str, str, Callable[[], Player]]]:
-    def rule(make: Callable[[], DetectThenProbePolicy | AdapterPolicy]) -> Callable[[], Player]:
-        return lambda: RulePlayer(lambda _: make())
+def _rule(make: Callable[[], RulePolicy]) -> Player:
+    return RulePlayer(lambda _: make())
 
+
+def _growing() -> Iterator[tuple[str, str, Callable[[], Player]]]:
     for drop in (0.1, 0.15, 0.25):
-        yield "detect_then_probe", f"drop {drop:g}", rule(partial(DetectThenProbePolicy, drop=drop))
+        probing = partial(DetectThenProbePolicy, drop=drop)
+        yield "detect_then_probe", f"drop {drop:g}", partial(_rule, probing)
     for kind in ("lora", "mixer"):
         for drop in (0.15, 0.25):
             policy = partial(AdapterPolicy, drop=drop, kind=kind)
-            yield "adapters", f"{kind} at a drop of {drop:g}", rule(policy)
+            yield "adapters", f"{kind} at a drop of {drop:g}", partial(_rule, policy)
+    for drop in DROPS:
+        again = looking_again(replace(FITTED, drop=drop))
+        yield again.name, again.setting, again.player
+
+
+def looking_again(again: LookAgain) -> StreamRival:
+    """The rival that looks anew after each drop, by this rule."""
+    return StreamRival(LOOK_AGAIN, str(again), partial(_rule, partial(LookAgainPolicy, again)))
 
 
 def stream_rivals() -> list[StreamRival]:
@@ -211,18 +223,66 @@ def stream_rivals() -> list[StreamRival]:
     return rivals + [StreamRival(name, setting, player) for name, setting, player in _growing()]
 
 
+TUNED = {
+    "wide": "wide, as wide as the cap",
+    "l2_init": "l2_init, strength 0.0001",
+    "shrink_and_perturb": "shrink_and_perturb, as wide as the cap, 0.1 every 5 epochs",
+    "continual_backprop": "continual_backprop, as wide as the cap, rate 0.01 an epoch",
+    "redo": "redo, as wide as the cap, threshold 0.025",
+    "reset": "reset, as wide as the cap, last layer at a drop of 0.15",
+    "detect_then_probe": "detect_then_probe, drop 0.1",
+    "adapters": "adapters, mixer at a drop of 0.25",
+    LOOK_AGAIN: f"{LOOK_AGAIN}, {FITTED}",
+}
+"""name -> the rival in the setting that `benchmarks/study_streams.py` found best on tuning draws, in words."""
+
+STREAM_RIVALS = tuple(name for name in TUNED if name not in RULES)
+"""Arms of streams alone; on these, the rule among the tuned is played with its tuned setting."""
+
+
+def tuned_rivals() -> dict[str, StreamRival]:
+    """name -> the rival as a benchmark plays it."""
+    every = {str(rival): rival for rival in stream_rivals()}
+    return {name: every[words] for name, words in TUNED.items()}
+
+
+def require_streaming(rival: StreamRival, case: str) -> None:
+    """Raise PlanError unless the rival can be played on the hosts of this instance.
+
+    What is as wide as the cap needs a cap, and a host that can be made wider; what begins units anew needs a network
+    whose layers read one another in turn.
+    """
+    instance = Instance.parse(case)
+    if instance.row.counts != "life":
+        raise PlanError(f"{rival.name} is a rival on streams, and {case} is none: choose --suite stream")
+    if rival.wide and instance.cap is None:
+        raise PlanError(f"{rival.name} is as wide as the cap, and {case} has none")
+    try:
+        if rival.wide:
+            require_widenable(case)
+        if rival.name in ("continual_backprop", "redo"):
+            hidden_units(instance.row.host(instance.load()))
+    except ValueError as error:
+        raise PlanError(f"{rival.name} cannot be played on {case}: {error}") from None
+
+
 @contextmanager
 def wide_cases(cases: Sequence[str], host_parameters: int) -> Iterator[list[str]]:
     """The same instances on hosts that have all that their caps allow from the start, while the context lasts."""
-    sizes = {
-        case: host_parameters + int((Instance.parse(case).cap or 0.0) * host_parameters) for case in cases
-    }
+    wide: dict[str, str] = {}
+    made: dict[tuple[str, int], str] = {}
     with ExitStack() as stack:
-        named: dict[int, str] = {}
-        for case, size in sizes.items():
-            if size not in named:
-                named[size] = stack.enter_context(widened_case(case, size)).partition(":")[0]
-        yield [str(Instance(named[sizes[case]], Instance.parse(case).parameters)) for case in cases]
+        for case in dict.fromkeys(cases):
+            instance = Instance.parse(case)
+            size = host_parameters + int((instance.cap or 0.0) * host_parameters)
+            if (instance.task, size) in made:  # a task of that width is there already
+                wide[case] = str(Instance(made[instance.task, size], instance.parameters))
+                continue
+            wide[case] = stack.enter_context(widened_case(case, size))
+            name = wide[case].partition(":")[0]
+            if name != instance.task:
+                made[instance.task, size] = name
+        yield [wide[case] for case in cases]
 
 
 @dataclass(frozen=True, slots=True)

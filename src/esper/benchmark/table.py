@@ -11,6 +11,7 @@ import numpy as np
 from esper.benchmark.arms import BLIND, MATCHED, RULES, SBS, SBS_HINDSIGHT, VBS, WAIT
 from esper.benchmark.rivals import HALVING, LISTED_PREFIX, RIVALS, TRIES
 from esper.benchmark.rows import BenchRow, RowsError
+from esper.benchmark.stream_rivals import STREAM_RIVALS
 from esper.statistics import (
     Estimate,
     Resamples,
@@ -363,7 +364,7 @@ def best_rival(table: BenchTable, treatment: str) -> Comparison | None:
     made from the treatment, and other treatments.
     """
     arms = {arm.arm: arm for arm in table.arms}
-    if not arms.keys() & set(RIVALS):
+    if not arms.keys() & {*RIVALS, *STREAM_RIVALS}:
         return None
     unfair = {SBS_HINDSIGHT, VBS, *MATCHED, BLIND, *(notes.treatment for notes in table.notes)}
     ours = arms[treatment].training_flops
@@ -436,6 +437,7 @@ def _of_treatment(table: BenchTable, notes: TreatmentNotes) -> Iterable[str]:
         "schedules": (SBS, SBS_HINDSIGHT, VBS),
         "rules": RULES,
         "what a user would try first": RIVALS,
+        "rivals on streams": STREAM_RIVALS,
         "equal-size controls": (*MATCHED, BLIND),
     }
     grouped = {WAIT, *(control for controls in groups.values() for control in controls)}

@@ -42,3 +42,25 @@ class Level:
             return None
         self.held, self.below = [score], 0
         return level
+
+
+@dataclass
+class DropDetector:
+    """Notices that validation accuracy fell by more than `drop` below its best since the last time it noticed."""
+
+    drop: float
+    best: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.drop < 1.0:
+            raise ValueError(f"drop is {self.drop}; expected between 0 and 1")
+
+    def noticed(self, accuracy: float | None) -> bool:
+        """Whether it fell, given the accuracy of the epoch that was just trained."""
+        if accuracy is None:
+            return False
+        self.best = accuracy if self.best is None else max(self.best, accuracy)
+        fell = self.best - accuracy > self.drop
+        if fell:
+            self.best = accuracy
+        return fell
