@@ -84,6 +84,7 @@ _EVENTS: tuple[Event, ...] = (
             "alpha_curve": {"linear": 0.25, "cosine": 0.75},
         },
         observation={"host.time_left": 0.9, "host.budget_left": None, "blocks.1.alpha": 1.0},
+        added_parameters=2221,
     ),
     EpisodeFinished(
         round=4,
@@ -112,6 +113,7 @@ _EVENTS: tuple[Event, ...] = (
         lost=False,
         observed_accuracy=0.8359375,
         seeds_settled=1,
+        parameter_budget=2852,
     ),
     RoundFinished(
         round=4,

@@ -104,6 +104,27 @@ def test_a_fossil_that_was_given_back_is_neither_kept_nor_paid_for(
     assert [row.validation_losses for row in rows] == [row.validation_losses for row in blind]
 
 
+def test_a_row_has_every_seed_from_birth_to_end(tiny: str) -> None:
+    """One is pruned, one becomes a fossil and is there at the end."""
+    first, second = "germinate norm@0 t=0; advance 0 t=1; prune 0 t=3", "germinate mixer@1 t=4; advance 1 t=5"
+    schedule = f"{first}; {second}; fossilize 1 t=6"
+    for row in play(ScheduleArm("sbs", {tiny: schedule}), tiny):
+        norm, mixer = row.lives
+        assert (norm.slot, norm.blueprint, norm.born, norm.ended, norm.fossilized) == (
+            "blocks.0",
+            "norm",
+            0,
+            3,
+            None,
+        )
+        assert (mixer.slot, mixer.blueprint, mixer.born, mixer.ended) == ("blocks.1", "mixer", 4, None)
+        assert mixer.fossilized in (None, 7)  # settled at 7, a fossil where it could be one by then
+        sizes = [0, *[norm.parameters] * 3, 0, *[mixer.parameters] * 3]
+        assert list(row.epoch_parameters) == sizes
+        assert row.parameter_budget is None  # tiny has no cap
+    assert all(row.lives == () and set(row.epoch_parameters) == {0} for row in play(RuleArm("wait"), tiny))
+
+
 def test_matched_arms_have_what_was_kept(tiny: str) -> None:
     wait, grown = play(RuleArm("wait"), tiny), play(ScheduleArm("grown", {tiny: GROW}), tiny)
     known = {("wait", 0, tiny): wait, ("grown", 0, tiny): grown}

@@ -19,7 +19,7 @@ from esper.tolaria.upkeep import (
     hidden_units,
     mean_outputs,
 )
-from study_plasticity import ARMS, Stream, rows_of
+from study_plasticity import ARMS, Digits, rows_of
 
 INPUTS = torch.randn(17, 3, generator=torch.Generator().manual_seed(0))
 
@@ -188,7 +188,7 @@ def test_weights_are_changed_in_place(make: Callable[[], Upkeep]) -> None:
 @pytest.mark.slow
 def test_plain_training_loses_what_the_rivals_keep() -> None:
     """On 40 tasks of permuted digits plain training lost 0.12, continual backprop and ReDo nothing."""
-    rows = {str(row["arm"]): row for row in rows_of(ARMS, Stream(tasks=40), seeds=1)}
+    rows = {str(row["arm"]): row for row in rows_of(ARMS, Digits(tasks=40), seeds=1)}
     plain = rows.pop("plain")
     assert float(plain["lost"]) > 0.07
     for name, row in rows.items():

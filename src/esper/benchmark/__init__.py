@@ -18,6 +18,7 @@ from esper.benchmark.record import read_bench as read_bench
 from esper.benchmark.rows import BenchRow as BenchRow
 from esper.benchmark.rows import RowsError as RowsError
 from esper.benchmark.rows import RowStore as RowStore
+from esper.benchmark.rows import SeedLife as SeedLife
 from esper.benchmark.rows import SeedRow as SeedRow
 from esper.benchmark.runner import BenchProgress as BenchProgress
 from esper.benchmark.runner import run_bench as run_bench

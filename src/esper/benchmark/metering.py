@@ -2,14 +2,14 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from esper.benchmark.rows import SeedRow
+from esper.benchmark.rows import SeedLife, SeedRow
 from esper.leyline import (
     Beginning,
     HostProtocol,
@@ -82,11 +82,34 @@ class EpisodeLog:
     epoch_flops: list[int] = field(default_factory=list)
     """Training operations of each epoch; empty where nothing is trained: the toy."""
     before_settling: tuple[SlotSnapshot, ...] = ()
+    parameter_budget: int | None = None
+    _seen: dict[tuple[str, int], SeedLife] = field(default_factory=dict)
+    """(slot, birth) -> the seed, which ended when it was last seen"""
 
     @property
     def decisions(self) -> str:
         """The operations as a schedule."""
         return str(Schedule(tuple(self.clauses)))
+
+    @property
+    def lives(self) -> tuple[SeedLife, ...]:
+        """Every seed that there was, by birth and slot."""
+        now = len(self.parameters) - 1
+        ordered = sorted(self._seen.values(), key=lambda life: (life.born, life.slot))
+        return tuple(replace(life, ended=None) if life.ended == now else life for life in ordered)
+
+    def note_seeds(self, slots: Sequence[SlotSnapshot]) -> None:
+        """Take in the seeds that were there in the epoch that was noted last."""
+        now = len(self.parameters) - 1
+        for slot in slots:
+            if slot.blueprint is None:
+                continue
+            key = slot.name, now - slot.age
+            known = self._seen.get(key)
+            fossilized = None if known is None else known.fossilized
+            if fossilized is None and slot.stage is Stage.FOSSILIZED:
+                fossilized = now
+            self._seen[key] = SeedLife(slot.name, slot.blueprint, slot.parameters, key[1], now, fossilized)
 
     def seeds(self, final: HostProtocol) -> tuple[SeedRow, ...]:
         """The blended seeds before settling, and which of them the final model has."""
@@ -175,6 +198,8 @@ class MeteredWorld:
         log.train_accuracies.append(report.train_accuracy)
         host = self.host(host_idx)
         log.parameters.append(host.host_parameters + host.added_parameters)
+        log.parameter_budget = host.parameter_budget
+        log.note_seeds(host.snapshots())
         if isinstance(host, TrainedHost) and host.phase_ended and host.data.source.phases[0].test is not None:
             log.phase_ends.append((host.epoch, copy.deepcopy(host.model)))
 

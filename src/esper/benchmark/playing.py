@@ -21,6 +21,7 @@ from esper.simic.held_out import accuracy_on_test
 from esper.simic.reward import RewardConfig
 from esper.tolaria.engine.host import TrainedHost
 from esper.tolaria.final_report import phase_scores
+from esper.tolaria.tasks import Instance
 
 _FLOPS = FlopLedger()
 """One for the process, so that each topology is counted once."""
@@ -163,7 +164,15 @@ def _row(
         train_accuracies=tuple(log.train_accuracies),
         epoch_flops=tuple(map(float, log.epoch_flops)),
         life_added=life_added,
+        lives=log.lives,
+        epoch_parameters=tuple(each - bare for each in log.parameters),
+        parameter_budget=None if log.parameter_budget is None else _budget(hosts.instance, bare),
     )
+
+
+def _budget(instance: str, bare: int) -> int:
+    """Parameters that may be added to the bare host, also where an arm's own host is a wider one."""
+    return int((Instance.parse(instance).cap or 0.0) * bare)
 
 
 def _worth(

@@ -39,6 +39,21 @@ class SeedRow:
 
 
 @dataclass(frozen=True, slots=True)
+class SeedLife:
+    """A seed from its birth to its end. Epochs are those trained by then."""
+
+    slot: str
+    blueprint: str
+    parameters: int
+    born: int
+    """When it was germinated."""
+    ended: int | None
+    """The last epoch that was trained with it; None if it was there when the episode ended, before settling."""
+    fossilized: int | None
+    """When it was a fossil first; None if it never was."""
+
+
+@dataclass(frozen=True, slots=True)
 class BenchRow:
     """One episode."""
 
@@ -82,6 +97,12 @@ class BenchRow:
     """`training_flops` epoch by epoch; empty where nothing is trained, and in older files."""
     life_added: float | None = None
     """Where the life counts: parameters beyond the host's, mean over the epochs. Elsewhere None."""
+    lives: tuple[SeedLife, ...] = ()
+    """Every seed that there was, by birth; empty in older files."""
+    epoch_parameters: tuple[int, ...] = ()
+    """Parameters beyond the host's, before the first epoch, after it, ...; empty in older files."""
+    parameter_budget: int | None = None
+    """Parameters that the instance let be added; None without a cap, and in older files."""
 
     @property
     def key(self) -> "Key":

@@ -165,6 +165,17 @@ def clipped(text: str, longest: int = LONGEST) -> str:
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
+def by_epoch(changes: str | None) -> dict[int, str]:
+    """`shuffle80@16/noise5@16/alarm@40` -> epoch -> what changes there; what does not read like that is left out."""
+    found: dict[int, str] = {}
+    for part in (changes or "").split("/"):
+        words, _, epoch = part.partition("@")
+        if words and epoch.isdecimal() and len(epoch) < 7:
+            first = found.get(int(epoch))
+            found[int(epoch)] = words if first is None else f"{first}, {words}"
+    return found
+
+
 def operation(name: str) -> str:
     """GERMINATE -> germinate, SET_ALPHA_TARGET -> set alpha target."""
     return clipped(name, 40).replace("_", " ").lower()

@@ -157,6 +157,10 @@ class EpisodeFinished:
     """Validation accuracy of the final model on the half that was observed and settled by, 0..1."""
     seeds_settled: int = 0
     """Seeds that settling took out at the end."""
+    parameter_budget: int | None = None
+    """Parameters that its instance let be added; null where it had no cap."""
+    changes: str | None = None
+    """What changed in its data and when, as kind@epoch between slashes; null where nothing did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +219,8 @@ class DecisionTaken:
     """Head that was used -> legal choice -> its probability. Choices not listed were masked. Null for a rule."""
     observation: Mapping[str, float | None] | None = None
     """Feature -> the value the policy saw, null if unknown. Recorded only with run_telemetry debug."""
+    added_parameters: int | None = None
+    """Parameters of all seeds at the decision; null if not recorded."""
 
 
 @dataclass(frozen=True, slots=True)

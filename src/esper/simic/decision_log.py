@@ -233,4 +233,5 @@ def decision_taken(
         contributions=contributions,
         probabilities=probabilities,
         observation=observation,
+        added_parameters=sum(reading.parameters for reading in slots.values()),
     )

@@ -112,6 +112,33 @@ def test_the_course_of_an_episode() -> None:
     assert "nothing recorded yet" in text_of(episodes.course([], 0, None, DARK))
 
 
+def test_a_stream_shows_its_changes_and_its_budget() -> None:
+    steps = frames([replace(DECISION, epoch=epoch, added_parameters=100 * epoch) for epoch in range(1, 6)])
+    row = replace(
+        example(EpisodeFinished), parameter_budget=450, changes=f"{HOSTILE}@2/noise30@2/alarm@4/labels@90"
+    )
+    drawn = json.loads(text_of(episodes.course(steps, 0, row, LIGHT)))
+    (changed,) = (trace for trace in drawn["data"] if trace.get("name") == "the data change")
+    assert changed["x"] == [3, 5]  # the first epochs of the new data; the last change was not lived to see
+    assert changed["text"][0].endswith(", noise30")
+    assert "<img" not in changed["text"][0]
+    assert [shape["x0"] for shape in drawn["layout"]["shapes"]] == [1, 2.5, 4.5]
+    added, budget = (trace for trace in drawn["data"] if trace.get("yaxis") == "y3")
+    assert added["y"] == [100, 200, 300, 400, 500]
+    assert budget["y"] == [450, 450]
+    low, high = drawn["layout"]["yaxis3"]["domain"]
+    assert drawn["layout"]["yaxis2"]["domain"][1] < low < high < drawn["layout"]["yaxis"]["domain"][0]
+
+
+def test_without_a_budget_or_changes_an_episode_has_two_panels() -> None:
+    steps = frames([replace(DECISION, epoch=epoch) for epoch in (1, 2)])
+    row = replace(example(EpisodeFinished), parameter_budget=None)
+    drawn = json.loads(text_of(episodes.course(steps, 0, row, LIGHT)))
+    assert "yaxis3" not in drawn["layout"]
+    assert drawn["layout"]["yaxis"]["domain"] == [0.42, 1.0]
+    assert "the data change" not in [trace.get("name") for trace in drawn["data"]]
+
+
 def test_probabilities_name_what_was_taken_and_what_was_masked() -> None:
     slots = tuple(SlotView(name, None, None, None, None) for name in ("blocks.0", "blocks.1"))
     figure = episodes.probabilities(Frame(DECISION, slots), LIGHT)

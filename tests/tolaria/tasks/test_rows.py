@@ -26,6 +26,7 @@ SHIPPED = (
     "mnist1d",
     "shift",
     "stream",
+    "slow_bits",
     "mnist",
     "fashion_mnist",
     "cifar10",

@@ -11,12 +11,11 @@ from esper.benchmark import BenchRow, BenchTable
 from esper.benchmark.arms import WAIT
 from esper.benchmark.rivals import LISTED_PREFIX
 from esper.benchmark.table import ScoreTable
-from esper.karn.drawing import BAD, GOOD, LIGHT, MARKERS, OPERATIONS, SERIES, see_through
+from esper.karn.drawing import BAD, GOOD, LIGHT, MARKERS, OPERATIONS, SERIES, by_epoch, see_through
 from esper.leyline.colours import GREY
 from esper.statistics import Estimate, Floats, Resamples, paired_difference, performance_profile
 from esper.tamiyo.rules import Clause, Schedule
-from esper.tolaria.tasks import Instance, task
-from esper.tolaria.tasks.changes import parse_plan
+from esper.tolaria.tasks import Instance, data_changes
 
 LAYOUT = {
     "template": "plotly_white",
@@ -112,16 +111,8 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def changes_of(case: str) -> dict[int, str]:
-    """Epoch -> what changes in the data of a stream, as in its plan; empty for other instances."""
-    if case.startswith("toy"):
-        return {}
-    instance = Instance.parse(case)
-    plan = task(instance.task).complete(dict(instance.parameters)).get("plan")
-    found: dict[int, str] = {}
-    for change in () if plan is None else parse_plan(str(plan)):
-        words = str(change).partition("@")[0]
-        found[change.epoch] = f"{found[change.epoch]}, {words}" if change.epoch in found else words
-    return found
+    """Epoch -> what changes in the data of an instance; empty where nothing does."""
+    return by_epoch(data_changes(case))
 
 
 def slots_seen(rows: Sequence[BenchRow]) -> list[str]:
@@ -166,6 +157,14 @@ ARMS = {
     "try_3": "three whole runs from a list of schedules; the best one on validation is kept",
     "try_5": "five whole runs from a list of schedules; the best one on validation is kept",
     "successive_halving": "the whole list for a quarter of the epochs, the better part for half, two to the end",
+    "wide": "the host as wide as the cap from the start, and never grown",
+    "l2_init": "never grows; weights are pulled towards their initial values",
+    "shrink_and_perturb": "never grows; every few epochs weights shrink and new initial ones are added",
+    "continual_backprop": "never grows; a few units of the least use begin anew all the time",
+    "redo": "never grows; dormant units begin anew",
+    "reset": "never grows; layers begin anew when validation drops",
+    "adapters": "a small seed for each noticed drop, kept; the oldest is retired where there is no room",
+    "look_again": "a linear rule on what is seen some epochs after each drop: one seed, or none; it may give it back",
     "static": "the bare host, wider from the start, with as many parameters as the matched arm ended with",
     "from_birth": "the seeds that the matched arm kept, grown from the first epoch on",
     "from_scratch": "the final architecture of the matched arm, trained from the first step as one network",

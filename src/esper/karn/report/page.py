@@ -14,6 +14,7 @@ from esper.benchmark.table import ScoreTable, score_table
 from esper.karn.drawing import BAD, GOOD, LIGHT, Card, draw_network
 from esper.karn.report import figures
 from esper.karn.report.figures import about_arm, big, short_instance, slots_seen, typical_episode
+from esper.karn.report.streams import life, typical_life
 from esper.leyline import Stage
 from esper.leyline.colours import BLUE
 from esper.statistics import Estimate
@@ -245,6 +246,7 @@ def _behaviour(table: BenchTable, scores: ScoreTable) -> Iterable[str]:
             "Every decision but to wait, at the epoch it fell; the hosts of an instance lie beside each other. "
             "Upright lines are where the data of a stream change.",
         )
+        yield from _life(scores, name)
         row = typical_episode(scores, name)
         if row is not None:
             slots = slots_seen([each for rows in scores.rows.values() for each in rows])
@@ -262,6 +264,22 @@ def _behaviour(table: BenchTable, scores: ScoreTable) -> Iterable[str]:
                 _figure(kept),
                 "Leave-one-out at the end, seed by seed.",
             )
+
+
+def _life(scores: ScoreTable, arm: str) -> Iterable[str]:
+    """A life on a stream, where lives count and something grew."""
+    row = typical_life(scores, arm)
+    if row is None:
+        return
+    key = row.instance, row.seed
+    waited = next((each for each in scores.rows[WAIT] if (each.instance, each.seed) == key), None)
+    about = f"{row.instance}, host {row.seed}: {row.decisions}"
+    yield _section(
+        f"A life that {arm} led",
+        _figure(life(row, waited)) + f'<p class="small">{escape(about)}</p>',
+        "Of the lives in which something grew, the one with the median gain. Dotted lines are where the data change; "
+        "a bar is a seed from its birth to its end, full where it was a fossil; below is how much was added.",
+    )
 
 
 def network_of(row: BenchRow, slots: Sequence[str]) -> str:

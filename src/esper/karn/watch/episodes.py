@@ -14,6 +14,7 @@ from esper.karn.drawing import (
     Card,
     Fact,
     Theme,
+    by_epoch,
     clipped,
     draw_network,
     finite,
@@ -179,7 +180,10 @@ _JUDGED = "%{y:.3f} on the other half, which rewards are paid by"
 
 
 def course(frames: Sequence[Frame], at: int, row: EpisodeFinished | None, theme: Theme) -> Figure:
-    """Accuracy and operations above, the stages of the slots below; `at` is the index of the frame looked at."""
+    """Accuracy and operations above, the stages of the slots below; `at` is the index of the frame looked at.
+
+    On a stream the changes of its data are marked, and between the two is what growth has added of the budget.
+    """
     epochs = [frame.epoch for frame in frames]
     accuracies = [finite(frame.decision.validation_accuracy) for frame in frames]
     style: Figure = {"color": theme.runs[0], "width": 2}
@@ -197,12 +201,19 @@ def course(frames: Sequence[Frame], at: int, row: EpisodeFinished | None, theme:
     traces += [_done(frames, op, theme) for op in LifecycleOp if op is not LifecycleOp.WAIT]
     stages = _stages(frames, theme)
     traces += stages
+    planned = by_epoch(None if row is None else row.changes)
+    changes = {epoch: words for epoch, words in planned.items() if epoch + 1 in epochs}
+    traces += _changed(changes, frames, theme)
+    budget = _budget(frames, row, theme)
+    traces += budget
     here = frames[at].epoch if frames else 0
     marker: Figure = {"type": "line", "x0": here, "x1": here, "yref": "paper", "y0": 0, "y1": 1}
     marker["line"] = {"color": theme.text, "width": 1.5, "dash": "dash"}
-    top = 0.42 if stages else 0.0
+    middle = 0.18 if budget else 0.0
+    bottom = 0.36 if stages else 0.0
+    top = bottom + middle + (0.06 if stages or budget else 0.0)
     below: Figure = {
-        "domain": [0.0, top - 0.06],
+        "domain": [0.0, bottom],
         "automargin": True,
         "gridcolor": theme.grid,
         "autorange": "reversed",
@@ -214,8 +225,12 @@ def course(frames: Sequence[Frame], at: int, row: EpisodeFinished | None, theme:
         "The episode",
         x_title="epoch",
         y={"domain": [top, 1.0]},
-        shapes=[marker],
-        layout={"hovermode": "closest", **({"yaxis2": below} if stages else {})},
+        shapes=[marker, *(_line_before(epoch, theme) for epoch in changes)],
+        layout={
+            "hovermode": "closest",
+            **({"yaxis2": below} if stages else {}),
+            **({"yaxis3": _budget_axis(bottom, middle, theme)} if budget else {}),
+        },
         x={"anchor": "y2" if stages else "y", "dtick": max(len(frames) // 10, 1), **span},
     )
 
@@ -281,6 +296,77 @@ def _done(frames: Sequence[Frame], op: LifecycleOp, theme: Theme) -> Trace:
         marker={"symbol": MARKERS[op.name], "size": 10, "color": OPERATIONS[op.name], "line": edge},
         hovertemplate="%{text}",
     )
+
+
+def _changed(changes: Mapping[int, str], frames: Sequence[Frame], theme: Theme) -> list[Trace]:
+    """A mark on the curve at the first epoch of changed data, with what changed."""
+    if not changes:
+        return []
+    symbol: Figure = {"symbol": "line-ns-open", "size": 16, "color": theme.faint}
+    accuracies = {frame.epoch: finite(frame.decision.validation_accuracy) for frame in frames}
+    return [
+        scatter(
+            [epoch + 1 for epoch in changes],
+            [accuracies[epoch + 1] for epoch in changes],
+            mode="markers",
+            name="the data change",
+            marker=symbol,
+            text=[safe(words) for words in changes.values()],
+            hovertemplate="%{text}",
+        )
+    ]
+
+
+def _line_before(epoch: int, theme: Theme) -> Figure:
+    """Between the last epoch of the old data and the first of the new."""
+    place = epoch + 0.5
+    return {
+        "type": "line",
+        "x0": place,
+        "x1": place,
+        "yref": "paper",
+        "y0": 0,
+        "y1": 1,
+        "line": {"color": theme.faint, "width": 1, "dash": "dot"},
+    }
+
+
+def _budget(frames: Sequence[Frame], row: EpisodeFinished | None, theme: Theme) -> list[Trace]:
+    """What growth has added, and the budget; nothing where there was none, or it was not recorded."""
+    added = [frame.decision.added_parameters for frame in frames]
+    if row is None or row.parameter_budget is None or all(each is None for each in added):
+        return []
+    epochs = [frame.epoch for frame in frames]
+    shown: Figure = {"yaxis": "y3", "showlegend": False}
+    steps: Figure = {"color": theme.runs[1], "width": 2, "shape": "hv"}
+    limit: Figure = {"color": theme.faint, "width": 1, "dash": "dash"}
+    return [
+        {
+            **scatter(epochs, added, line=steps, hovertemplate="%{y:,} parameters added<extra></extra>"),
+            **shown,
+        },
+        {
+            **scatter(
+                [epochs[0], epochs[-1]],
+                [row.parameter_budget] * 2,
+                line=limit,
+                hovertemplate="a budget of %{y:,}<extra></extra>",
+            ),
+            **shown,
+        },
+    ]
+
+
+def _budget_axis(bottom: float, middle: float, theme: Theme) -> Figure:
+    return {
+        "domain": [bottom + 0.04, bottom + middle],
+        "automargin": True,
+        "gridcolor": theme.grid,
+        "rangemode": "tozero",
+        "nticks": 3,
+        "tickfont": {"size": 11},
+        "title": {"text": "added", "font": {"size": 11}},
+    }
 
 
 def _stages(frames: Sequence[Frame], theme: Theme) -> list[Trace]:

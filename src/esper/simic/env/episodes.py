@@ -42,6 +42,7 @@ from esper.simic.reward import RewardComponents, RewardConfig, RewardTelemetry
 from esper.simic.timing import Stopwatch
 from esper.tamiyo.actions import GrowthSpace, decode, encode, illegal_choice
 from esper.tamiyo.observation import Observer
+from esper.tolaria.tasks import data_changes
 
 
 class IllegalActionError(ValueError):
@@ -372,6 +373,8 @@ class Episodes:
             lost=lost,
             observed_accuracy=report.validation_accuracy if kept else None,
             seeds_settled=report.seeds_settled if kept else 0,
+            parameter_budget=None if lost else host.parameter_budget,
+            changes=data_changes(episode.case) or None,
         )
 
     # Going on later

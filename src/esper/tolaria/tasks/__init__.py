@@ -1,7 +1,8 @@
 """Tasks: what a host is trained on and how. Importing this registers the rows that Esper ships."""
 
-from esper.tolaria.tasks import adapt, drawn, files, images, regression, series, shift, stream
+from esper.tolaria.tasks import adapt, bits, drawn, files, images, regression, series, shift, stream
 from esper.tolaria.tasks.instance import Instance as Instance
+from esper.tolaria.tasks.instance import data_changes as data_changes
 from esper.tolaria.tasks.parameters import Parameter as Parameter
 from esper.tolaria.tasks.parameters import ParameterError as ParameterError
 from esper.tolaria.tasks.parameters import ParameterSpec as ParameterSpec
@@ -16,6 +17,6 @@ from esper.tolaria.tasks.task import forget as forget
 from esper.tolaria.tasks.task import register as register
 from esper.tolaria.tasks.task import task as task
 
-_HOMES = (series, shift, stream, images, files, regression, drawn, adapt)
+_HOMES = (series, shift, stream, bits, images, files, regression, drawn, adapt)
 for _row in (row for home in _HOMES for row in home.ROWS):
     register(_row)

@@ -14,7 +14,7 @@ import torch
 
 from esper.tolaria.data import TaskData
 from esper.tolaria.tasks.parameters import Parameter, ParameterError, parse_parameters
-from esper.tolaria.tasks.task import Task, task
+from esper.tolaria.tasks.task import Task, all_tasks, task
 
 _CACHED = 8
 _CACHE: "OrderedDict[tuple[object, ...], TaskData]" = OrderedDict()
@@ -59,6 +59,12 @@ class Instance:
         """Parameters that may be added over the host's, of a task with a parameter `cap`; None is any number."""
         cap = task(self.task).complete(dict(self.parameters)).get("cap")
         return None if cap is None else float(cap)
+
+    @property
+    def changes(self) -> str:
+        """What changes in its data and when, as kind@epoch between slashes; empty where nothing does."""
+        row = task(self.task)
+        return "" if row.changes is None else row.changes(row.complete(dict(self.parameters)))
 
     @property
     def row(self) -> Task:
@@ -125,3 +131,9 @@ def _source(code: object) -> str:
         return f"{home}\n{inspect.getsource(code)}"  # type: ignore[arg-type]
     except (OSError, TypeError):  # typed in at a prompt, or a callable object
         return home
+
+
+def data_changes(case: str) -> str:
+    """`Instance.changes` of a case as text; empty for what is no task's, such as the toy's."""
+    named = {row.name for row in all_tasks()}
+    return Instance.parse(case).changes if case.partition(":")[0] in named else ""

@@ -143,6 +143,7 @@ ROWS = (
         load=load_stream,
         parameters=STREAM_PARAMETERS,
         check=check_stream,
+        changes=lambda parameters: str(parameters["plan"]),
         epochs=EPOCHS,
         counts="life",
     ),

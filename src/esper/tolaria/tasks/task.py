@@ -94,6 +94,8 @@ class Task:
     """Makes the row of an instance whose parameters also say what the host is, or how it is trained."""
     chosen: Mapping[str, Parameter] | None = None
     """The parameters that this row was tailored to; None for a row of the table."""
+    changes: Callable[[Mapping[str, Parameter]], str] | None = None
+    """Says what changes in the data and when, as kind@epoch between slashes; None: nothing does."""
     optimiser: OptimiserSpec
     schedule: RateSchedule = "constant"
     """How the learning rate goes from step to step over `epochs`, whatever the horizon of a run."""
@@ -203,7 +205,7 @@ class Task:
 
         Constant rates and pictures that do not vary are left out.
         """
-        others = ["host", "load", "check", "tailor", "chosen", "parameters", "summary", "counts"]
+        others = ["host", "load", "check", "tailor", "chosen", "parameters", "summary", "counts", "changes"]
         others += ["schedule"] if self.schedule == "constant" else []
         others += ["augmentation"] if self.augmentation is None else []
         return {each.name: repr(getattr(self, each.name)) for each in fields(self) if each.name not in others}
