@@ -11,15 +11,23 @@ from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
 
 def test_there_are_those_that_the_manual_names() -> None:
-    assert list(PRESETS) == ["toy", "demo", "cpu", "cpu_mixers", "shift", "hosts", "adapt", "cifar10"]
+    assert list(PRESETS) == ["toy", "demo", "cpu", "cpu_mixers", "shift", "stream", "hosts", "adapt", "cifar10"]
     assert all(preset.purpose for preset in PRESETS.values())
 
 
-@pytest.mark.parametrize("name", ["demo", "cpu", "cpu_mixers"])
+@pytest.mark.parametrize("name", ["demo", "cpu", "cpu_mixers", "stream"])
 def test_what_and_where_are_learned_and_how_is_not(name: str) -> None:
     config = TrainingConfig.preset(name)
     assert set(HEAD_NAMES) - set(config.decisions.frozen_heads) == {"op", "slot", "blueprint"}
     assert config.gamma == 1.0
+
+
+def test_on_streams_what_was_grown_can_be_given_back() -> None:
+    config = TrainingConfig.preset("stream")
+    assert config.decisions.retire
+    assert config.horizon is None
+    assert task("stream").epochs == 100
+    assert config.num_envs < TrainingConfig.preset("cpu").num_envs
 
 
 def test_a_preset_can_be_changed() -> None:
@@ -38,7 +46,7 @@ def test_an_unknown_preset_is_refused_by_name() -> None:
         TrainingConfig.preset("demmo")
 
 
-@pytest.mark.parametrize("name", ["toy", "demo", "cpu", "cpu_mixers", "shift", "hosts", "adapt"])
+@pytest.mark.parametrize("name", ["toy", "demo", "cpu", "cpu_mixers", "shift", "stream", "hosts", "adapt"])
 def test_presets_name_suites_that_exist(name: str) -> None:
     assert TrainingConfig.preset(name).suite in (*suite_names(), *TOY_SUITES)
 

@@ -112,6 +112,21 @@ PRESETS: Mapping[str, Preset] = {
         "learn to answer data that change while a host trains on them, from cpu-v1 on (seven minutes on an H200)",
         {**MANY_HOSTS, "suite": "shift", "rounds": 64, "warm_start": "cpu-v1"},
     ),
+    "stream": Preset(
+        "learn to grow and to give back while data keep changing: lives of 100 epochs under a cap",
+        {
+            **MANY_HOSTS,
+            "suite": "stream",
+            "num_envs": 16,  # a round has as many epochs as 80 hosts of 20
+            "num_minibatches": 4,
+            "rounds": 96,
+            "pool_cases": 192,
+            "retire": True,
+            # What pays is to be had and to be given back: with one kind there is less to learn about which.
+            "menu": "mixer",
+            "initial_op_logits": {"PRUNE": -3.0, "FOSSILIZE": -2.0, "RETIRE": -3.0},
+        },
+    ),
     "hosts": Preset(
         "learn what to grow, and where, in networks of many kinds and sizes",
         {**MANY_HOSTS, "suite": "hosts", "pool_cases": 256, "first_growth": 2},
