@@ -44,8 +44,9 @@ ARMS: dict[str, Callable[[], Upkeep]] = {
 class Known(Protocol):
     """Known ground: a stream that one network after another is trained on."""
 
-    sign: int
-    """1 where more is better, -1 where less is."""
+    @property
+    def sign(self) -> int:
+        """1 where more is better, -1 where less is."""
 
     def curve(self, upkeep: Upkeep, seed: int) -> list[float]:
         """What counts, task by task, of minibatches before they were trained on."""
@@ -143,7 +144,7 @@ def _network(sizes: Sequence[int], seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         hidden = [layer for pair in pairwise(sizes[:-1]) for layer in (nn.Linear(*pair), nn.ReLU())]
-        return nn.Sequential(*hidden, nn.Linear(*sizes[-2:]))
+        return nn.Sequential(*hidden, nn.Linear(sizes[-2], sizes[-1]))
 
 
 def rows_of(arms: dict[str, Callable[[], Upkeep]], known: Known, seeds: int) -> list[Row]:

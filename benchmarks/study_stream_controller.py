@@ -6,8 +6,8 @@
     without_return  it may neither prune nor retire
     without_change  after five epochs it is shown nothing that moves with the data
 
-Each should lose what it lacks. Beside them: waiting, and those rivals on streams that `--rivals` names. What counts is
-the life: mean accuracy over the epochs (test splits, phase by phase) minus rent for parameter-epochs, under the
+Each should lose what it lacks. Beside them: waiting, and those rivals on streams that `--rivals` names. What counts
+is the life: mean accuracy over the epochs (test splits, phase by phase) minus rent for parameter-epochs, under the
 instance's cap. Differences are paired by host; errors are over streams.
 
     python benchmarks/study_stream_controller.py --runs runs/stream-0 runs/stream-1 --device cuda --workers 15 \\
@@ -26,7 +26,7 @@ import numpy as np
 
 from esper.benchmark.ablations import ABLATIONS, AblatedArm
 from esper.benchmark.arms import LEARNED, WAIT, Arm, BlindArm, LearnedArm, RuleArm
-from esper.benchmark.controllers import find_controller, require_fit
+from esper.benchmark.controllers import find_controller, open_fitting
 from esper.benchmark.planning import BenchPlan
 from esper.benchmark.rows import BenchRow, RowStore
 from esper.benchmark.runner import BenchProgress, run_bench
@@ -53,14 +53,14 @@ def plan_of(
     """Waiting, rivals, the controllers, and the controllers without something."""
     files = tuple(find_controller(path) for path in runs)
     for file in files:
-        require_fit(file, streams.name)
+        open_fitting(file, streams.name)
     tuned = tuned_rivals()
     arms: list[Arm] = [
         RuleArm(WAIT),
         *(StreamArm(tuned[name]) for name in rivals),
         LearnedArm(LEARNED, files),
     ]
-    arms += [AblatedArm(name, files, name) for name in ABLATIONS]
+    arms += [AblatedArm(name, files, ablation=name) for name in ABLATIONS]
     arms += [BlindArm(LEARNED, len(files))]
     return BenchPlan(streams, tuple(arms), hosts, reference=LEARNED, treatments=(LEARNED,), device=device)
 

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import JsonValue
 
 import study_stream_controller as study
 from bench_rows import ROW
+from esper.benchmark.rows import RowStore
 from esper.benchmark.suites import BenchSuite
 from esper.tamiyo.actions import GrowthSpace, numbered_slots
 from esper.tamiyo.controller import Controller, TrainingRecord, layout_fingerprint
 from esper.tamiyo.growth_policy import GrowthPolicy
-from esper.tolaria.tasks import forget, register
+from esper.tolaria.tasks import forget, register, task
 from tiny_controllers import tiny_card
-from tiny_tasks import tiny_task
 
 NAMES = ("wait", "learned", "without_memory", "without_return", "without_change", "blind")
 
@@ -23,7 +24,7 @@ NAMES = ("wait", "learned", "without_memory", "without_return", "without_change"
 @pytest.fixture
 def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("ESPER_CACHE", str(tmp_path / "cache"))
-    register(tiny_task("tiny_life", epochs=8, counts="life"))
+    register(replace(task("slow_bits"), name="tiny_life", epochs=8))
     yield "tiny_life"
     forget("tiny_life")
 
@@ -31,7 +32,7 @@ def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 @pytest.fixture
 def controller(tmp_path: Path) -> Path:
     """Random weights; it may retire."""
-    settings = {"suite": "tiny_life", "retire": True}
+    settings: dict[str, JsonValue] = {"suite": "tiny_life", "retire": True}
     training = TrainingRecord(
         suite="tiny_life", horizon=8, slots=("a",), blueprints=("mixer",), seed=0, rounds=0, settings=settings
     )
@@ -53,14 +54,14 @@ def controller(tmp_path: Path) -> Path:
 def test_a_random_controller_and_its_ablations_live_on_two_streams(
     life: str, controller: Path, tmp_path: Path
 ) -> None:
-    streams = BenchSuite(life, (f"{life}:change=3", f"{life}:change=5"))
+    streams = BenchSuite(life, (f"{life}:every=3,size=64", f"{life}:every=5,size=64"))
     plan = study.plan_of(streams, [controller], hosts=1, device="cpu")
     assert tuple(arm.name for arm in plan.arms) == NAMES
     table = study.study(plan, tmp_path / "out")
     assert tuple(row["arm"] for row in table) == NAMES
     assert all(row["lives"] == 2 for row in table)
     assert table[0]["over waiting"] == "+0.00 ± 0.00"
-    rows = study.RowStore(tmp_path / "out").read()
+    rows = RowStore(tmp_path / "out").read()
     returned = [row for row in rows if row.arm == "without_return"]
     assert not any(word in row.decisions for row in returned for word in ("prune", "retire"))
     assert any(row.decisions for row in rows if row.arm == "learned")

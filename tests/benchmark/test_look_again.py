@@ -101,12 +101,12 @@ def test_it_looks_after_the_beginning_and_after_the_drop(stream: str, many_pay: 
     episodes.seed(0, 0)
     episodes.begin(0, case=stream, host_seed=0)
     player.begin(1)
-    done, curve = [], [episodes.host(0).report.validation_accuracy]
+    done, curve = [], [episodes.host(0).report.validation_accuracy or 0.0]
     for _ in range(10):
         actions = player.act(episodes, np.zeros(1))
         episodes.step(actions)
         done.append(LifecycleOp(int(actions[0, 0])))
-        curve.append(episodes.host(0).report.validation_accuracy)
+        curve.append(episodes.host(0).report.validation_accuracy or 0.0)
     assert curve[4] - curve[5] > 0.1  # the drop is seen after epoch 5 was trained, the first of the new data
     if many_pay:
         assert [(epoch, op) for epoch, op in enumerate(done) if op] == [

@@ -165,7 +165,7 @@ def test_rivals_are_arms_that_pay_for_their_width() -> None:
     assert played.host_parameters == 1426
     assert played.life_added == pytest.approx(1426, rel=0.02)
     assert played.parameter_budget == waited[0].parameter_budget == 1426  # the cap is over the bare host
-    assert played.epoch_parameters == (round(played.life_added),) * 4
+    assert played.epoch_parameters == (round(played.life_added or 0.0),) * 4
     assert played.utility is not None
     assert played.life_added is not None
     mean = np.mean([accuracy for accuracy in played.validation_accuracies[1:] if accuracy is not None])
@@ -229,7 +229,7 @@ def test_units_begin_anew_only_where_layers_read_one_another() -> None:
         return nn.ModuleList([nn.Linear(3, 5), nn.Linear(3, data.classes)])
 
     cap = ParameterSpec(kind="float", default=1.0, low=0.0, doc="for tests")
-    row = tiny_task("forked", counts="life", parameters=task("tiny_stream").parameters | {"cap": cap})
+    row = tiny_task("forked", counts="life", parameters={**task("tiny_stream").parameters, "cap": cap})
     register(replace(row, host=forked))
     try:
         with pytest.raises(
@@ -245,7 +245,7 @@ def test_units_begin_anew_only_where_layers_read_one_another() -> None:
 
 def test_look_again_is_fitted_where_there_are_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
     fitted = replace(FITTED, drop=0.07)
-    monkeypatch.setattr(planning.Outcomes, "read", lambda _: Outcomes([OUTCOME]))
+    monkeypatch.setattr(Outcomes, "read", lambda _: Outcomes([OUTCOME]))
     monkeypatch.setattr(planning, "fit_look_again", lambda outcomes, samples: fitted if samples else None)  # noqa: ARG005
     plan = plan_bench(
         BenchRequest(suite="stream", arms=("look_again",), instances=1, outcomes="some.parquet")

@@ -17,15 +17,10 @@ pytestmark = [
 
 STREAM = "stream:plan=shuffle@2/samples700@2/noise20@2/labels@4/return0@6/alarm@8,size=900"
 BITS = "slow_bits:every=2"
+GERMINATE, ADVANCE = LifecycleOp.GERMINATE, LifecycleOp.ADVANCE
 GROWN = {
-    STREAM: {
-        1: ActionSpec(LifecycleOp.GERMINATE, "blocks.1", "mixer"),
-        3: ActionSpec(LifecycleOp.ADVANCE, "blocks.1"),
-    },
-    BITS: {
-        1: ActionSpec(LifecycleOp.GERMINATE, "blocks.0", "mlp"),
-        3: ActionSpec(LifecycleOp.ADVANCE, "blocks.0"),
-    },
+    STREAM: {1: ActionSpec(GERMINATE, "blocks.1", "mixer"), 3: ActionSpec(ADVANCE, "blocks.1")},
+    BITS: {1: ActionSpec(GERMINATE, "blocks.0", "mlp"), 3: ActionSpec(ADVANCE, "blocks.0")},
 }
 EPOCHS = 10
 

@@ -2,6 +2,7 @@
 
 suites       the instances and hosts that are scored
 arms         what competes; `matching` has the controls of equal size, `controllers` the learned ones
+ablations    learned controllers that lack something; `stream_rivals` and `look_again` are rivals on streams
 outcomes     results of open-loop schedules, and the tabular benchmark over them
 planning     from a request to a plan
 playing      one arm on the hosts of one instance; `metering` logs what happens to them

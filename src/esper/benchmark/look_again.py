@@ -136,13 +136,15 @@ def fit_look_again(outcomes: Outcomes, samples: Samples) -> LookAgain:
     for drop in DROPS:
         for delay in DELAYS:
             stretches = list(_stretches(outcomes, drop, delay))
-            names: list[object] = [stretch.case for stretch in stretches]
-            names = names if len(outcomes.cases) > 1 else list(range(len(stretches)))
-            folds = np.unique(names * 2, return_inverse=True)[1].astype(np.int64)
+            several = len(outcomes.cases) > 1
+            folds = [
+                outcomes.cases.index(stretch.case) if several else place
+                for place, stretch in enumerate(stretches)
+            ]
             for schedule in early:
                 seen, gains = _table(outcomes, samples, schedule, stretches)
                 for penalty in PENALTIES:
-                    guesses = guesses_left_out(seen, gains, folds, penalty)
+                    guesses = guesses_left_out(seen, gains, np.array(folds * 2), penalty)
                     value = float(np.where(guesses > 0.0, gains, 0.0).sum())
                     if value > best:
                         mean, scale, weights = ridge(seen, gains, penalty)

@@ -11,7 +11,17 @@ from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
 
 def test_there_are_those_that_the_manual_names() -> None:
-    assert list(PRESETS) == ["toy", "demo", "cpu", "cpu_mixers", "shift", "stream", "hosts", "adapt", "cifar10"]
+    assert list(PRESETS) == [
+        "toy",
+        "demo",
+        "cpu",
+        "cpu_mixers",
+        "shift",
+        "stream",
+        "hosts",
+        "adapt",
+        "cifar10",
+    ]
     assert all(preset.purpose for preset in PRESETS.values())
 
 
