@@ -36,7 +36,7 @@ def generate_held_out(each: int = 16, cornered: int = 8, seed: int = 20_000) -> 
             if suite == "shift":
                 parameters = shifting(parameters, KINDS[place % len(KINDS)], rng)
             lists[suite].append(str(instance_of("mnist1d" if suite == "cpu" else suite, parameters)))
-    own = {"stream": _streams(each // 2, seed), "hosts": _hosts(200, seed), "adapt": _targets(200, seed)}
+    own = {"stream": _streams(20, seed), "hosts": _hosts(200, seed), "adapt": _targets(200, seed)}
     return lists | own
 
 

@@ -1,7 +1,8 @@
 """How the plans of streams are drawn: data move between two regimes, and other changes are sprinkled in.
 
-In one regime growth pays (positions shuffled, many samples, clean labels), in the other it harms (positions in order,
-few samples, noisy labels). What is right for a host therefore changes while it lives, more than once.
+In one regime growth pays (positions shuffled, labels clean), in the other it harms (positions in order, labels
+noisy). What is right for a host therefore changes while it lives, more than once, and no number that it is told shows
+which it is: the training samples change too, but on their own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from esper.tolaria.tasks.changes import Change
 from esper.tolaria.tasks.parameters import Parameter, ParameterError
 from esper.tolaria.tasks.stream import CAP, EPOCHS, phases_of
 
-SPRINKLED_KINDS = ("shuffle", "labels", "classes", "return", "alarm")
+SPRINKLED_KINDS = ("shuffle", "labels", "classes", "samples", "return", "alarm")
 """What happens within a regime, of what suites train on; `corrupt` is held out."""
 DRAWN_SWITCHES = range(2, 5)
 """How often the regime changes; 5 and 6 times are held out."""
@@ -23,6 +24,8 @@ REGIME_EPOCHS = 12
 _APART = 5
 """Epochs from a sprinkled change to any other, to the start and to the end, at least."""
 _CAPS = (0.5, 1.0, CAP, 2.0)
+_SAMPLES = (900, 3000)
+"""The fewest and the most samples; any size between is as likely as half or twice it."""
 _RETURNS = 0.3
 """How often a switch goes back to a state that was there, where it can."""
 
@@ -35,10 +38,10 @@ def streaming(
     base  `permutation` and `data`
     """
     pays = bool(rng.integers(2))
-    shuffle, samples, noise = _regime(pays, rng)
+    shuffle, noise = _regime(pays, rng)
     stream: dict[str, Parameter] = {
         **base,
-        "size": samples,
+        "size": _samples(rng),
         "noise": noise / 100,
         "shuffled": shuffle / 100,
         "classes": 10,
@@ -89,11 +92,15 @@ def _sprinkled_epochs(taken: Sequence[int], rng: np.random.Generator) -> list[in
     return chosen
 
 
-def _regime(pays: bool, rng: np.random.Generator) -> tuple[int, int, int]:
-    """Percent of the positions that are shuffled, samples, percent of the labels that are wrong."""
+def _regime(pays: bool, rng: np.random.Generator) -> tuple[int, int]:
+    """Percent of the positions that are shuffled, percent of the labels that are wrong."""
     if pays:
-        return int(rng.integers(80, 101)), int(rng.integers(2500, 4001)), int(rng.integers(0, 9))
-    return 0, int(rng.integers(500, 801)), int(rng.integers(25, 41))
+        return int(rng.integers(80, 101)), int(rng.integers(0, 9))
+    return 0, int(rng.integers(25, 41))
+
+
+def _samples(rng: np.random.Generator) -> int:
+    return round(float(np.exp(rng.uniform(*np.log(_SAMPLES)))))
 
 
 def _switch(epoch: int, pays: bool, paying: Sequence[bool | None], rng: np.random.Generator) -> list[Change]:
@@ -101,7 +108,7 @@ def _switch(epoch: int, pays: bool, paying: Sequence[bool | None], rng: np.rando
     known = [number for number, paid in enumerate(paying) if paid is pays]
     if known and rng.random() < _RETURNS:
         return [Change(epoch, "return", int(rng.choice(known)))]
-    amounts = zip(("shuffle", "samples", "noise"), _regime(pays, rng), strict=True)
+    amounts = zip(("shuffle", "noise"), _regime(pays, rng), strict=True)
     return [Change(epoch, kind, amount) for kind, amount in amounts]
 
 
@@ -111,6 +118,7 @@ def _drawn(epoch: int, kind: str, paying: Sequence[bool | None], rng: np.random.
     amounts = {
         "shuffle": int(rng.integers(80, 101)) if now else 0,
         "classes": int(rng.integers(4, 11)),
+        "samples": _samples(rng),
         "corrupt": 0 if rng.random() < 0.3 else int(rng.integers(20, 61)),
         "return": int(rng.choice([number for number, paid in enumerate(paying) if paid is now])),
     }
