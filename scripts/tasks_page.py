@@ -53,7 +53,15 @@ How a host is trained is part of its task, and happens inside the step that CUDA
   a checkpoint what it would have seen, on every device. Validation and test see pictures as they are.
 
 `cifar10_resnet` is trained so; `benchmarks/bench_recipe.py` measures how far its host gets when it is left alone, and
-how fast it trains beside a loop that is run eagerly.
+how fast it trains beside a loop that is run eagerly. On an H200 (torch 2.11, 16 hosts, the two ways in turns):
+
+| batch | engine, samples a second | eager, samples a second | times as fast |
+| --- | --- | --- | --- |
+| 128, the recipe's | 158,830 | 15,389 | 10.7 [10.2, 10.9] |
+| 512 | 233,299 | 62,313 | 3.8 [3.7, 4.1] |
+
+After 20 epochs left alone the median of 12 hosts (learning rates 0.1, 0.2 and 0.4, four each) had 88.7 % on validation.
+Their test splits were not opened: the time was up.
 """
 
 _DISK = """## Data on disk
