@@ -60,8 +60,8 @@ how fast it trains beside a loop that is run eagerly. On an H200 (torch 2.11, 16
 | 128, the recipe's | 158,830 | 15,389 | 10.7 [10.2, 10.9] |
 | 512 | 233,299 | 62,313 | 3.8 [3.7, 4.1] |
 
-After 20 epochs left alone the median of 12 hosts (learning rates 0.1, 0.2 and 0.4, four each) had 88.7 % on validation.
-Their test splits were not opened: the time was up.
+After 20 epochs left alone the median of 12 hosts (learning rates 0.1, 0.2 and 0.4, four each) had 88.7 % on
+validation. Their test splits were not opened: the time was up.
 """
 
 _DISK = """## Data on disk
