@@ -4,9 +4,11 @@ import pytest
 
 from esper.benchmark.adapt_rivals import ADAPT_ARMS, adapt_rivals
 from esper.benchmark.arms import Hosts
+from esper.benchmark.metering import FlopLedger
 from esper.benchmark.planning import BenchRequest, plan_bench
 from esper.benchmark.playing import play_chunk
 from esper.benchmark.suites import PlanError
+from esper.tolaria.engine.population import Population
 from esper.tolaria.tasks import Instance
 
 CASE = "adapt:amount=0.5,size=100"
@@ -35,6 +37,14 @@ def test_they_are_arms_of_a_benchmark_of_adapt_alone() -> None:
     with pytest.raises(PlanError, match="lora4 trains a base in another way, and hosts of digits have none"):
         plan_bench(BenchRequest(suite="digits", arms=("lora4",), seeds=1))
     assert "lora4" not in {arm.name for arm in plan_bench(BenchRequest(suite="digits", seeds=1)).arms}
+
+
+def test_what_is_frozen_costs_no_backward() -> None:
+    """The same ledger meets hosts of equal shapes, of which one is trained as a whole."""
+    population, ledger = Population(2), FlopLedger()
+    head = ledger.epoch(population.begin(0, CASE, seed=0))
+    everything = ledger.epoch(population.begin(1, f"{CASE},trains=all", seed=0))
+    assert 2.5 * head < everything < 3.0 * head
 
 
 @pytest.mark.slow

@@ -62,8 +62,8 @@ def _topology(host: TrainedHost) -> tuple[object, ...]:
         stage = role[1] if isinstance(role, tuple) else None
         seed = None if slot.seed is None else (slot.snapshot().blueprint, str(slot.life.style), stage)
         roles.append(seed)
-    shapes = tuple(tuple(parameter.shape) for parameter in host.model.bare_parameters())
-    return (host.data.inputs.shape[1:], host.task.batch, shapes, tuple(roles))
+    parts = tuple((tuple(each.shape), each.requires_grad) for each in host.model.bare_parameters())
+    return (host.data.inputs.shape[1:], host.task.batch, parts, tuple(roles))
 
 
 @dataclass(slots=True)
