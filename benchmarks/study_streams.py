@@ -17,12 +17,10 @@ nothing new is begun, and the tables are of the instances that every arm has pla
 import argparse
 import json
 import math
-import multiprocessing
 import statistics
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -33,7 +31,7 @@ from esper.benchmark.stream_rivals import StreamRival, stream_rivals, wide_cases
 from esper.kasmina import GrowingModel
 from esper.leyline import DecisionSettings, HostProtocol
 from esper.leyline.utility import rent_due
-from esper.simic.env.making import make_world, use_one_thread
+from esper.simic.env.making import make_world
 from esper.simic.evaluation import Player, RulePlayer, judge_cases
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.rules import SchedulePolicy
@@ -41,6 +39,7 @@ from esper.tolaria.tasks import Instance, suite, task
 from esper.tolaria.tasks.changes import DataState
 from esper.tolaria.tasks.stream import phases_of
 from harness import RESULTS, Row, report
+from spreading import Spread
 
 SEEDS = (
     ("mixer@0",),
@@ -204,46 +203,6 @@ def _parameters(host: HostProtocol) -> int:
 @cache
 def rivals() -> dict[str, StreamRival]:
     return {str(rival): rival for rival in stream_rivals()}
-
-
-class Spread:
-    """Jobs over processes, the first ones first, until the time is up."""
-
-    def __init__(self, workers: int, seconds: float) -> None:
-        self._until = time.monotonic() + seconds
-        context = multiprocessing.get_context("spawn")
-        self._workers = workers
-        self._pool = (
-            ProcessPoolExecutor(workers, mp_context=context, initializer=use_one_thread) if workers else None
-        )
-        self.left_out = 0
-        """Jobs that were not begun."""
-
-    def lives(self, jobs: Iterable[Job], what: str) -> list[Life]:
-        """Of all jobs that could be begun in time."""
-        queue, found, began = list(jobs), list[Life](), time.monotonic()
-        total, running = len(queue), set[Future[list[Life]]]()
-        while queue or running:
-            while queue and len(running) < max(self._workers, 1) and time.monotonic() < self._until:
-                job = queue.pop(0)
-                if self._pool is None:
-                    found += play(job)
-                else:
-                    running.add(self._pool.submit(play, job))
-            if queue and time.monotonic() >= self._until:
-                self.left_out += len(queue)
-                queue = []
-            if running:
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    found += future.result()
-        seconds = time.monotonic() - began
-        print(f"{what}: {len(found)} lives of {total} jobs in {seconds:.0f} s", flush=True)
-        return found
-
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
 
 
 # Tables
@@ -410,17 +369,14 @@ def main() -> None:
             wanted += [Job(arm, pairs, chosen.device, chosen.epochs)] if own else []
         return wanted
 
-    spread = Spread(chosen.workers, chosen.seconds)
-    try:
+    with Spread(play, chosen.workers, chosen.seconds) as spread:
         draws = [(case, seed) for case in tuning for seed in seeds[:2]]
-        tried = spread.lives(jobs(rivals(), tuning, seeds[:2]), "tuning rivals")
+        tried = spread.results(jobs(rivals(), tuning, seeds[:2]), "tuning rivals")
         arms = tuned(by_key(tried), draws)
         lives: list[Life] = []
         for number, group in enumerate(groups, start=1):
             wanted = jobs([*arms, *STRATEGIES], group, seeds)
-            lives += spread.lives(wanted, f"group {number} of {len(groups)}")
-    finally:
-        spread.close()
+            lives += spread.results(wanted, f"group {number} of {len(groups)}")
     chosen.out.mkdir(parents=True, exist_ok=True)
     everything = {"lives": [asdict(life) for life in lives], "tuning": [asdict(life) for life in tried]}
     (chosen.out / "streams_lives.json").write_text(json.dumps(everything) + "\n")

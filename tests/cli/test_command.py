@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 import warnings
 from importlib import import_module
 from types import ModuleType
@@ -91,17 +90,12 @@ def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) ->
         main(["runs"])
 
 
-def test_help_is_quick_and_imports_nothing_heavy() -> None:
+def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; from esper.cli import main; main(['--help']); "
         "sys.exit(bool({'torch', 'numpy', 'pydantic'} & set(sys.modules)))"
     )
-    took = []
-    for _ in range(3):
-        began = time.perf_counter()
-        assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
-        took.append(time.perf_counter() - began)
-    assert min(took) < 0.5
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
 
 
 def test_no_verbs_help_imports_torch() -> None:

@@ -1,11 +1,9 @@
 """The page of a benchmark: made from rows alone, self-contained, with every picture that the rows allow."""
 
 import re
-import time
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bench_rows import GROWN, ROW, rows_of
@@ -103,18 +101,6 @@ def test_a_treatment_that_waits_and_a_toy_have_their_page_too() -> None:
     assert "It always waits." in page
     assert "What utility costs" not in page
     assert "What a host depends on" not in page
-
-
-@pytest.mark.slow
-def test_a_full_table_is_a_page_within_seconds() -> None:
-    arms = {f"arm_{number}": lambda rng, *_: 0.5 + 0.02 * rng.standard_normal() for number in range(13)}
-    rows = rows_of(
-        {"wait": lambda *_: 0.5, "learned": lambda *_: 0.5, **arms}, instances=25, members={"learned": 5}
-    )
-    rows = [replace(row, validation_accuracies=tuple(np.linspace(0.1, 0.8, 21))) for row in rows]
-    began = time.perf_counter()
-    report_html(result_of(rows))
-    assert time.perf_counter() - began < 10
 
 
 def test_the_true_gain_is_paired_and_before_settling() -> None:
