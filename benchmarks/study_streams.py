@@ -31,7 +31,7 @@ from esper.benchmark.stream_rivals import StreamRival, stream_rivals, wide_cases
 from esper.kasmina import GrowingModel
 from esper.leyline import DecisionSettings, HostProtocol
 from esper.leyline.utility import rent_due
-from esper.simic.env.making import make_world
+from esper.simic.env.making import make_world, use_one_thread
 from esper.simic.evaluation import Player, RulePlayer, judge_cases
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.rules import SchedulePolicy
