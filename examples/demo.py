@@ -1,4 +1,4 @@
-"""What Esper does, in about four minutes of two cores; nothing is downloaded.
+"""What Esper does, in under five minutes of two cores; nothing is downloaded.
 
     python examples/demo.py [--out demo]
 
@@ -20,11 +20,13 @@ from pathlib import Path
 import esper
 from esper.benchmark import BenchProgress, BenchResult
 from esper.benchmark.table import ArmSummary
+from esper.karn.drawing import time_left
 from esper.karn.report import write_report
 from esper.leyline import RoundFinished
 from esper.simic.building import build
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.reports import News
+from esper.simic.timing import QUIET_SECONDS
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
 from learn_toy import Examiner
 
@@ -47,6 +49,30 @@ class Scale:
     encoders: int = 5
     rounds: int = 80
     draws: int = 64
+
+
+class Ticker:
+    """How many units of work are done, and how long the rest takes: on one line of a terminal, else now and then."""
+
+    def __init__(self, total: int, units: str) -> None:
+        self._total, self._units = total, units
+        self._began, self._shown = time.monotonic(), -math.inf
+
+    def show(self, done: int) -> None:
+        now = time.monotonic()
+        if now - self._shown < (0.2 if sys.stdout.isatty() else QUIET_SECONDS):
+            return
+        self._shown = now
+        left = f", {time_left((now - self._began) / done * (self._total - done))}" if done else ""
+        _tick(f"{done} of {self._total} {self._units}{left}")
+
+
+def _tick(text: str) -> None:
+    """A line that the next one replaces, where there is a terminal."""
+    if sys.stdout.isatty():
+        print(f"   {text:60}", end="\r", flush=True)
+    else:
+        print(f"   {text}", flush=True)
 
 
 def changing_data(folder: Path, scale: Scale) -> BenchResult:
@@ -83,9 +109,8 @@ def _ratio(ours: float | None, theirs: float | None) -> float:
 
 
 def _share_done(progress: BenchProgress) -> None:
-    left = "" if progress.seconds_left is None else f", {progress.seconds_left:.0f} s left"
-    ending = "\r" if sys.stdout.isatty() else "\n"
-    print(f"   {progress.done} of {progress.total} networks trained{left}   ", end=ending, flush=True)
+    left = "" if progress.seconds_left is None else f", {time_left(progress.seconds_left)}"
+    _tick(f"{progress.done} of {progress.total} networks trained{left}")
 
 
 def _of_an_arm(arm: ArmSummary) -> str:
@@ -101,7 +126,8 @@ def frozen_encoder(scale: Scale) -> str:
     """Act 2: returns the sentence that sums it up."""
     side_by_side = importlib.import_module("side_by_side")
     problem = importlib.import_module("frozen_encoder").PROBLEM
-    outcomes = side_by_side.compare(problem, scale.encoders, problem.epochs)
+    ticker = Ticker(3 * scale.encoders, "networks trained")
+    outcomes = side_by_side.compare(problem, scale.encoders, problem.epochs, progress=ticker.show)
     for name, each in outcomes.items():
         trained = sum(one.trained for one in each) / len(each)
         accuracy = side_by_side.mean_and_error([one.accuracy for one in each])
@@ -121,6 +147,8 @@ def learning(folder: Path, scale: Scale) -> float:
         run_directory=folder,
         run_name="toy",
     )
+    ticker = Ticker(scale.rounds, "rounds")
+    ticker.show(0)
     examiner = Examiner(TOY_SUITES["toy"].held_out(scale.draws))
     best = sum(plan.gain for plan in examiner.plans) / len(examiner.plans)
     gains: list[float] = []
@@ -128,6 +156,7 @@ def learning(folder: Path, scale: Scale) -> float:
     def show(news: News) -> None:
         if isinstance(news, RoundFinished) and news.mean_gain is not None:
             gains.append(news.mean_gain)
+            ticker.show(news.round)
             if len(gains) == ROUNDS_A_LINE or news.round == scale.rounds:
                 mean, curve = sum(gains) / len(gains), "".join(_bar(gain / best) for gain in gains)
                 print(f"   until round {news.round:3} of {scale.rounds}: {mean:+.3f}  {curve}", flush=True)

@@ -138,14 +138,24 @@ def width_for(problem: Problem, trained: int) -> int:
 
 
 def compare(
-    problem: Problem, seeds: int, epochs: int, first_seed: int = FIRST_SEED
+    problem: Problem,
+    seeds: int,
+    epochs: int,
+    first_seed: int = FIRST_SEED,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, list[Outcome]]:
+    """The three networks of each seed; `progress` is called with how many networks were trained, 0 first."""
     outcomes: dict[str, list[Outcome]] = {ALONE: [], GROWN: [], WIDER: []}
+
+    def keep(name: str, outcome: Outcome) -> None:
+        outcomes[name].append(outcome)
+        progress(sum(map(len, outcomes.values())))
+
+    progress(0)
     for seed in range(first_seed, first_seed + seeds):
-        outcomes[ALONE].append(train(problem, seed, problem.width, epochs, grow=False))
-        grown = train(problem, seed, problem.width, epochs, grow=True)
-        outcomes[GROWN].append(grown)
-        outcomes[WIDER].append(train(problem, seed, width_for(problem, grown.trained), epochs, grow=False))
+        keep(ALONE, train(problem, seed, problem.width, epochs, grow=False))
+        keep(GROWN, grown := train(problem, seed, problem.width, epochs, grow=True))
+        keep(WIDER, train(problem, seed, width_for(problem, grown.trained), epochs, grow=False))
     return outcomes
 
 

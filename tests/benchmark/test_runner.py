@@ -1,14 +1,16 @@
 """Running: resumable, the same over processes, stopped when asked, and refused when it cannot work."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from esper.benchmark import BenchProgress, PlanError, RowStore, run_bench
+from esper.benchmark import BenchProgress, PlanError, RowStore, run_bench, runner
 from esper.benchmark.arms import Arm, BlindArm, Hosts, MatchedArm, RuleArm, ScheduleArm
 from esper.benchmark.planning import BenchPlan
 from esper.benchmark.playing import play_chunk
@@ -55,6 +57,25 @@ def test_every_arm_meets_every_host(tmp_path: Path) -> None:
     assert [each.done for each in told[1:3]] == [8, 11]  # eight side by side, and then the rest
     assert (told[-1].done, told[-1].seconds_left) == (132, 0.0)
     assert (tmp_path / "rows.parquet").exists()
+
+
+def test_a_long_chunk_is_no_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def in_a_thread(*_: object) -> Iterator[tuple[Executor, int]]:
+        with ThreadPoolExecutor(1) as pool:
+            yield pool, 1
+
+    monkeypatch.setattr(runner, "_executor", in_a_thread)
+    monkeypatch.setattr(runner, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(runner, "_POLL_SECONDS", 0.001)
+    told: list[BenchProgress] = []
+    plan = toy_plan(seeds=2)
+    run_bench(plan, RowStore(tmp_path), progress=told.append)
+    waiting = [each for each in told[1:] if each.latest is None]
+    assert waiting
+    assert all(each.done < plan.episodes and each.seconds > 0.0 for each in waiting)
+    assert all((each.seconds_left is None) == (each.done == 0) for each in waiting)
+    assert waiting[0].seconds_left is None
 
 
 def test_a_killed_benchmark_goes_on_and_ends_the_same(tmp_path: Path) -> None:

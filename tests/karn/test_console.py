@@ -7,7 +7,7 @@ from rich.console import Console
 
 from esper.karn.console import ANOMALIES_SHOWN, LiveConsole, RunView, render
 from esper.leyline import HEAD_NAMES, AnomalyRaised, EvaluationFinished, RoundFinished
-from esper.simic.reports import Preparing
+from esper.simic.reports import Preparing, Working
 from run_examples import example
 
 ROUND, ANOMALY, JUDGED = example(RoundFinished), example(AnomalyRaised), example(EvaluationFinished)
@@ -84,6 +84,16 @@ def test_preparing_is_told_until_the_first_round() -> None:
     assert "256" not in text_of(view).replace("2,560", "")
 
 
+def test_a_long_round_shows_what_it_is_at() -> None:
+    view = RunView()
+    view.take(Working(1, "collecting", 3, 20))
+    assert text_of(view).strip() == "round 1: collecting, 3 of 20"
+    view.take(ROUND)
+    assert "collecting" not in text_of(view)
+    view.take(Working(5, "judging", 7, 40))
+    assert any(line.split()[0] == "now" and "judging, 7 of 40" in line for line in text_of(view).splitlines())
+
+
 def test_the_live_console_draws_bar_and_picture_and_lets_go() -> None:
     console = Console(file=io.StringIO(), width=160, force_terminal=True, color_system=None)
     with LiveConsole(20, console) as live:
@@ -95,5 +105,6 @@ def test_the_live_console_draws_bar_and_picture_and_lets_go() -> None:
     assert isinstance(console.file, io.StringIO)
     told = console.file.getvalue()
     assert "12/20" in told
+    assert "s left" in told or "min left" in told  # from the first round on
     assert "baseline 0.750" in told
     assert told.rstrip().endswith("\x1b[?25h")  # the cursor is back

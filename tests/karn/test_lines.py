@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from esper.karn.console import line_of, round_line
+from esper.karn.console import LineConsole, Pace, line_of, round_line
 from esper.leyline import (
     AnomalyRaised,
     EpisodeFinished,
@@ -10,7 +10,7 @@ from esper.leyline import (
     RoundFinished,
     RunStarted,
 )
-from esper.simic.reports import Preparing
+from esper.simic.reports import Preparing, Working
 from run_examples import example
 
 
@@ -60,3 +60,67 @@ def test_a_preparation_says_what_it_is_and_then_every_tenth() -> None:
     ]
     assert told[25] == "  25 of 25"
     assert [line_of(Preparing(done, 2)) for done in (1, 2)] == ["  1 of 2", "  2 of 2"]
+
+
+class Clock:
+    """Shows what it is set to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def left(pace: Pace) -> float | None:
+    return pace.left
+
+
+def test_time_left_is_known_from_the_first_unit_on_whatever_it_takes() -> None:
+    clock = Clock()
+    pace = Pace(10, clock)
+    assert (left(pace), str(pace)) == (None, "")
+    pace.take(Preparing(0, 5))
+    assert left(pace) is None
+    clock.now += 300.0
+    pace.take(Preparing(2, 5))
+    assert (left(pace), str(pace)) == (450.0, "8 min left")
+    clock.now += 900.0  # the rest of the preparation, and the first round
+    pace.take(replace(example(RoundFinished), round=1, seconds=40.0))
+    assert (left(pace), str(pace)) == (360.0, "6 min left")
+    clock.now += 20.0
+    pace.take(replace(example(RoundFinished), round=2, seconds=12.0))  # the other eight were judging
+    assert left(pace) == 240.0
+    clock.now += 7.0
+    pace.take(example(EvaluationFinished))
+    assert left(pace) == 240.0
+    clock.now += 3.0
+    pace.take(replace(example(RoundFinished), round=10, seconds=3.0))
+    assert str(pace) == "0 s left"
+
+
+def test_a_run_that_was_resumed_counts_its_own_rounds() -> None:
+    clock = Clock()
+    pace = Pace(8, clock)
+    pace.take(replace(example(RoundFinished), round=5, seconds=2.0))
+    assert left(pace) == 6.0
+
+
+def test_lines_have_the_time_left_and_say_that_a_long_round_goes_on() -> None:
+    clock, lines = Clock(), list[str]()
+    console = LineConsole(3, lines.append, clock)
+    work = Working(1, "collecting", 4, 20)
+    console.show(work)
+    clock.now += 5.0
+    console.show(replace(work, done=9))
+    assert lines == ["  round 1: collecting, 4 of 20", "  round 1: collecting, 9 of 20"]
+    first = replace(example(RoundFinished), round=1, seconds=9.0)
+    console.show(first)
+    assert lines[2:] == [f"{round_line(first)}  18 s left"]
+    for _ in range(13):  # 65 seconds: once it is known what a round takes, a line a minute is enough
+        clock.now += 5.0
+        console.show(replace(work, round=2))
+    assert lines[3:] == ["  round 2: collecting, 4 of 20"]
+    console.show(example(EvaluationFinished))
+    assert lines[4].endswith("gain +0.0469")  # it takes no time off the rounds
+    assert line_of(Working(0, "taking over plateau", 0, 1)) == "  taking over plateau"

@@ -1,5 +1,6 @@
 """The training loop: it learns, tells, remembers, stops when asked to, and goes on as if it never had."""
 
+import math
 import signal
 import subprocess
 import sys
@@ -20,9 +21,11 @@ from esper.leyline import (
     RunFinished,
 )
 from esper.nissa import Checkpoints
+from esper.simic import trainer as loop
 from esper.simic.agent import CheckpointError
 from esper.simic.building import build
 from esper.simic.config.training_config import TrainingConfig
+from esper.simic.reports import News, Working
 from esper.simic.trainer import TrainingResult, VectorizedPPOTrainer, train_ppo_vectorized
 from listener import Listener
 
@@ -96,6 +99,30 @@ def test_telemetry_and_checkpoints_change_nothing(tmp_path: Path) -> None:
     trainer.begin()
     trainer.train()
     assert _same(_weights(tmp_path), dict(quiet.agent.policy.state_dict()))
+
+
+def test_a_long_round_reports_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, news = _config(rounds=2, run_telemetry="off"), list[News]()
+    monkeypatch.setattr(loop, "QUIET_SECONDS", math.inf)
+    train_ppo_vectorized(config, progress=news.append)
+    assert not any(isinstance(one, Working) for one in news)
+    news.clear()
+    monkeypatch.setattr(loop, "QUIET_SECONDS", 0.0)
+    train_ppo_vectorized(config, progress=news.append)
+    work = [one for one in news if isinstance(one, Working)]
+    horizon = build(config).envs.episodes.horizon
+    for number in (1, 2):
+        collecting = [one for one in work if (one.round, one.part) == (number, "collecting")]
+        assert [(one.done, one.total) for one in collecting] == [
+            (step, horizon) for step in range(1, horizon + 1)
+        ]
+    judging = [one for one in work if one.part == "judging"]
+    assert [(one.round, one.done, one.total) for one in judging] == [
+        (2, step, horizon) for step in range(1, horizon + 1)
+    ]
+    assert len(work) == 3 * horizon
+    order = [type(one) for one in news if isinstance(one, Working | RoundFinished)]
+    assert order == [*[Working] * horizon, RoundFinished] * 2 + [Working] * horizon
 
 
 @pytest.mark.parametrize("saved", ["round-000002", "round-000004"])

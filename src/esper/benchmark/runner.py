@@ -16,7 +16,7 @@ from esper.benchmark.arms import Arm, Group, Hosts
 from esper.benchmark.planning import BenchPlan
 from esper.benchmark.playing import play_chunk
 from esper.benchmark.rows import BenchRow, RowStore
-from esper.simic.timing import stop_on_signals
+from esper.simic.timing import QUIET_SECONDS, stop_on_signals
 from esper.tolaria.worlds.cluster.connecting import require_cluster
 
 SIDE_BY_SIDE = 8
@@ -41,7 +41,7 @@ class BenchProgress:
     seconds_left: float | None
     """An estimate; None before anything was played."""
     latest: Group | None
-    """(arm, member, instance) of the chunk that has just been finished."""
+    """(arm, member, instance) of the chunk that has just been finished; None where none was for a while."""
 
 
 def run_bench(
@@ -58,34 +58,43 @@ def run_bench(
     workers   processes to play in; 0 plays in this one, or on a cluster in as many as it has CPUs
     cluster   a Ray cluster to play on: "local" starts one, "auto" joins that of this machine; or HOST:PORT
     minutes   no chunk is begun after so long
-    progress  called at the start and after each chunk
+    progress  called at the start, after each chunk, and where processes play on for `QUIET_SECONDS`
 
     A chunk that fails, or whose process dies, is played again, `ATTEMPTS` times in all; then its episodes are lost,
     and the others are played. After a first signal the chunks that are being played are finished and kept; a second
     one interrupts.
     """
     work, began = _Work(plan, store), time.monotonic()
-    left = work.episodes
+    left, reported = work.episodes, began
     progress(BenchProgress(plan.episodes - left, plan.episodes, 0.0, None, None))
     with stop_on_signals() as stop:
 
         def may_begin() -> bool:
             return not stop and time.monotonic() - began < 60 * minutes
 
+        def report(latest: Group | None) -> None:
+            nonlocal reported
+            reported = time.monotonic()
+            seconds, played = reported - began, left - work.episodes
+            seconds_left = seconds / played * work.episodes if played else None
+            done = plan.episodes - work.episodes
+            progress(BenchProgress(done, plan.episodes, seconds, seconds_left, latest))
+
         def keep(group: Group, rows: Sequence[BenchRow]) -> None:
             store.append(rows)
             work.add(rows)
             work.episodes -= len(rows)
-            seconds, played = time.monotonic() - began, left - work.episodes
-            seconds_left = seconds / played * work.episodes
-            done = plan.episodes - work.episodes
-            progress(BenchProgress(done, plan.episodes, seconds, seconds_left, group))
+            report(group)
+
+        def poll() -> None:
+            if time.monotonic() - reported >= QUIET_SECONDS:
+                report(None)
 
         barren = 0  # executors in a row that died before anything was played
         while work.queue and may_begin() and barren < ATTEMPTS:
             before = work.episodes
             with _executor(workers, cluster, plan.device) as (executor, at_once):
-                if not _play(work, executor, at_once, may_begin, keep):
+                if not _play(work, executor, at_once, may_begin, keep, poll):
                     break
             barren = barren + 1 if work.episodes == before else 0
         stopped = stop.reason or work.losses() or ("the clock" if work.queue else None)
@@ -100,8 +109,13 @@ def _play(
     at_once: int,
     may_begin: Callable[[], bool],
     keep: Callable[[Group, Sequence[BenchRow]], None],
+    poll: Callable[[], None],
 ) -> bool:
-    """Play until nothing is left or nothing may begin. Returns whether another executor is needed: a process died."""
+    """Play until nothing is left or nothing may begin. Returns whether another executor is needed: a process died.
+
+    keep  called with the rows of each chunk
+    poll  called while there are none
+    """
     running: dict[Future[list[BenchRow]], Chunk] = {}
     died = False
     while running or (work.queue and may_begin() and not died):
@@ -114,6 +128,8 @@ def _play(
         if not running:
             return died  # what is left needs what was lost
         finished, _ = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
+        if not finished:
+            poll()
         for future in finished:
             arm, hosts = chunk = running.pop(future)
             try:

@@ -117,15 +117,18 @@ def _controllers(given: list[list[str]]) -> dict[str, list[Path]]:
 
 
 def show_progress(progress: "BenchProgress") -> None:
-    """Print a line for each chunk of episodes."""
+    """Print a line for each chunk of episodes, and now and then where one takes long."""
     share = f"{progress.done:6,} of {progress.total:,} episodes"
-    if progress.latest is None:
+    if progress.seconds == 0.0:
         print(f"{share} are there", flush=True)
         return
+    from esper.karn.drawing import time_left
+
+    left = "" if progress.seconds_left is None else f"  {time_left(progress.seconds_left)}"
+    if progress.latest is None:
+        print(f"{share}{left}  more are being played", flush=True)
+        return
     arm, member, instance = progress.latest
-    seconds, left = progress.seconds_left, ""
-    if seconds is not None:
-        left = f"  {seconds:.0f} s left" if seconds < 90 else f"  {seconds / 60:.0f} min left"
     who = f"{arm} {member}" if member else arm
     print(f"{share}{left}  {who} on {instance}", flush=True)
 

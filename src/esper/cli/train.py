@@ -20,7 +20,7 @@ from esper.simic.config.training_config import TrainingConfig
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-    from esper.simic.reports import News, Progress
+    from esper.simic.reports import Progress
 
 GAVE_UP = 1
 _SETTINGS: "dict[str, FieldInfo]" = TrainingConfig.__pydantic_fields__  # type: ignore[attr-defined]
@@ -165,15 +165,12 @@ def train_recorded(config: TrainingConfig, *, quiet: bool, json: bool, resume: b
 @contextlib.contextmanager
 def _following(rounds: int, *, silent: bool) -> "Iterator[Progress]":
     """A live picture at a terminal, lines elsewhere."""
-    from esper.karn.console import LiveConsole, line_of
+    from esper.karn.console import LineConsole, LiveConsole
 
-    def line(news: "News") -> None:
-        text = line_of(news)
-        if text is not None and not silent:
-            print(text, flush=True)
-
-    if silent or not sys.stdout.isatty():
-        yield line
-        return
-    with LiveConsole(rounds) as console:
-        yield console.show
+    if silent:
+        yield lambda _: None
+    elif not sys.stdout.isatty():
+        yield LineConsole(rounds).show
+    else:
+        with LiveConsole(rounds) as console:
+            yield console.show

@@ -1,22 +1,60 @@
 """A run in progress, in the process that trains: line by line for logs and pipes, or as a live picture."""
 
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from esper.karn.drawing import UNKNOWN, number, signed
+from esper.karn.drawing import UNKNOWN, number, signed, time_left
 from esper.leyline import AnomalyRaised, EvaluationFinished, RoundFinished, RunStarted
-from esper.simic.reports import News, Preparing
+from esper.simic.reports import News, Preparing, Working
 
 ANOMALIES_SHOWN = 3
 _PARTS = 10
 """Parts of a preparation, after each of which a line is printed."""
+_PATIENCE = 60.0
+"""Seconds between lines that only say that a round goes on, once it is known how long one takes."""
+
+
+class Pace:
+    """How long the rest of a run takes, by the mean time of the rounds (or baselines) so far.
+
+    rounds  rounds the run will have
+    """
+
+    def __init__(self, rounds: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rounds, self._clock = rounds, clock
+        self._began, self._before = 0.0, 0
+        """When the first unit began, and units that were done before."""
+        self._in_rounds = False
+        self.left: float | None = None
+        """Seconds; None before a unit is done."""
+
+    def take(self, news: News) -> None:
+        """Bring the estimate up to date."""
+        if isinstance(news, Preparing):
+            if news.done == 0:
+                self._began, self._before = self._clock(), 0
+            self._estimate(news.done, news.total)
+        elif isinstance(news, RoundFinished):
+            if not self._in_rounds:  # what came before the first round says nothing about later ones
+                self._in_rounds, self._before = True, news.round - 1
+                self._began = self._clock() - news.seconds
+            self._estimate(news.round, self._rounds)
+
+    def _estimate(self, done: int, total: int) -> None:
+        units = done - self._before
+        self.left = (self._clock() - self._began) / units * (total - done) if units else None
+
+    def __str__(self) -> str:
+        return "" if self.left is None else time_left(self.left)
 
 
 def line_of(news: News) -> str | None:
@@ -35,6 +73,8 @@ def line_of(news: News) -> str | None:
     if isinstance(news, EvaluationFinished):
         gain = "unknown" if news.mean_gain is None else signed(news.mean_gain, 4)
         return f"  judged on {news.episodes} hosts it does not train on: gain {gain}"
+    if isinstance(news, Working):
+        return f"  {_work(news)}"
     return None
 
 
@@ -55,6 +95,12 @@ def round_line(news: RoundFinished) -> str:
     return f"round {news.round:4}  {news.env_steps:9,} steps  {known}".rstrip()
 
 
+def _work(news: Working) -> str:
+    where = f"round {news.round}: " if news.round else ""
+    far = f", {news.done} of {news.total}" if news.done else ""
+    return f"{where}{news.part}{far}"
+
+
 def _preparation(news: Preparing) -> str:
     return f"{news.total} hosts are trained first with nothing grown: what gain is measured against"
 
@@ -71,11 +117,14 @@ class RunView:
     """The last evaluation."""
     best_gain: float | None = None
     """The best mean gain of all evaluations."""
+    working: Working | None = None
+    """What it is at, since the last other news."""
     anomalies: deque[AnomalyRaised] = field(default_factory=lambda: deque(maxlen=ANOMALIES_SHOWN))
     """The last anomalies."""
 
     def take(self, news: News) -> None:
         """Bring the view up to date."""
+        self.working = news if isinstance(news, Working) else None
         if isinstance(news, Preparing):
             self.preparing = news
         elif isinstance(news, RoundFinished):
@@ -92,8 +141,9 @@ def render(view: RunView) -> RenderableType:
     """Everything but the progress bar."""
     if view.preparing is not None:
         return Text(_preparation(view.preparing))
+    work = "" if view.working is None else _work(view.working)
     if view.round is None:
-        return Text("the first round is being collected")
+        return Text(work or "the first round is being collected")
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
@@ -102,6 +152,8 @@ def render(view: RunView) -> RenderableType:
     for anomaly in view.anomalies:
         text = f"round {anomaly.round}: {anomaly.detail}. {anomaly.advice}"
         grid.add_row(Text(anomaly.name, style="yellow"), Text(text))
+    if work:
+        grid.add_row("now", Text(work))
     return grid
 
 
@@ -126,6 +178,36 @@ def _rows(view: RunView, news: RoundFinished) -> dict[str, str]:
     return rows
 
 
+class LineConsole:
+    """A run in lines, for logs and pipes; a round's line has the time that is left. Pass its `show` as `progress`.
+
+    rounds  rounds the run will have
+    write   called with each line
+    """
+
+    def __init__(
+        self,
+        rounds: int,
+        write: Callable[[str], None] = lambda line: print(line, flush=True),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pace, self._write, self._clock = Pace(rounds, clock), write, clock
+        self._rounds_known, self._written = False, clock()
+
+    def show(self, news: News) -> None:
+        """Write the news if it is worth a line."""
+        self._pace.take(news)
+        self._rounds_known |= isinstance(news, RoundFinished)
+        if isinstance(news, Working) and self._rounds_known and self._clock() - self._written < _PATIENCE:
+            return
+        line = line_of(news)
+        if line is None:
+            return
+        timed = isinstance(news, RoundFinished | Preparing) and self._pace.left is not None
+        self._write(f"{line}  {self._pace}" if timed else line)
+        self._written = self._clock()
+
+
 class LiveConsole:
     """A live picture of a run. Use it as a context manager, and pass its `show` as the run's `progress`.
 
@@ -137,21 +219,28 @@ class LiveConsole:
         self.view = RunView()
         self._rounds = rounds
         self._bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
         )
-        self._task = self._bar.add_task("round", total=rounds)
+        self._pace = Pace(rounds)
+        self._task = self._bar.add_task("round", total=rounds, left="")
         self._live = Live(self._picture(), console=console, refresh_per_second=4)
 
     def show(self, news: News) -> None:
         """Draw the run with this news."""
         first = self.view.round is None
         self.view.take(news)
+        self._pace.take(news)
         if isinstance(news, Preparing):
             self._bar.update(self._task, description="baselines", completed=news.done, total=news.total)
         elif isinstance(news, RoundFinished) and first:  # the time before it says nothing about later rounds
             self._bar.reset(self._task, description="round", completed=news.round, total=self._rounds)
         elif isinstance(news, RoundFinished):
             self._bar.update(self._task, completed=news.round)
+        self._bar.update(self._task, left=str(self._pace))
         self._live.update(self._picture())
 
     def _picture(self) -> RenderableType:

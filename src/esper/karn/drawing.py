@@ -157,6 +157,13 @@ def duration(seconds: float | None) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
 
 
+def time_left(seconds: float) -> str:
+    """What is left of some work, in words and no finer than it is known."""
+    if seconds < 90:
+        return f"{seconds:.0f} s left"
+    return f"{seconds / 60:.0f} min left" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h left"
+
+
 def clipped(text: str, longest: int = LONGEST) -> str:
     """One line of printable characters, at most `longest`; an ellipsis marks what was cut off."""
     if len(text) <= longest and text.isprintable():

@@ -96,10 +96,18 @@ def utilities(played: Iterable[EpisodeFinished], family: Family) -> list[float]:
 
 
 def play_cases(
-    player: Player, episodes: Episodes, wanted: Sequence[tuple[str, int]]
+    player: Player,
+    episodes: Episodes,
+    wanted: Sequence[tuple[str, int]],
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,  # noqa: ARG005
 ) -> list[EpisodeFinished]:
-    """One episode of each (case, host seed), as many at a time as there are envs, in the order given."""
-    return [one.summary for one in judge_cases(player, episodes, wanted, look=lambda _: None)]
+    """One episode of each (case, host seed), as many at a time as there are envs, in the order given.
+
+    progress  called after each step with how many of how many there were
+    """
+    judged = judge_cases(player, episodes, wanted, look=lambda _: None, progress=progress)
+    return [one.summary for one in judged]
 
 
 def judge_cases(
@@ -108,9 +116,11 @@ def judge_cases(
     wanted: Sequence[tuple[str, int]],
     *,
     look: Callable[[HostProtocol], Seen],
+    progress: Callable[[int, int], None] = lambda done, total: None,  # noqa: ARG005
 ) -> list[Judged[Seen]]:
     """`play_cases`, with a `look` at each final model. Envs that are left over repeat the last case."""
     judged: list[Judged[Seen]] = []
+    steps, played = -(-len(wanted) // episodes.num_envs) * episodes.horizon, 0
     for start in range(0, len(wanted), episodes.num_envs):
         group = wanted[start : start + episodes.num_envs]
         filled = [*group, *[group[-1]] * (episodes.num_envs - len(group))]
@@ -123,6 +133,8 @@ def judge_cases(
         for _ in range(episodes.horizon):
             result = episodes.step(player.act(episodes, rewards))
             rewards = result.shown_rewards
+            played += 1
+            progress(played, steps)
             for env_idx, summary in result.finished.items():
                 if env_idx not in ended:
                     kept = summary.utility is not None

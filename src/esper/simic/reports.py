@@ -17,8 +17,21 @@ class Preparing:
     total: int
 
 
-News = RunEvent | Preparing
-"""What a training run reports while it works: what it records, and how far its preparation is."""
+@dataclass(frozen=True, slots=True)
+class Working:
+    """What a run is at, where nothing was reported for `QUIET_SECONDS`."""
+
+    round: int
+    """The round that it is at; 0 before the first."""
+    part: str
+    """A verb: collecting, judging."""
+    done: int
+    total: int
+    """Steps of that part, each an epoch of all envs."""
+
+
+News = RunEvent | Preparing | Working
+"""What a training run reports while it works: what it records, how far its preparation is, and that it goes on."""
 Progress = Callable[[News], None]
 
 

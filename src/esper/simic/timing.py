@@ -9,6 +9,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
+QUIET_SECONDS = 5.0
+"""How long work in progress goes on before it reports that it does."""
+
 
 class Stopwatch:
     """Adds up the seconds spent in named parts. A part inside another is "outer/inner", and counted in both.

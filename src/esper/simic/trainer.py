@@ -48,13 +48,15 @@ from esper.simic.offline.dataset import EPISODES_FOLDER, write_episodes
 from esper.simic.offline.recorder import EpisodeRecorder
 from esper.simic.reports import (
     BatchSummary,
+    News,
     Preparing,
     Progress,
+    Working,
     anomalies_raised,
     mean_of_known,
     round_finished,
 )
-from esper.simic.timing import StopRequest, peak_memory_bytes, seconds_in, stop_on_signals
+from esper.simic.timing import QUIET_SECONDS, StopRequest, peak_memory_bytes, seconds_in, stop_on_signals
 from esper.statistics import mean_interval
 from esper.tamiyo import unwrap
 
@@ -105,6 +107,8 @@ class VectorizedPPOTrainer:
         self.checkpoints, self._sink, self._progress = checkpoints, sink, progress
         self.stopwatch = training.envs.episodes.stopwatch
         self.round, self._began = 0, time.perf_counter()
+        self._reported = time.monotonic()
+        self._rollout_steps = config.rollout_steps or training.envs.episodes.horizon
         self.best_score: float | None = None
         self._logs_decisions = sink is not None and config.logs_decisions
         self._observation: Flat  # (env, feature), from begin() or resume() on
@@ -191,7 +195,8 @@ class VectorizedPPOTrainer:
         """A full rollout: observe, mask, act, step, store. None if a stop was requested before it was full."""
         batch, host_log = BatchSummary(list(self._lost_between)), self.training.host_log
         log.before()
-        for step in collect(self.agent, self.envs, self._observation, self._info, stopwatch=self.stopwatch):
+        steps = collect(self.agent, self.envs, self._observation, self._info, stopwatch=self.stopwatch)
+        for number, step in enumerate(steps, start=1):
             self._observation, self._info = step.observation, step.info
             batch.add(self.training.envs.last_step)
             with self.stopwatch.part("log"):
@@ -199,6 +204,7 @@ class VectorizedPPOTrainer:
                 log.before()
             if stop and not self.agent.ready:
                 return None
+            self._report_work("collecting", number, self._rollout_steps)
         return batch
 
     def _keep_episodes(self) -> None:
@@ -241,8 +247,18 @@ class VectorizedPPOTrainer:
             self._sink.emit(event, place)
         if isinstance(event, DecisionTaken | HostEvent):  # there are too many to show
             return
+        self.report(event)
+
+    def report(self, news: News) -> None:
+        """Pass news on to `progress`."""
         if self._progress is not None:
-            self._progress(event)
+            self._progress(news)
+            self._reported = time.monotonic()
+
+    def _report_work(self, part: str, done: int, total: int) -> None:
+        """Report how far a part of the round is, if nothing was reported for a while."""
+        if time.monotonic() - self._reported >= QUIET_SECONDS:
+            self.report(Working(self.round + (part == "collecting"), part, done, total))
 
     # Evaluation and checkpoints
 
@@ -267,7 +283,12 @@ class VectorizedPPOTrainer:
         """The mean gain of the greedy policy on hosts it does not train on; by this the best checkpoint is chosen."""
         wanted = selection_cases(self.training, self.config.eval_episodes)
         episodes = evaluation_episodes(self.training, self.config, min(len(wanted), self.config.num_envs))
-        judged = play_cases(LearnedPlayer(self.agent.actor), episodes, wanted)
+        judged = play_cases(
+            LearnedPlayer(self.agent.actor),
+            episodes,
+            wanted,
+            progress=lambda done, total: self._report_work("judging", done, total),
+        )
         played = [episode for episode in judged if not episode.lost]
         gains = [episode.gain for episode in played if episode.gain is not None]
         gain = mean_of_known(gains)
@@ -398,11 +419,12 @@ def train_ppo_vectorized(
                 accept()
             trainer = fresh
             trainer.start(resumed=resume, note=note)
-            show = (lambda _: None) if progress is None else progress
-            prepared = prepare_baselines(training, config, show, lambda: bool(stop))
+            prepared = prepare_baselines(training, config, trainer.report, lambda: bool(stop))
             if stop:
                 return trainer.finish(_stopped_early(stop, prepared))
             if resume is None:
+                if config.warm_start is not None:
+                    trainer.report(Working(0, f"taking over {config.warm_start}", 0, 1))
                 warm_start(training, config)
                 trainer.begin()
             return trainer.train(stop)
