@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 
 from esper.leyline import HostSinks, HostsLost, HostStep
@@ -35,6 +36,15 @@ class Deadly(ToyWorld):
     def step_many(self, steps: Sequence[HostStep]) -> None:
         if any(self.host(step.host_idx).seed == 13 for step in steps):
             os.kill(os.getpid(), signal.SIGKILL)
+        super().step_many(steps)
+
+
+class Slow(ToyWorld):
+    """A step of a host with the rng seed 13 takes a minute."""
+
+    def step_many(self, steps: Sequence[HostStep]) -> None:
+        if any(self.host(step.host_idx).seed == 13 for step in steps):
+            time.sleep(60.0)
         super().step_many(steps)
 
 

@@ -68,6 +68,7 @@ from esper.leyline.worlds import HostProtocol as HostProtocol
 from esper.leyline.worlds import HostsLost as HostsLost
 from esper.leyline.worlds import HostState as HostState
 from esper.leyline.worlds import HostStep as HostStep
+from esper.leyline.worlds import PunctualWorld as PunctualWorld
 from esper.leyline.worlds import Settle as Settle
 from esper.leyline.worlds import Settling as Settling
 from esper.leyline.worlds import SlotReading as SlotReading

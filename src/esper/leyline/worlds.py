@@ -197,6 +197,14 @@ class SpreadWorld(Protocol):
         """Worker, with its node where there are several -> seconds it was at work since this was last asked."""
 
 
+@runtime_checkable
+class PunctualWorld(Protocol):
+    """A world that need not wait for its slowest worker."""
+
+    def wait_until(self, moment: float | None) -> None:
+        """Let steps wait for no worker beyond this moment of `time.monotonic`: its hosts are lost. None waits."""
+
+
 @dataclass(frozen=True, slots=True)
 class BaselineCurve:
     """Validation, on the judged half, when nothing is grown, at epochs 0, 1, ... Unknown accuracies are None."""

@@ -69,7 +69,7 @@ def evaluate_checkpoint(
 
     progress  called with the name of each policy before it plays
     """
-    training = build(replace(config, workers=0, cluster=None))
+    training = build(replace(config, workers=0, cluster=None, cluster_round_deadline=None))
     training.agent.load(checkpoint)
     if name is not None:
         _require_fit(training.envs.space, config, name)

@@ -23,6 +23,7 @@ from esper.leyline import (
     HostEvent,
     HostsLost,
     Place,
+    PunctualWorld,
     RunFinished,
     RunSink,
     RunStarted,
@@ -37,6 +38,7 @@ from esper.simic.building import (
     selection_cases,
 )
 from esper.simic.cloning import require_warm_start, warm_start
+from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.decision_log import RoundLog
 from esper.simic.env import FlatVectorEnv
@@ -192,8 +194,12 @@ class VectorizedPPOTrainer:
             self._evaluate_and_save()
 
     def _collect(self, stop: StopRequest, log: RoundLog) -> BatchSummary | None:
-        """A full rollout: observe, mask, act, step, store. None if a stop was requested before it was full."""
+        """A rollout: observe, mask, act, step, store. None if a stop was requested before it was full.
+
+        At its deadline a round closes with the steps that it has; hosts that were in time go on in the next.
+        """
         batch, host_log = BatchSummary(list(self._lost_between)), self.training.host_log
+        deadline = self._set_deadline()
         log.before()
         steps = collect(self.agent, self.envs, self._observation, self._info, stopwatch=self.stopwatch)
         for number, step in enumerate(steps, start=1):
@@ -204,8 +210,28 @@ class VectorizedPPOTrainer:
                 log.before()
             if stop and not self.agent.ready:
                 return None
+            if deadline is not None and time.monotonic() >= deadline and not self.agent.ready:
+                self._close_round()
             self._report_work("collecting", number, self._rollout_steps)
         return batch
+
+    def _set_deadline(self) -> float | None:
+        """When this round closes, in `time.monotonic`; None is when its rollout is full."""
+        seconds, world = self.config.cluster_round_deadline, self.training.envs.episodes.world
+        if seconds is None or not isinstance(world, PunctualWorld):
+            return None
+        deadline = time.monotonic() + seconds
+        world.wait_until(deadline)
+        return deadline
+
+    def _close_round(self) -> None:
+        """Learn from what has come in; what has not is invalid."""
+        if not self.agent.buffer.valid[:, : self.agent.buffer.step].any():
+            raise ConfigError(
+                f"cluster_round_deadline is {self.config.cluster_round_deadline:g}, and no host made a step within "
+                "so many seconds; expected several times what a round takes (`seconds` in round_finished)"
+            )
+        self.agent.close_rollout()
 
     def _keep_episodes(self) -> None:
         """Write the episodes that ended in this round, if that is asked for; a repeated round writes them again."""

@@ -205,3 +205,37 @@ def test_minibatches_cover_every_step_once() -> None:
         assert (batches[0].plan is not None) is recurrent
         for batch in batches:
             assert torch.equal(batch.advantage, rollout.advantage[batch.index])
+
+
+def test_a_rollout_that_is_closed_early_is_one_of_as_many_steps() -> None:
+    """Episodes go on beyond the last step, one ended there, one was lost there."""
+    contents = {name: part[:, :7] for name, part in random_rollout(5).items()}
+    terminated, truncated, valid = (
+        contents[name].numpy().copy() for name in ("terminated", "truncated", "valid")
+    )
+    terminated[:, -1], truncated[:, -1] = [True, False, False], [False, False, True]
+    valid[:, -1] = [True, True, False]
+    reward, value, beyond = (contents[name] for name in ("reward", "value", "beyond"))
+    short = record(reward, value, terminated, truncated, valid, beyond)
+    last = torch.tensor([0.3, -0.7, 1.1])
+    closed = make(3, 11)
+    rows = [name for name in closed.__slots__ if name != "initial_hidden"]
+    for name in rows:
+        array = getattr(closed, name)
+        if isinstance(array, torch.Tensor | np.ndarray):
+            array[:] = 1  # of an earlier round
+            array[:, :7] = getattr(short, name)
+    closed.initial_hidden.copy_(short.initial_hidden)
+    closed.step = 7
+    closed.close()
+    expected = short.finish(last, POLICY, gamma=0.9, gae_lambda=0.8)
+    found = closed.finish(last, POLICY, gamma=0.9, gae_lambda=0.8)
+    assert found.row_lengths.tolist() == expected.row_lengths.tolist()
+    for name in ("advantage", "returns", "log_prob", "value", "mask", "action", "initial_hidden"):
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+    assert np.array_equal(found.begins, expected.begins)
+
+
+def test_an_empty_rollout_cannot_be_closed() -> None:
+    with pytest.raises(RuntimeError, match="no step yet"):
+        make(2, 3).close()

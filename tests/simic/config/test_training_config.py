@@ -136,6 +136,10 @@ def test_unknown_operations_are_refused() -> None:
             "horizon is 8; expected >= 9, the epochs of the shortest life of a seed after first_growth",
         ),
         ({"num_envs": 3, "workers": 4}, "workers is 4; expected <= num_envs, which is 3"),
+        (
+            {"cluster_round_deadline": 9.5},
+            "cluster_round_deadline is 9.5; expected None, since cluster is None",
+        ),
         ({"num_envs": 3, "num_minibatches": 4}, "num_minibatches is 4; expected <= num_envs, which is 3"),
         ({"device": "gpu"}, "device is 'gpu'; expected 'cpu', 'cuda' or 'cuda:<number>'"),
         ({"suite": ""}, "suite is ''; expected a suite or a task instance"),
@@ -206,7 +210,7 @@ def test_defaults_are_those_of_the_consumers() -> None:
 
 def test_every_dial_of_a_consumer_can_be_set() -> None:
     """A dial is given if some setting changes it."""
-    config = TrainingConfig(num_envs=7)
+    config = TrainingConfig(num_envs=7, cluster="local")
     changed = [TrainingConfig.of(config.to_dict() | {name: other_value(name)}) for name in config.to_dict()]
     makers: tuple[
         Callable[
@@ -246,6 +250,7 @@ TRAINER = {
     *("run_name", "run_directory", "run_checkpoint_every", "run_keep_checkpoints", "run_tensorboard"),
     *("run_record_episodes", "offline", "offline_batch", "offline_batches"),
     *("run_wandb", "worker_timeout", "cluster", "cluster_snapshot_every", "initial_op_logits"),
+    *("cluster_round_deadline", "reparametrise"),
     *("eval_every", "eval_episodes", "pool_cases", "pool_host_seeds"),
 }
 """What the trainer reads itself."""
@@ -254,7 +259,7 @@ SHARED = {"gamma": {"ppo", "reward", "iql"}, "lr": {"ppo", "iql"}}
 
 
 def test_every_setting_has_exactly_one_consumer() -> None:
-    base = TrainingConfig(num_envs=7)
+    base = TrainingConfig(num_envs=7, cluster="local")
     for each in fields(TrainingConfig):
         changed = TrainingConfig.of(base.to_dict() | {each.name: other_value(each.name)})
         readers = {name for name, take in CONSUMERS.items() if take(changed) != take(base)}
@@ -288,7 +293,7 @@ def other_value(name: str) -> object:
         "horizon": 11,
         "num_envs": 2,
         "workers": 2,
-        "cluster": "local",
+        "cluster": "auto",
         "num_minibatches": 2,
     }
     if name in special:

@@ -245,6 +245,14 @@ class PPOAgent:
         self._begins = self._begins | envs
         self.state.reset(torch.from_numpy(envs).to(self.device))
 
+    def close_rollout(self) -> None:
+        """End the rollout before it is full: `update` learns from the steps so far."""
+        if self._pending is not None:
+            raise RuntimeError(
+                "close_rollout() between act() and observe(): the last decision has no outcome"
+            )
+        self.buffer.close()
+
     def update(self, observation: Tensor) -> PPOUpdateMetrics:
         """Learn from the full rollout; `observation` (env, feature) is the one after its last step."""
         self.buffer.require_full()

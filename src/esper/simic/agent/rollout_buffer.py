@@ -246,6 +246,19 @@ class TamiyoRolloutBuffer:
         self.valid[:, t] = outcome.valid
         self.step += 1
 
+    @torch.no_grad()
+    def close(self) -> None:
+        """Mark all steps that are not written as invalid: the rollout is as long as what was written."""
+        if not self.step:
+            raise RuntimeError("the rollout has no step yet: there is nothing to close")
+        rest = slice(self.step, None)
+        written = (self.observation, self.mask, self.action, self.logits, self.value, self.reward)
+        for array in written:  # something well-formed, of which nobody learns
+            array[:, rest] = array[:, self.step - 1 : self.step]
+        for flags in (self.begins, self.terminated, self.truncated, self.valid):
+            flags[:, rest] = False
+        self.step = self.num_steps
+
     def require_full(self) -> None:
         """Raise unless every step is written."""
         if not self.full:

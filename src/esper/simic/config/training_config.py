@@ -30,6 +30,7 @@ ANNEALED = ("lr_anneal_steps", "entropy_anneal_steps")
 MAY_CHANGE = frozenset(
     (
         *("rounds", "workers", "worker_timeout", "cluster", "cluster_snapshot_every"),
+        "cluster_round_deadline",
         *("eval_every", "run_name", "run_directory"),
         *("run_checkpoint_every", "run_keep_checkpoints", "run_record_episodes"),
         *("run_telemetry", "run_tensorboard", "run_wandb"),
@@ -87,6 +88,8 @@ class TrainingConfig(PPOSettings):
     """A Ray cluster to run workers on: 'local' starts one here, 'auto' joins that of this machine; or HOST:PORT."""
     cluster_snapshot_every: ranges.CountOrZero = 0
     """Epochs between states kept of a host on a cluster, to replay it from if its node is lost; 0: from its start."""
+    cluster_round_deadline: ranges.PositiveOrNone = None
+    """Seconds of collecting on a cluster after which a round closes, and late hosts are lost; None waits for all."""
     device: ranges.Device = "cpu"
     """Where hosts and policy compute: cpu, cuda or cuda:<number>."""
     seed: ranges.CountOrZero = 0
@@ -227,6 +230,11 @@ class TrainingConfig(PPOSettings):
             value: int | None = getattr(self, name)
             if value is not None and value > self.num_envs:
                 raise ValueError(f"{name} is {value}; expected <= num_envs, which is {self.num_envs}")
+        if self.cluster_round_deadline is not None and self.cluster is None:
+            raise ValueError(
+                f"cluster_round_deadline is {self.cluster_round_deadline:g}; expected None, since cluster is None: "
+                "choose a cluster, or leave the deadline out"
+            )
         if LifecycleOp.RETIRE.name in self.initial_op_logits and not self.retire:
             raise ValueError(
                 "initial_op_logits names RETIRE, which retire=False does not offer; set retire=True"
@@ -235,7 +243,7 @@ class TrainingConfig(PPOSettings):
 
     def in_one_process(self) -> Self:
         """The same settings without workers, on the CPU: to load or judge what was trained."""
-        return replace(self, workers=0, cluster=None, device="cpu")
+        return replace(self, workers=0, cluster=None, cluster_round_deadline=None, device="cpu")
 
     # Made of a preset, a file or a mapping
 

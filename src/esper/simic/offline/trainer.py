@@ -44,7 +44,7 @@ _PARTS = ("v", "q", "slow_q")
 
 def require_offline(config: TrainingConfig) -> None:
     """Raise ConfigError or DatasetError, before anything takes time, for what cannot be learned from."""
-    training = build(replace(config, workers=0, cluster=None))
+    training = build(replace(config, workers=0, cluster=None, cluster_round_deadline=None))
     require_fit(training, config, Dataset.open(config.offline).terms)
 
 
@@ -294,7 +294,7 @@ def train_offline(
             if resume is not None:
                 before = cast("Mapping[str, Any]", read_run_checkpoint(resume)["extra"])
                 config = config.continuing(TrainingConfig.of(before["config"]))
-            training = build(replace(config, workers=0, cluster=None))
+            training = build(replace(config, workers=0, cluster=None, cluster_round_deadline=None))
             data = Dataset.open(config.offline)
             require_fit(training, config, data.terms)
             fresh = OfflineTrainer(

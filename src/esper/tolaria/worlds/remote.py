@@ -44,6 +44,10 @@ class WorkerHung(RuntimeError):
     """A worker lives, and does not answer."""
 
 
+class WorkerLate(WorkerHung):
+    """A worker had not answered when nobody was to be waited for any longer."""
+
+
 class Link(Protocol):
     """One worker, and the way to it."""
 

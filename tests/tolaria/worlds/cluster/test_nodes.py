@@ -18,7 +18,7 @@ from esper.tolaria.worlds.remote import WorkerError, WorkerHung
 from esper.tolaria.worlds.toy.instance import toy_case
 from esper.tolaria.worlds.toy.world import ToyWorld
 from tiny_tasks import advance, germinate
-from worker_worlds import Deadly, impossible, tiny_engine
+from worker_worlds import Deadly, Slow, impossible, tiny_engine
 from world_steps import begin_host, run_epoch
 
 ray = pytest.importorskip("ray")
@@ -163,6 +163,25 @@ def test_a_worker_that_hangs_is_given_up_after_the_stated_time_and_the_others_go
         world._links[1].hangs = 1
         with pytest.raises(WorkerHung, match=r"worker 1 on .* has not answered 'step'"):
             run_epoch(world, [1])
+
+
+def test_a_late_worker_is_given_up_at_the_deadline_and_no_other(cluster: Cluster) -> None:
+    with ClusterWorld(Slow, num_hosts=3, workers=2, cluster=cluster.address) as world:
+        for host_idx in range(3):
+            begin_host(world, host_idx, toy_case(1), 13 * (host_idx == 1))
+        began = time.monotonic()
+        world.wait_until(began + 3.0)
+        with pytest.raises(
+            HostsLost, match=r"lost hosts 1: worker 1 on .* had not answered 'step' at the dead"
+        ):
+            run_epoch(world, [0, 1, 2])
+        assert 3.0 <= time.monotonic() - began < 30.0
+        begin_host(world, 1, toy_case(1), 1)  # by another process: this one would sleep on
+        world.wait_until(None)
+        run_epoch(world, [0, 1, 2])
+        assert time.monotonic() - began < 60.0
+        assert [world.host(host_idx).report.epoch for host_idx in range(3)] == [2, 1, 2]
+        assert (world.losses, world._links[1].hangs) == (1, 0)
 
 
 def test_hosts_that_kill_every_worker_are_lost_in_the_end(cluster: Cluster) -> None:

@@ -23,7 +23,7 @@ from ray.exceptions import (
 from esper.leyline import HostLog
 from esper.tolaria.worlds.cluster.connecting import ClusterError
 from esper.tolaria.worlds.cluster.placement import Share
-from esper.tolaria.worlds.remote import WorkerDied, WorkerError, WorkerHung
+from esper.tolaria.worlds.remote import WorkerDied, WorkerError, WorkerHung, WorkerLate
 from esper.tolaria.worlds.worker import (
     Answer,
     HostRecord,
@@ -104,6 +104,8 @@ class ActorLink:
         patience: float | None,
     ) -> None:
         self._number, self.name, self._patience = worker, f"worker {worker}", patience
+        self.until: float | None = None
+        """Moment of `time.monotonic` beyond which no answer is waited for; None: as long as patience lasts."""
         # Ray starts a dead one anew, without its hosts, and never repeats a request: replaying is for us to do.
         actor: Any = ray.remote(HostActor).options(
             **share.options(), max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD"
@@ -155,15 +157,17 @@ class ActorLink:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the worker counts as hung; None if it never does."""
-        if self._patience is None:
-            return None
-        return max(0.0, self._pending[-1][2] + self._patience - time.monotonic())
+        """Until the worker counts as late or hung; None if it never does."""
+        hung = None if self._patience is None else self._pending[-1][2] + self._patience
+        ends = [moment for moment in (hung, self.until) if moment is not None]
+        return max(0.0, min(ends) - time.monotonic()) if ends else None
 
     def receive(self) -> Answer:
         """The answer to the latest request; answers to earlier ones are not needed any more and dropped."""
         name, ref, _ = self._pending[-1]
         if not ray.wait([ref], timeout=self.seconds_left)[0]:
+            if self.until is not None and time.monotonic() >= self.until:
+                raise WorkerLate(f"{self.name} had not answered {name!r} at the deadline of the round")
             raise WorkerHung(
                 f"{self.name} has not answered {name!r} for {self._patience:g} seconds: it hangs, or worker_timeout "
                 "is too short for what it was asked"

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import pickle
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -15,7 +15,14 @@ from esper.tolaria.worlds.cluster.actor import ActorLink, History
 from esper.tolaria.worlds.cluster.connecting import ClusterError, alive_nodes, join, leave
 from esper.tolaria.worlds.cluster.journal import Journal
 from esper.tolaria.worlds.cluster.placement import share_of_a_worker, workers_by_default
-from esper.tolaria.worlds.remote import PATIENCE_SECONDS, RemoteWorld, WorkerDied, WorkerError, WorkerHung
+from esper.tolaria.worlds.remote import (
+    PATIENCE_SECONDS,
+    RemoteWorld,
+    WorkerDied,
+    WorkerError,
+    WorkerHung,
+    WorkerLate,
+)
 from esper.tolaria.worlds.worker import Request, WorldFactory, numeric_terms
 
 MOST_DEATHS = 3
@@ -40,7 +47,8 @@ class ClusterWorld(RemoteWorld[ActorLink]):
     A worker that dies is started anew by Ray on any node with room, and its hosts are made again: begun with the same
     case and rng seed (or restored), and stepped as before, which on the CPU gives the same bits. `replays` counts the
     steps repeated so. A worker that hangs is killed, and its hosts are lost: `step_many` raises `HostsLost` after the
-    others have done what was asked. One that hangs again before it has answered anything raises `WorkerHung`.
+    others have done what was asked; `wait_until` gives up late ones in the same way. One that hangs again before it
+    has answered anything raises `WorkerHung`.
     """
 
     def __init__(
@@ -63,6 +71,7 @@ class ClusterWorld(RemoteWorld[ActorLink]):
         """Workers whose hosts must be made again before they are asked for."""
         self.replays = 0
         """Steps of hosts that were done again so far."""
+        self._until: float | None = None
         self._links: list[ActorLink] = []
         join(cluster, device=device, cpus=workers)
         self._joined = True
@@ -89,6 +98,10 @@ class ClusterWorld(RemoteWorld[ActorLink]):
             self.close()
             raise
 
+    def wait_until(self, moment: float | None) -> None:
+        """Let steps wait for no worker beyond this moment of `time.monotonic`: its hosts are lost. None waits."""
+        self._until = moment
+
     def begin_many(self, beginnings: Sequence[Beginning]) -> None:
         """Replace hosts by new ones, in all workers at once."""
         self._forget([one.host_idx for one in beginnings])
@@ -107,7 +120,10 @@ class ClusterWorld(RemoteWorld[ActorLink]):
         """Step hosts, in all workers at once."""
         stepped = [step.host_idx for step in steps]
         try:
-            with contextlib.suppress(HostsLost):  # raised below, when all is noted of the others
+            with (
+                self._not_beyond(self._until),
+                contextlib.suppress(HostsLost),
+            ):  # raised below, with all noted
                 super().step_many(steps)
         except WorkerError:
             self._forget(stepped)
@@ -136,6 +152,17 @@ class ClusterWorld(RemoteWorld[ActorLink]):
         return tuple(link.name for link in self._links)
 
     # Asking
+
+    @contextlib.contextmanager
+    def _not_beyond(self, moment: float | None) -> Iterator[None]:
+        """Wait for no answer beyond this moment inside."""
+        for link in self._links:
+            link.until = moment
+        try:
+            yield
+        finally:
+            for link in self._links:
+                link.until = None
 
     def _first_to_answer(self, workers: Collection[int]) -> Sequence[int]:
         asked = {self._links[worker].answer_to_come: worker for worker in workers}
@@ -195,9 +222,12 @@ class ClusterWorld(RemoteWorld[ActorLink]):
         return not self._lost.keys() & set(mine) and self._send(worker, request, mine)
 
     def _give_up(self, worker: int, hang: WorkerHung) -> None:
-        """Kill a worker that hangs; the round goes on without its hosts. A second time is an error."""
+        """Kill a worker that hangs or is late; the round goes on without its hosts. To hang twice is an error.
+
+        A late one is killed too: its next hosts would wait for what is not needed any more.
+        """
         link = self._links[worker]
-        link.hangs += 1
+        link.hangs += not isinstance(hang, WorkerLate)
         if link.hangs > 1:
             raise hang
         _LOG.warning("%s; its hosts are lost", hang)
