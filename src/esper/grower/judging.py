@@ -68,12 +68,9 @@ class Judge:
             self._twin.require_same(self._watch.steps)
         replicas.align()
         # Validation is the user's code: whatever it raises, nothing has changed yet.
-        metrics, unknown, base = self._gauge.validated(self._model, given)
-        # Numbers of the loop's own need not be comparable with ours.
-        measured = None
-        if not metrics.broken:
-            measured = self._gauge.with_and_without(self._model, base, fossils=self._weigh_fossils)
-        self._warn_unmeasured(*lost, *unknown)
+        validated = self._gauge.validated(self._model, given, fossils=self._weigh_fossils)
+        metrics, base = validated.metrics, validated.base
+        self._warn_unmeasured(*lost, *validated.lost)
         if metrics.only_validation_is_nan and self._guard.host_finite():
             self._notes.warn(
                 "validation_loss is NaN while the network is finite: look at validate= or at how validation_loss is "
@@ -92,7 +89,7 @@ class Judge:
         if verdict is not None and not self._data_changed(verdict, metrics):
             self._go_back(epoch, verdict)
             return Judged(metrics, verdict=verdict)
-        self._host.report_seeds(gradients, self._gauge.worths(metrics, base, measured))
+        self._host.report_seeds(gradients, self._gauge.worths(metrics, base, validated.seeds))
         if not self._remove_broken() and self._best is not None:
             self._best.offer(epoch, scale.goodness(metrics))
         if self._guard.content:

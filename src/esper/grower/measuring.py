@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from esper.grower.validating import LoaderValidation, Loss, Metric, RunningMetric
 from esper.kasmina import GrowingModel
 from esper.kasmina.coalitions import (
+    Coalition,
     CoalitionPlan,
     SeedWorth,
     coalition_alphas,
@@ -323,26 +324,52 @@ def measure(
     return mean_metrics(model.replicas.gather(read))
 
 
-def coalition_metrics(
+def measure_each(
     model: GrowingModel,
     validate: ValidateCall,
+    coalitions: Sequence[Coalition | None],
     *,
     mode: Mode | None,
-    base: EpochMetrics | None = None,
-    fossils: bool = False,
-) -> tuple[CoalitionPlan, list[EpochMetrics]]:
-    """The model's coalitions and the metrics of each, one validation after another.
+    weighed: Sequence[str],
+) -> Iterator[tuple[EpochMetrics, tuple[str, ...]]]:
+    """`measure` of each coalition of the weighed seeds, or of the model as it is for None, in turn.
 
-    base     that of the model as it is, where it is known
-    fossils  whether these are weighed too
+    Over the batches of a loader, without a metric of the whole, all are measured at once: what they have in common is
+    computed once. In several processes, each has a pass of its own.
     """
-    plan = plan_coalitions(model, bare=False, fossils=fossils)
+    together = isinstance(validate, LoaderValidation) and validate.metric is None and len(coalitions) > 1
+    if not together or model.replicas.size > 1:
+        for members in coalitions:
+            yield measure(model, validate, members, mode=mode, weighed=weighed)
+        return
+    assert isinstance(validate, LoaderValidation)
+    alphas = [
+        {} if members is None else coalition_alphas(model, [members], 1, weighed) for members in coalitions
+    ]
+    with measuring(model):
+        found = [read_validation(tally.result(), mode) for tally in validate.under(model, alphas)]
+    yield from (mean_metrics([read]) for read in found)
 
-    def measured(members: Iterable[str]) -> EpochMetrics:
-        return measure(model, validate, members, mode=mode, weighed=plan.weighed)[0]
 
-    first = measured(plan.coalitions[0]) if base is None else base
-    return plan, [first, *map(measured, plan.coalitions[1:])]
+def coalition_metrics(model: GrowingModel, validate: ValidateCall, *, mode: Mode | None) -> "MeasuredSeeds":
+    """The model's coalitions and the metrics of each."""
+    plan = plan_coalitions(model, bare=False)
+    found = measure_each(model, validate, plan.coalitions, mode=mode, weighed=plan.weighed)
+    return plan, [metrics for metrics, _ in found]
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """An epoch's validation."""
+
+    metrics: EpochMetrics
+    """As the loop reports them, or as they were measured."""
+    lost: tuple[str, ...] = ()
+    """Which of those that were measured were NaN."""
+    base: EpochMetrics | None = None
+    """The metrics once more, if `validate` measured them."""
+    seeds: "MeasuredSeeds | None" = None
+    """With and without each live seed and, if weighed, each fossil; None without any, or in a broken epoch."""
 
 
 class Gauge:
@@ -362,28 +389,30 @@ class Gauge:
             samples = sum(model.replicas.gather(self.validate.count()))
         return replace(metrics.report(0, None, None), validation_samples=samples)
 
-    def validated(
-        self, model: GrowingModel, given: EpochMetrics
-    ) -> tuple[EpochMetrics, tuple[str, ...], EpochMetrics | None]:
-        """The metrics, measured here if the loop gave none that can be scored; which of them were NaN; and the
-        metrics once more if `validate` measured them."""
-        if self.validate is None or not self.scale.needs(given):
-            return given, (), None
-        found, lost = measure(model, self.validate, mode=self.mode)
-        known = {name: value for name, value in asdict(found).items() if value is not None}
-        metrics = replace(given, **known)
-        return metrics, lost, metrics
+    def validated(self, model: GrowingModel, given: EpochMetrics, *, fossils: bool = False) -> Validated:
+        """The epoch's validation, measured here if the loop gave nothing that can be scored.
 
-    def with_and_without(
-        self, model: GrowingModel, base: EpochMetrics | None, *, fossils: bool = False
-    ) -> "MeasuredSeeds | None":
-        """Validation with and without each live seed and, if they are weighed, each fossil.
-
-        base  that of the model as it is, where it is known
+        fossils  whether these are weighed too
         """
-        if self.validate is None or not (model.live_slots or (fossils and model.fossils)):
-            return None
-        return coalition_metrics(model, self.validate, mode=self.mode, base=base, fossils=fossils)
+        if self.validate is None:
+            return Validated(given)
+        plan = plan_coalitions(model, bare=False, fossils=fossils)
+        unscored = self.scale.needs(given)
+        first = None if unscored else plan.coalitions[0]
+        passes = measure_each(
+            model, self.validate, [first, *plan.coalitions[1:]], mode=self.mode, weighed=plan.weighed
+        )
+        validated = Validated(given)
+        if unscored:
+            found, lost = next(passes)
+            known = {name: value for name, value in asdict(found).items() if value is not None}
+            metrics = replace(given, **known)
+            validated = Validated(metrics, lost, metrics)
+        if validated.metrics.broken or not plan.weighed:
+            return validated
+        # Numbers of the loop's own need not be comparable with ours.
+        as_it_is = [] if validated.base is None else [validated.base]
+        return replace(validated, seeds=(plan, [*as_it_is, *(each for each, _ in passes)]))
 
     def worths(
         self, metrics: EpochMetrics, base: EpochMetrics | None, measured: "MeasuredSeeds | None"

@@ -2,7 +2,8 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -13,8 +14,11 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 
 from esper.kasmina import GrowingModel
 from esper.kasmina.blueprints.registry import main_tensor
+from esper.kasmina.coalitions import switched_slots
+from esper.kasmina.model import forked_randomness
 from esper.kasmina.replicas import Replicas
 from esper.kasmina.sharding import sharded_modules
+from esper.kasmina.shared_prefix import SharedPrefix
 
 IGNORED = -100
 """A target that does not count, as everywhere in torch."""
@@ -100,6 +104,30 @@ class LoaderValidation:
         for model, tally in zip(models, tallies, strict=True):
             if isinstance(model, GrowingModel):
                 tally.share(model.replicas)
+        if not tallies[0].batches:
+            raise ValueError(_NOTHING)
+        return tallies
+
+    def under(self, model: GrowingModel, settings: Sequence[Mapping[str, Tensor | float]]) -> "list[Tally]":
+        """What all batches were measured as under each of several alphas, as `override_alpha` takes them.
+
+        What they have in common is computed once a batch. Of the loss alone, in one process, without gradients.
+        """
+        device, tallies = next(model.parameters()).device, [Tally(self.loss, None) for _ in settings]
+        first, *others = settings
+        switched = [switched_slots(model, first, alphas) for alphas in others]
+        with SharedPrefix(model).installed() as prefix:
+            for raw in self.loader:
+                if without_samples(raw):
+                    continue
+                # Each begins with the random numbers of the first.
+                with forked_randomness(), prefix.noting(), model.override_alpha(first):
+                    tallies[0].add(passed(model, raw, device))
+                for place, (alphas, slots) in enumerate(zip(others, switched, strict=True), start=1):
+                    last = place == len(others)
+                    random = nullcontext() if last else forked_randomness()
+                    with random, prefix.reusing(slots), model.override_alpha(alphas):
+                        tallies[place].add(passed(model, raw, device))
         if not tallies[0].batches:
             raise ValueError(_NOTHING)
         return tallies

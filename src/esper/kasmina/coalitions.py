@@ -1,7 +1,7 @@
 """Coalitions of seeds: which ones are scored, at which alphas, and what their scores say of each seed."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -121,6 +121,21 @@ def coalition_alphas(
         agreed = len(set(column)) == 1
         alphas[name] = column[0] if agreed else seed.alpha.new_tensor(column).repeat_interleave(samples)
     return alphas
+
+
+def switched_slots(
+    model: GrowingModel, one: Mapping[str, Tensor | float], other: Mapping[str, Tensor | float]
+) -> list[str]:
+    """The slots whose seeds are at another alpha in one forward than in another, both as `override_alpha` takes them.
+
+    Tensors, which hold an alpha for each row, count as different.
+    """
+
+    def differ(name: str) -> bool:
+        alphas = [alphas.get(name, model.slots[name].alpha) for alphas in (one, other)]
+        return any(isinstance(alpha, Tensor) for alpha in alphas) or len(set(alphas)) > 1
+
+    return [name for name in dict.fromkeys((*one, *other)) if differ(name)]
 
 
 def forward_coalitions(

@@ -4,7 +4,7 @@ import math
 import os
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -459,13 +459,19 @@ class GrowingHost:
         return self.model.added_parameters
 
 
+def forked_randomness() -> AbstractContextManager[None]:
+    """Random states, of the CPU and of all GPUs, are as before afterwards."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    forked: AbstractContextManager[None] = torch.random.fork_rng(devices=devices)
+    return forked
+
+
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
     """Eval mode inside; training flags and random states as before afterwards."""
     flags = [(module, module.training) for module in model.modules()]
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     model_training = model.training
-    with torch.random.fork_rng(devices=devices):
+    with forked_randomness():
         model.eval()
         try:
             yield
