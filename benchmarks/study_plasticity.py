@@ -95,7 +95,7 @@ class SlowBits:
     batch: int = 8
     widths: tuple[int, ...] = (5,)
     slow: int = 15
-    rate: float = 1e-2
+    rate: float = 3e-2
     """Learning rate of Adam."""
     sign: int = -1
 

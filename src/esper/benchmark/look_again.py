@@ -1,7 +1,7 @@
-"""`look_once` for data that keep changing: it looks anew some epochs after each drop of validation, and gives back.
+"""`look_once` for data that keep changing: it looks anew some epochs after each jump of validation, and gives back.
 
 The look is the same linear rule on four numbers. It is fitted on the outcomes of schedules on drawn streams, where
-the curve of a host that has had a seed from its birth is compared with that of its waiting twin, from one drop to
+the curve of a host that has had a seed from its birth is compared with that of its waiting twin, from one jump to
 the next.
 """
 
@@ -18,13 +18,13 @@ from esper.benchmark.rows import RowsError
 from esper.leyline import ActionSpec, LifecycleOp, Situation
 from esper.leyline.utility import rent_due
 from esper.statistics import Floats
-from esper.tamiyo.falls import DropDetector
+from esper.tamiyo.falls import JumpDetector
 from esper.tamiyo.rules import Clause, Schedule, SchedulePolicy
 from esper.tamiyo.rules.policy import Remembering
 
 LOOK_AGAIN = "look_again"
 DROPS, DELAYS = (0.1, 0.15, 0.25), (1, 2, 3, 4)
-"""What counts as a drop, and epochs from it to the look: what a fit chooses from."""
+"""What counts as a jump, down from the best or up in one epoch, and epochs from it to the look: what a fit tries."""
 
 Samples = Mapping[str, Sequence[tuple[int, int]]]
 """case -> (first epoch, training samples) of each of its phases"""
@@ -32,7 +32,7 @@ Samples = Mapping[str, Sequence[tuple[int, int]]]
 
 @dataclass(frozen=True, slots=True)
 class LookAgain:
-    """What counts as a drop, and the look that follows it: `look.epoch` epochs later, and after the beginning."""
+    """What counts as a jump, and the look that follows it: `look.epoch` epochs later, and after the beginning."""
 
     look: Look
     drop: float
@@ -40,7 +40,7 @@ class LookAgain:
     def __str__(self) -> str:
         what = Schedule.parse(self.look.schedule).clauses[0].action
         fitted = f"{zlib.crc32(repr(self.look).encode()):08x}"
-        when = f"{self.look.epoch} epochs after a drop of {self.drop:g}"
+        when = f"{self.look.epoch} epochs after a jump of {self.drop:g}"
         return f"{what.blueprint}@{what.slot} by rule {fitted}, {when}"
 
 
@@ -72,7 +72,7 @@ class LookAgainPolicy(Remembering[_Watched]):
         """Look if it is time to, and carry out what was decided."""
         signals, memory = situation.signals, self.memory
         accuracy, look = signals.validation_accuracy, self.again.look
-        detector = DropDetector(self.again.drop, memory.best)
+        detector = JumpDetector(self.again.drop, memory.best, memory.before)
         noticed = detector.noticed(accuracy)
         memory.best = detector.best
         if noticed:
@@ -111,7 +111,7 @@ def _from(clauses: Sequence[Clause], epoch: int) -> Schedule:
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """The epochs from a look to the next drop, or to the end."""
+    """The epochs from a look to the next jump, or to the end."""
 
     case: str
     seed: int
@@ -158,7 +158,7 @@ def _stretches(outcomes: Outcomes, drop: float, delay: int) -> Iterator[_Stretch
     for case in outcomes.cases:
         for seed in outcomes.seeds:
             curve = _whole(outcomes.by_key[case, WAITING, seed])
-            detector = DropDetector(drop)
+            detector = JumpDetector(drop)
             noticed = [epoch for epoch, accuracy in enumerate(curve) if detector.noticed(accuracy)]
             for start, end in pairwise([0, *noticed, len(curve) - 1]):
                 if start + delay < end:

@@ -39,15 +39,15 @@ from esper.tolaria.upkeep import (
 
 FITTED = LookAgain(
     Look(
-        epoch=2,
+        epoch=1,
         schedule=grown("mixer", 1, 0),
-        mean=(10.188, 0.448, 0.0749, 0.0661),
-        scale=(1.253, 0.165, 0.0761, 0.0504),
-        weights=(-0.530, 1.115, 0.362, -0.252, 0.366),
+        mean=(10.357, 0.531, 0.1036, 0.0409),
+        scale=(0.499, 0.224, 0.1068, 0.0419),
+        weights=(-0.652, 0.731, -0.571, -0.407, 0.047),
     ),
     drop=0.1,
 )
-"""Fitted on three drawn streams of the suite, one host each, with 14 stretches between drops."""
+"""Fitted on seven drawn streams of the suite, one host each."""
 _SAMPLES = 256
 """Training samples of now that units are judged by."""
 
@@ -225,12 +225,12 @@ def stream_rivals() -> list[StreamRival]:
 
 TUNED = {
     "wide": "wide, as wide as the cap",
-    "l2_init": "l2_init, strength 0.0001",
+    "l2_init": "l2_init, as wide as the cap, strength 0.001",
     "shrink_and_perturb": "shrink_and_perturb, as wide as the cap, 0.1 every 5 epochs",
     "continual_backprop": "continual_backprop, as wide as the cap, rate 0.01 an epoch",
     "redo": "redo, as wide as the cap, threshold 0.025",
-    "reset": "reset, as wide as the cap, last layer at a drop of 0.15",
-    "detect_then_probe": "detect_then_probe, drop 0.1",
+    "reset": "reset, last layer at a drop of 0.15",
+    "detect_then_probe": "detect_then_probe, drop 0.25",
     "adapters": "adapters, mixer at a drop of 0.25",
     LOOK_AGAIN: f"{LOOK_AGAIN}, {FITTED}",
 }

@@ -64,3 +64,19 @@ class DropDetector:
         if fell:
             self.best = accuracy
         return fell
+
+
+@dataclass
+class JumpDetector(DropDetector):
+    """Notices rises too: that validation accuracy is more than `drop` above that of the epoch before.
+
+    Data may change for the better, and what is right for a host with them.
+    """
+
+    last: float | None = None
+
+    def noticed(self, accuracy: float | None) -> bool:
+        """Whether it fell or rose, given the accuracy of the epoch that was just trained."""
+        rose = accuracy is not None and self.last is not None and accuracy - self.last > self.drop
+        self.last = accuracy
+        return super().noticed(accuracy) or rose
