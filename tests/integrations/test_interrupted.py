@@ -31,19 +31,19 @@ def growing(kind: str, slot: int) -> object:
 
 
 class Interrupt(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
-    """Ctrl-C, in the midst of training or once the Trainer is about to stop."""
+    """Ctrl-C, in the midst of training or once the Trainer is about to stop; None: not here."""
 
-    def __init__(self, *, ending: bool) -> None:
+    def __init__(self, *, ending: bool | None) -> None:
         self.ending = ending
 
     def on_step_end(self, args: object, state: Any, control: Any, **kwargs: object) -> None:
         del args, kwargs
-        if state.epoch > STOP_AT:
+        if state.epoch > STOP_AT and self.ending is not None:
             control.should_training_stop = self.ending
             raise KeyboardInterrupt
 
 
-def interrupted(folder: Path, *, ending: bool = False) -> tuple[HasGrower, nn.Module]:
+def interrupted(folder: Path, *, ending: bool | None) -> tuple[HasGrower, nn.Module]:
     growth, model = in_transformers.callback(controller=growing("lora", 1)), in_transformers.resnet()
     best = {"save_strategy": "epoch", "load_best_model_at_end": True}
     training = in_transformers.make(growth, folder, model, **best)
@@ -67,20 +67,32 @@ def without_seeds(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items() if not names_a_seed(name)}
 
 
-def test_after_an_interrupted_hugging_face_training(tmp_path: Path) -> None:
-    growth, model = interrupted(tmp_path)
+@pytest.mark.parametrize("ending", [False, True])
+def test_after_an_interrupted_hugging_face_training(tmp_path: Path, ending: bool) -> None:
+    growth, model = interrupted(tmp_path, ending=ending)
     assert_loads_whole(model)
     with pytest.raises(RuntimeError, match="Missing key"):
         model.load_state_dict(without_seeds(model))
     growth.finish()
 
 
-def test_weights_of_another_growth_where_the_best_is_awaited(tmp_path: Path) -> None:
-    growth, model = interrupted(tmp_path, ending=True)
-    model.load_state_dict(without_seeds(model))
-    with pytest.raises(WrapError, match="their growth was not restored: load them again"):
-        growth.finish()
-    assert_loads_whole(model)
+@pytest.mark.parametrize("mended", [False, True])
+def test_interrupted_when_the_best_is_loaded_and_its_growth_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mended: bool
+) -> None:
+    load = transformers.Trainer._load_best_model
+
+    def interrupted_load(trainer: object) -> None:
+        load(trainer)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(transformers.Trainer, "_load_best_model", interrupted_load)
+    growth, model = interrupted(tmp_path, ending=None)
+    if mended:
+        assert_loads_whole(model)
+    else:
+        with pytest.raises(WrapError, match="their growth was not restored: load them again"):
+            growth.finish()
     growth.finish()
 
 

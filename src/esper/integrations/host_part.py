@@ -96,3 +96,5 @@ class HostLoads:
         del module
         if self._when():
             keys.missing_keys[:] = [key for key in keys.missing_keys if not names_a_seed(key)]
+        elif not keys.missing_keys:
+            self.seeds_due = False  # they came with it

@@ -1,5 +1,6 @@
 """Hugging Face Transformers: a callback that lets the Trainer's model grow, a decision at every evaluation."""
 
+import inspect
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.hooks import RemovableHandle
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import OPTIMIZER_NAME
 
 from esper.grower import Grower
@@ -108,10 +109,18 @@ class GrowthCallback(HasGrower, TrainerCallback):
         if growth is not None:
             self._restore(growth)
         self._saving = inner.register_state_dict_post_hook(self._add_growth)
-        if (
-            args.load_best_model_at_end
-        ):  # which is after the decision to stop; nobody says when training breaks off
-            self._loads = HostLoads(model, when=lambda: control.should_training_stop)
+        if args.load_best_model_at_end:  # which is after the decision to stop
+            self._loads = HostLoads(model, when=lambda: control.should_training_stop and self._is_trained())
+
+    def _is_trained(self) -> bool:
+        """Whether a Trainer with this callback is training. No event says when that breaks off; the stack does."""
+        frame = inspect.currentframe()
+        while frame is not None:
+            trainer = frame.f_locals.get("self") if frame.f_code.co_name == "train" else None
+            if isinstance(trainer, Trainer) and self in trainer.callback_handler.callbacks:
+                return True
+            frame = frame.f_back
+        return False
 
     def _unhook(self) -> None:
         """From here on everything is saved and loaded as it is."""
