@@ -1,9 +1,9 @@
 """`esper.Grower`: growth in a training loop of your own, one decision an epoch."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, SupportsFloat, Unpack
 
 import torch
@@ -20,28 +20,27 @@ from esper.grower.averages import Averages
 from esper.grower.choosing import nothing_suits, usual_rule
 from esper.grower.deciding import WAIT, Deciding
 from esper.grower.finishing import BestEpoch, remove_unseen, restore_best, settle_loop
-from esper.grower.history import DECISIONS, FORMAT, VERSION, Decision, Notes, read_state
-from esper.grower.host import LoopHost, compiled_graphs, topology
+from esper.grower.history import Decision, Notes
+from esper.grower.host import LoopHost, compiled_graphs, growing, topology
 from esper.grower.judging import Judge
 from esper.grower.measuring import (
-    EpochMetrics,
     Gauge,
     Mode,
     Validate,
     as_call,
     check,
 )
-from esper.grower.phases import DECISIONS_KEPT, Phases, read_phases
+from esper.grower.phases import DECISIONS_KEPT
+from esper.grower.resuming import Resuming
 from esper.grower.twin import Gain, TrainStep, measure_gain, twin_of
 from esper.grower.validating import Loss, Metric
-from esper.kasmina import GrowingModel, settling, wrap
+from esper.kasmina import GrowingModel, settling
 from esper.kasmina.governor import GovernorRules, Guard
 from esper.kasmina.gradients import GradientWatch
 from esper.kasmina.parallel import recognise
-from esper.kasmina.persistence import ModelFileError, describe, reinstate
 from esper.kasmina.probing import ExampleInput
 from esper.kasmina.schedules import Scheduler
-from esper.kasmina.wrapping import WrapOptions, copied_slots
+from esper.kasmina.wrapping import WrapOptions
 from esper.leyline import LifecycleOp, Settle
 from esper.leyline.utility import rent_due
 from esper.tamiyo.controller import Controller
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Grower(Adapting):
+class Grower(Resuming, Adapting):
     """Lets a model grow while it trains, under a controller that is asked once an epoch.
 
         grower = esper.Grower(
@@ -146,48 +145,22 @@ class Grower(Adapting):
             keep_best=keep_best,
             processes=replicas.size,
         )
-        self._gain: Gain | None = None
         self.epochs, self.rent, self.parameter_budget = epochs, rent, parameter_budget
-        self.history: tuple[Decision, ...] = ()
-        """What was decided after each epoch, with why; of a run without an end, after the last `DECISIONS_KEPT`."""
-        self._phases = Phases() if epochs is None else None
         self._optimizer = optimizer
-        self._untrained = False  # whether no epoch has been trained since the last decision
-        self._finished = False
-        self._waiting: EpochMetrics | Decision | None = None  # the epoch that was taken in, or what it led to
-        self._removed: dict[str, str] = {}  # slot -> blueprint of the seeds that finish() took out
-        self._returned: int | None = None  # the epoch that finish() went back to
+        self._begin(endless=epochs is None)
         with ExitStack() as undo:  # a Grower that is refused leaves nothing on the model and the optimiser
-            self.model = _growing(model, slots, example_input, wrapping, accumulate, undo)
+            self.model = growing(model, slots, example_input, wrapping, accumulate, undo)
             who = who or decider(usual_rule(self.model))
             if parameter_budget is not None:
                 checks.require_room(self.model.slots, parameter_budget, who.settings.menu)
             self.model.attach(optimizer, scheduler, scaler=scaler, seed_lr_multiplier=seed_lr_multiplier)
             undo.callback(self.model.detach)
-            self._host = LoopHost(self.model, optimizer, training_samples)
             self._guard = Guard(self.model, governor)
             self._watch = GradientWatch(self.model, optimizer, before_first=self._guard.begin)
             undo.callback(self._watch.detach)
-            if who.settings.observation_units == "ratios":  # to what it began at
-                self._host.take(self._gauge.begun(self.model))
-            room, bounded = parameter_budget, mode is None
-            self._deciding = Deciding(
-                who, self._host, epochs=epochs, rent=rent, parameter_budget=room, bounded=bounded
-            )
-            self._graphs_before = compiled_graphs()  # what was compiled before does not concern this model
-            self._notes = Notes(silent=self.model.replicas.rank > 0)
+            self._host = LoopHost(self.model, optimizer, training_samples)
             self._best = BestEpoch(self.model) if keep_best else None
-            self._judge = Judge(
-                self._host,
-                self._gauge,
-                self._guard,
-                self._watch,
-                self._notes,
-                twin=self._twin,
-                best=self._best,
-                weigh_fossils=who.settings.retire,
-            )
-            self._averages = Averages(self.model)
+            self._put_together(who)
             together.require_alike(
                 replicas,
                 slots=", ".join(self.model.slots),
@@ -197,6 +170,32 @@ class Grower(Adapting):
             )
             self._voice_doubts(who)
             undo.pop_all()
+
+    def _put_together(self, who: Decider) -> None:
+        """Make what judges an epoch and what decides on it."""
+        if who.settings.observation_units == "ratios":  # to what it began at
+            self._host.take(self._gauge.begun(self.model))
+        self._deciding = Deciding(
+            who,
+            self._host,
+            epochs=self.epochs,
+            rent=self.rent,
+            parameter_budget=self.parameter_budget,
+            bounded=self._gauge.mode is None,
+        )
+        self._graphs_before = compiled_graphs()  # what was compiled before does not concern this model
+        self._notes = Notes(silent=self.model.replicas.rank > 0)
+        self._judge = Judge(
+            self._host,
+            self._gauge,
+            self._guard,
+            self._watch,
+            self._notes,
+            twin=self._twin,
+            best=self._best,
+            weigh_fossils=who.settings.retire,
+        )
+        self._averages = Averages(self.model)
 
     def _voice_doubts(self, who: Decider) -> None:
         """Warn of what makes it unlikely that anything grows."""
@@ -214,11 +213,6 @@ class Grower(Adapting):
     def controller(self) -> str:
         """The name of the controller or rule that decides."""
         return self._deciding.name
-
-    @property
-    def epoch(self) -> int:
-        """Epochs trained so far."""
-        return self._host.report.epoch
 
     # Once a batch, with a twin
 
@@ -410,89 +404,3 @@ class Grower(Adapting):
             if not self._gain.pays:
                 return self._twin.export()
         return self.model.export()
-
-    def state_dict(self) -> dict[str, object]:
-        """Everything, for your checkpoint: the model with its seeds, the optimiser, the controller's memory.
-
-        Loadable with `weights_only=True`. A scheduler's and a scaler's state are their own, as always.
-        """
-        record, tensors = describe(self.model)
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "controller": self.controller,
-            "model": record.model_dump_json(),
-            "tensors": {name: tensor.clone() for name, tensor in tensors.items()},
-            "report": asdict(self._host.report),
-            **self._deciding.state_dict(),
-            "guard": self._guard.state_dict(),
-            "watch": self._watch.state_dict(),
-            "scale": asdict(self._gauge.scale),
-            "seed_scale": asdict(self._gauge.seed_scale),
-            "twin": None if self._twin is None else self._twin.state_dict(),
-            "warned": sorted(self._notes.warned),
-            "notes": list(self._notes.pending),
-            "waiting": asdict(self._waiting) if isinstance(self._waiting, EpochMetrics) else None,
-            "history": DECISIONS.dump_json(self.history).decode(),
-            "phases": None if self._phases is None else self._phases.state_dict(),
-            "best": None if self._best is None else self._best.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on where `state_dict` was taken, in a Grower made the same way; it may have grown, and be finished.
-
-        It restores the optimiser too, whose own state_dict could not be loaded before the seeds are there.
-        """
-        saved = read_state(state, self.controller, twin=self._twin is not None)
-        reinstate(self.model, saved.model, saved.tensors)
-        for parameter in self.model.parameters():
-            parameter.grad = None
-        self._watch.take()  # what was trained and not decided on is gone
-        self.history, self._host.report = saved.history, saved.report
-        if self._phases is not None:
-            self._phases = read_phases(saved.phases, saved.history)
-        try:
-            self._deciding.load_state_dict(
-                last_operation=saved.last_operation,
-                observer=saved.observer,
-                decider=saved.decider,
-                pay=saved.pay,
-            )
-            self._guard.load_state_dict(saved.guard)
-            self._watch.load_state_dict(saved.watch)
-            if self._twin is not None and saved.twin is not None:
-                self._twin.load_state_dict(saved.twin)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise ModelFileError(f"the saved state is damaged: {error}; make the Grower anew") from error
-        self._waiting, self._notes.warned, self._notes.pending = saved.waiting, saved.warned, saved.notes
-        self._gauge.scale, self._gauge.seed_scale = saved.scale, saved.seed_scale
-        self._untrained = self._finished = False
-        self._removed, self._returned, self._gain = {}, None, None
-        if self._best is not None:
-            self._best.load(saved.best)
-            if saved.best is None and self.epoch:
-                self._notes.warn(
-                    f"the state of epoch {self.epoch} was saved without keep_best=True: the best epoch is sought "
-                    "from here on"
-                )
-        self._averages.update()
-
-
-def _growing(
-    model: nn.Module,
-    slots: Sequence[str] | None,
-    example_input: ExampleInput | None,
-    wrapping: WrapOptions,
-    accumulate: int,
-    undo: ExitStack,
-) -> GrowingModel:
-    """The model that grows; one that is wrapped here is unwrapped by `undo`."""
-    if isinstance(model, GrowingModel):
-        checks.refuse_wrapping({"slots": slots, "example_input": example_input, **wrapping})
-        return model
-    slots, example_input = checks.require_place(slots, example_input)
-    wrapping["isolation_penalty"] = wrapping.get("isolation_penalty", 1.0) / accumulate
-    came_with_slots = bool(copied_slots(recognise(model)[0]))
-    wrapped = wrap(model, slots, example_input, **wrapping)
-    undo.callback(wrapped.release if came_with_slots else wrapped.unwrap)
-    return wrapped

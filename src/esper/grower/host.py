@@ -1,20 +1,46 @@
-"""The model in a user's loop, as deciders read hosts; and what torch.compile has made of it."""
+"""The model in a user's loop: wrapped, as deciders read hosts, and what torch.compile has made of it."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
-from esper.kasmina import GrowingModel
+from esper.grower import checks
+from esper.kasmina import GrowingModel, wrap
 from esper.kasmina.coalitions import SeedWorth
 from esper.kasmina.gradients import SeedGradients
 from esper.kasmina.model import GrowingHost
+from esper.kasmina.parallel import recognise
+from esper.kasmina.probing import ExampleInput
+from esper.kasmina.wrapping import WrapOptions, copied_slots
 from esper.leyline import EpochReport
 
 TYPICAL_SAMPLES = 1000
 """Stands for a training set of unknown size: the middle of the observation's scale."""
+
+
+def growing(
+    model: nn.Module,
+    slots: Sequence[str] | None,
+    example_input: ExampleInput | None,
+    wrapping: WrapOptions,
+    accumulate: int,
+    undo: ExitStack,
+) -> GrowingModel:
+    """The model that grows; one that is wrapped here is unwrapped by `undo`."""
+    if isinstance(model, GrowingModel):
+        checks.refuse_wrapping({"slots": slots, "example_input": example_input, **wrapping})
+        return model
+    slots, example_input = checks.require_place(slots, example_input)
+    wrapping["isolation_penalty"] = wrapping.get("isolation_penalty", 1.0) / accumulate
+    came_with_slots = bool(copied_slots(recognise(model)[0]))
+    wrapped = wrap(model, slots, example_input, **wrapping)
+    undo.callback(wrapped.release if came_with_slots else wrapped.unwrap)
+    return wrapped
 
 
 class LoopHost(GrowingHost):

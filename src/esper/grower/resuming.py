@@ -1,0 +1,130 @@
+"""What a Grower saves in a checkpoint, and how it goes on from one."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from esper.grower.averages import Averages
+from esper.grower.deciding import Deciding
+from esper.grower.finishing import BestEpoch
+from esper.grower.history import DECISIONS, FORMAT, VERSION, Decision, Notes, read_state
+from esper.grower.host import LoopHost
+from esper.grower.measuring import EpochMetrics, Gauge
+from esper.grower.phases import Phases, read_phases
+from esper.grower.twin import Gain, Twin
+from esper.kasmina import GrowingModel
+from esper.kasmina.governor import Guard
+from esper.kasmina.gradients import GradientWatch
+from esper.kasmina.persistence import ModelFileError, describe, reinstate
+
+
+class Resuming(ABC):
+    """The part of `Grower` that is saved: what it has decided, measured and remembered."""
+
+    model: GrowingModel
+    history: tuple[Decision, ...]
+    """What was decided after each epoch, with why; of a run without an end, after the last `DECISIONS_KEPT`."""
+    _host: LoopHost
+    _gauge: Gauge
+    _guard: Guard
+    _watch: GradientWatch
+    _deciding: Deciding
+    _notes: Notes
+    _averages: Averages
+    _twin: Twin | None
+    _best: BestEpoch | None
+    _phases: Phases | None
+    """Of a run without an end."""
+    _gain: Gain | None
+    _untrained: bool
+    """Whether no epoch has been trained since the last decision."""
+    _finished: bool
+    _waiting: EpochMetrics | Decision | None
+    """The epoch that was taken in, or what it led to."""
+    _removed: dict[str, str]
+    """slot -> blueprint of the seeds that finish() took out"""
+    _returned: int | None
+    """The epoch that finish() went back to."""
+
+    @property
+    @abstractmethod
+    def controller(self) -> str:
+        """The name of the controller or rule that decides."""
+
+    @property
+    def epoch(self) -> int:
+        """Epochs trained so far."""
+        return self._host.report.epoch
+
+    def _begin(self, *, endless: bool) -> None:
+        """Nothing has been trained, decided or finished."""
+        self.history, self._waiting = (), None
+        self._phases = Phases() if endless else None
+        self._untrained = self._finished = False
+        self._removed, self._returned, self._gain = {}, None, None
+
+    def state_dict(self) -> dict[str, object]:
+        """Everything, for your checkpoint: the model with its seeds, the optimiser, the controller's memory.
+
+        Loadable with `weights_only=True`. A scheduler's and a scaler's state are their own, as always.
+        """
+        record, tensors = describe(self.model)
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "controller": self.controller,
+            "model": record.model_dump_json(),
+            "tensors": {name: tensor.clone() for name, tensor in tensors.items()},
+            "report": asdict(self._host.report),
+            **self._deciding.state_dict(),
+            "guard": self._guard.state_dict(),
+            "watch": self._watch.state_dict(),
+            "scale": asdict(self._gauge.scale),
+            "seed_scale": asdict(self._gauge.seed_scale),
+            "twin": None if self._twin is None else self._twin.state_dict(),
+            "warned": sorted(self._notes.warned),
+            "notes": list(self._notes.pending),
+            "waiting": asdict(self._waiting) if isinstance(self._waiting, EpochMetrics) else None,
+            "history": DECISIONS.dump_json(self.history).decode(),
+            "phases": None if self._phases is None else self._phases.state_dict(),
+            "best": None if self._best is None else self._best.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on where `state_dict` was taken, in a Grower made the same way; it may have grown, and be finished.
+
+        It restores the optimiser too, whose own state_dict could not be loaded before the seeds are there.
+        """
+        saved = read_state(state, self.controller, twin=self._twin is not None)
+        reinstate(self.model, saved.model, saved.tensors)
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        self._watch.take()  # what was trained and not decided on is gone
+        self.history, self._host.report = saved.history, saved.report
+        if self._phases is not None:
+            self._phases = read_phases(saved.phases, saved.history)
+        try:
+            self._deciding.load_state_dict(
+                last_operation=saved.last_operation,
+                observer=saved.observer,
+                decider=saved.decider,
+                pay=saved.pay,
+            )
+            self._guard.load_state_dict(saved.guard)
+            self._watch.load_state_dict(saved.watch)
+            if self._twin is not None and saved.twin is not None:
+                self._twin.load_state_dict(saved.twin)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ModelFileError(f"the saved state is damaged: {error}; make the Grower anew") from error
+        self._waiting, self._notes.warned, self._notes.pending = saved.waiting, saved.warned, saved.notes
+        self._gauge.scale, self._gauge.seed_scale = saved.scale, saved.seed_scale
+        self._untrained = self._finished = False
+        self._removed, self._returned, self._gain = {}, None, None
+        if self._best is not None:
+            self._best.load(saved.best)
+            if saved.best is None and self.epoch:
+                self._notes.warn(
+                    f"the state of epoch {self.epoch} was saved without keep_best=True: the best epoch is sought "
+                    "from here on"
+                )
+        self._averages.update()
