@@ -1,6 +1,6 @@
-"""Commands and Python in README and docs: options exist, files exist, names exist, and what takes seconds runs.
+"""Commands and Python in README and docs: options, files and names exist; what takes seconds or minutes runs.
 
-What trains for minutes (`esper train`, `bench`, `grow`, scripts) is only parsed; Python is run by test_readme.py.
+What trains for longer (controllers, benchmarks, scripts) is only parsed; Python is run by test_readme.py.
 """
 
 import argparse
@@ -128,6 +128,43 @@ def test_what_takes_seconds_runs(
             continue  # two pages export to the same folder
         assert main(list(command)) == 0, command
         assert capsys.readouterr().out, command
+
+
+def takes_a_minute(command: Command) -> bool:
+    """Whether it trains a few hosts, or reads the evidence that is shipped."""
+    verb, *arguments = command.words[1:]
+    if verb == "bench":
+        return arguments[0] in ("table", "report") and arguments[1].startswith("benchmarks/evidence/")
+    return verb == "grow" and "path=" not in arguments[0]  # a file of the reader's
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "command", [command for command in started_with("esper") if takes_a_minute(command)], ids=str
+)
+def test_what_takes_a_minute_runs(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
+    assert main(list(command.words[1:])) == 0
+    assert capsys.readouterr().out
+    for flag in {"--export", "--out"} & set(command.words):
+        assert Path(command.words[command.words.index(flag) + 1]).stat().st_size > 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_researchers_first_commands_run_as_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, *_ = blocks(ROOT / "docs" / "quickstart" / "researcher.md", "bash")
+    for line in _lines(first):
+        assert main(shlex.split(line, comments=True)[1:]) == 0, line
+    assert "learned" in capsys.readouterr().out
+    assert (tmp_path / "my-controller" / "card.json").is_file()
 
 
 @pytest.mark.parametrize("command", started_with("python"), ids=str)
