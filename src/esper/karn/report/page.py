@@ -273,7 +273,7 @@ def _life(scores: ScoreTable, arm: str) -> Iterable[str]:
         return
     key = row.instance, row.seed
     waited = next((each for each in scores.rows[WAIT] if (each.instance, each.seed) == key), None)
-    about = f"{row.instance}, host {row.seed}: {row.decisions}"
+    about = f"{short_instance(row.instance)}, host {row.seed}: {row.decisions}"
     yield _section(
         f"A life that {arm} led",
         _figure(life(row, waited)) + f'<p class="small">{escape(about)}</p>',
