@@ -9,6 +9,7 @@ from pathlib import Path
 from esper.leyline.errors import EsperError
 from esper.leyline.utility import Counts
 from esper.simic.agent import CheckpointError
+from esper.simic.agent.checkpoint import judged_checkpoints
 from esper.simic.building import build
 from esper.simic.cloning import CloningError, PolicyNetwork
 from esper.simic.config.errors import ConfigError
@@ -68,12 +69,6 @@ def find_controller(path: Path) -> ControllerFile:
     if not config.is_file():
         raise ControllerError(f"{path}: expected a run's config.json at {config}")
     return ControllerFile(path, config, _digest(path))
-
-
-def judged_checkpoints(run: Path) -> list[Path]:
-    """The checkpoints that a run can be judged and used by, by preference: its best, its last, the one before."""
-    checkpoints = (run / "checkpoints" / name for name in ("best.pt", "last.pt", "previous.pt"))
-    return [path for path in checkpoints if path.is_file()]
 
 
 def _digest(path: Path) -> str:

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from esper.benchmark.controllers import judged_checkpoints
 from esper.leyline import RunFinished
 from esper.nissa import RunError, read_events, read_provenance
-from esper.simic.agent.checkpoint import DamagedCheckpoint, read_checkpoint
+from esper.simic.agent.checkpoint import DamagedCheckpoint, judged_checkpoints, read_checkpoint
 from esper.simic.building import build
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig

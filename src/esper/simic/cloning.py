@@ -19,9 +19,11 @@ from torch import Tensor
 
 from esper.leyline import DecisionSettings, LifecycleOp, SlotConfig
 from esper.leyline.errors import EsperError
+from esper.simic.agent.checkpoint import CheckpointError, judged_checkpoints, read_checkpoint
 from esper.simic.building import Training, build, prepare_baselines
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
+from esper.simic.env.accounts import PRIVILEGED
 from esper.simic.env.making import make_world
 from esper.simic.evaluation import Player, RulePlayer
 from esper.simic.offline.recorder import record_episodes
@@ -40,6 +42,15 @@ EPISODES = 64
 _FORMAT = "esper-clone-3"
 _SIZES = ("hidden_size", "num_lstm_layers")
 """Of the policy, written beside its weights."""
+_UNITS = (
+    "gamma",
+    "reward_family",
+    "reward_mode",
+    "normalize_rewards",
+    "normalize_observations",
+    "privileged_critic",
+)
+"""Settings that the meaning of a run's weights and values depends on."""
 
 
 class CloningError(EsperError, ValueError):
@@ -250,17 +261,21 @@ def require_warm_start(config: TrainingConfig) -> None:
     """Raise ConfigError, before anything takes time, for what cannot be started from."""
     if config.warm_start is None or config.warm_start in RULE_NAMES:
         return
+    run = _run(config.warm_start)
+    if run is not None:
+        _require_same_units(config, run)
     space = make_world(config.suite, 1).space.under(config.decisions)
     sizes = {name: getattr(config, name) for name in _SIZES}
-    policy = GrowthPolicy(space, **sizes, generator=torch.Generator())
+    privileged = len(PRIVILEGED) if config.critic_sees_baseline else 0
+    policy = GrowthPolicy(space, **sizes, privileged_features=privileged, generator=torch.Generator())
     _fitted(config, _weights(config), policy)
 
 
 def warm_start(training: Training, config: TrainingConfig) -> CloningReport | None:
     """Give the agent's policy the weights that `config.warm_start` names.
 
-    A rule is played on the training pool and cloned, which is reported; a file is a saved `PolicyNetwork`. None of
-    them brings a critic, which starts as it is.
+    A rule is played on the training pool and cloned, which is reported; a file is a saved `PolicyNetwork`. Only a run
+    brings its critic, with what observations and rewards were normalised by; otherwise it starts as it is.
     """
     if config.warm_start is None:
         return None
@@ -271,8 +286,16 @@ def warm_start(training: Training, config: TrainingConfig) -> CloningReport | No
         weights = without_critic(network.policy.state_dict())
     else:
         weights = _weights(config)
-    policy = unwrap(training.agent.policy)
+    agent = training.agent
+    policy = unwrap(agent.policy)
     policy.load_state_dict({**policy.state_dict(), **_fitted(config, weights, policy)})
+    run = _run(config.warm_start)
+    if run is not None:  # its critic speaks in units of its rewards, its network of its observations
+        checkpoint = read_checkpoint(run, agent.device)
+        agent.reward_normalizer.load_state_dict(checkpoint["reward_normalizer"])
+        agent.observation_stats.load_state_dict(checkpoint["observation_stats"])
+    if agent.holds_to_start:
+        agent.hold_to_start()
     return report
 
 
@@ -345,10 +368,14 @@ def _clone(
 
 
 def _weights(config: TrainingConfig) -> dict[str, Tensor]:
-    """A saved network's or a controller's. No shape depends on slots or blueprints: they fit any suite."""
+    """A saved network's, a controller's, or a run's with its critic. Their shapes fit any slots and blueprints."""
     given = config.warm_start
     assert given is not None
+    run = _run(given)
     try:
+        if run is not None:
+            of_run: dict[str, Tensor] = read_checkpoint(run)["policy"]
+            return of_run
         if given.endswith(".safetensors"):
             network = PolicyNetwork.load(Path(given))
             weights, units = without_critic(network.policy.state_dict()), network.space.units
@@ -358,10 +385,10 @@ def _weights(config: TrainingConfig) -> dict[str, Tensor]:
     except UnknownController:
         known = [*RULE_NAMES, *shipped_controllers()]
         raise ConfigError(
-            f"warm_start is {given!r}; expected one of {', '.join(known)}, the folder of a controller, or a "
-            ".safetensors file"
+            f"warm_start is {given!r}; expected one of {', '.join(known)}, the folder of a controller or of a run, "
+            "or a .safetensors file"
         ) from None
-    except (CloningError, ControllerError) as error:
+    except (CheckpointError, CloningError, ControllerError) as error:
         raise ConfigError(f"warm_start: {error}") from None
     if units != config.observation_units:
         raise ConfigError(
@@ -369,3 +396,23 @@ def _weights(config: TrainingConfig) -> dict[str, Tensor]:
             f"{config.observation_units}: give it one that was trained so, or change observation_units"
         )
     return weights
+
+
+def _run(given: str) -> Path | None:
+    """The checkpoint to start from, if that is the folder of a run."""
+    return next(iter(judged_checkpoints(Path(given))), None) if "/" in given else None
+
+
+def _require_same_units(config: TrainingConfig, checkpoint: Path) -> None:
+    """Raise ConfigError unless a run's network and critic mean here what they meant there."""
+    try:
+        before = TrainingConfig.of(read_checkpoint(checkpoint)["extra"]["config"])
+    except CheckpointError as error:
+        raise ConfigError(f"warm_start: {error}") from None
+    for name in _UNITS:
+        ours, theirs = getattr(config, name), getattr(before, name)
+        if ours != theirs:
+            raise ConfigError(
+                f"{name} is {ours!r}, and was {theirs!r} in the run {config.warm_start!r} that warm_start names; "
+                "expected the same"
+            )

@@ -29,7 +29,7 @@ from esper.leyline import (
     RunStarted,
     RunStatus,
 )
-from esper.simic.agent.checkpoint import CheckpointError, read_checkpoint
+from esper.simic.agent.checkpoint import CheckpointError, read_checkpoint, require_same_form
 from esper.simic.building import (
     Training,
     build,
@@ -352,6 +352,7 @@ class VectorizedPPOTrainer:
             "best_score": self.best_score,
             "config": self.config.to_dict(),
             "envs": self._save_envs(),
+            **({} if self.agent.start is None else {"start": self.agent.start.state_dict()}),
         }
 
     def _save_envs(self) -> dict[str, object]:
@@ -372,6 +373,10 @@ class VectorizedPPOTrainer:
         """Go on from a checkpoint; on the CPU the run is then the same, bit for bit, as if it had never stopped."""
         extra: dict[str, Any] = _require_run_parts(path, self.agent.load(path))
         self.round, self.best_score = extra["round"], extra["best_score"]
+        if self.agent.holds_to_start:
+            start, saved = self.agent.hold_to_start(), extra.get("start")
+            require_same_form(path, "start", start.state_dict(), saved)
+            start.load_state_dict(cast("dict[str, object]", saved))
         try:
             self._observation, self._info = self.envs.load_state_dict(extra["envs"])
         except Exception as error:  # a damaged state can fail anywhere in what it is given to

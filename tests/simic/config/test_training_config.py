@@ -210,7 +210,7 @@ def test_defaults_are_those_of_the_consumers() -> None:
 
 def test_every_dial_of_a_consumer_can_be_set() -> None:
     """A dial is given if some setting changes it."""
-    config = TrainingConfig(num_envs=7, cluster="local")
+    config = TrainingConfig(num_envs=7, cluster="local", warm_start="plateau")
     changed = [TrainingConfig.of(config.to_dict() | {name: other_value(name)}) for name in config.to_dict()]
     makers: tuple[
         Callable[
@@ -259,7 +259,7 @@ SHARED = {"gamma": {"ppo", "reward", "iql"}, "lr": {"ppo", "iql"}}
 
 
 def test_every_setting_has_exactly_one_consumer() -> None:
-    base = TrainingConfig(num_envs=7, cluster="local")
+    base = TrainingConfig(num_envs=7, cluster="local", warm_start="plateau")
     for each in fields(TrainingConfig):
         changed = TrainingConfig.of(base.to_dict() | {each.name: other_value(each.name)})
         readers = {name for name, take in CONSUMERS.items() if take(changed) != take(base)}

@@ -24,6 +24,12 @@ class DamagedCheckpoint(CheckpointError):
     """A checkpoint whose content is no longer what was written."""
 
 
+def judged_checkpoints(run: Path) -> list[Path]:
+    """The checkpoints that a run can be judged and used by, by preference: its best, its last, the one before."""
+    checkpoints = (run / "checkpoints" / name for name in ("best.pt", "last.pt", "previous.pt"))
+    return [path for path in checkpoints if path.is_file()]
+
+
 def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     """A checkpoint's data, from data alone: nothing in the file is executed."""
     if not path.is_file():

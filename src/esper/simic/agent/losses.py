@@ -5,6 +5,8 @@ from torch import Tensor
 
 from esper.simic.config.ppo import PPOConfig
 
+LEAST_PROBABILITY = 1e-12
+"""Under which a logarithm is not taken."""
 MAX_FLOOR_SCALE = 3.0
 """How many times `entropy_coef_min` the adaptive floor may be."""
 
@@ -61,6 +63,19 @@ def k2(log_ratio: Tensor) -> Tensor:
 def k3(log_ratio: Tensor) -> Tensor:
     """(rho - 1) - log rho: unbiased, never negative, 0 at rho = 1. The learner uses this one."""
     return log_ratio.expm1() - log_ratio
+
+
+def head_kl(start: Tensor, now: Tensor) -> Tensor:
+    """KL(start || now) = sum over choices of p_start (log p_start - log p_now): (..., head, choice) -> (..., head).
+
+    From probabilities, 0 where a choice is illegal, in both alike. What the start never chose costs nothing to try.
+    """
+    require_same_shape(start=start, now=now)
+    tried = start > 0.0
+    logs = (
+        torch.where(tried, start, 1.0).log() - torch.where(tried, now, 1.0).clamp_min(LEAST_PROBABILITY).log()
+    )
+    return (start * logs).sum(-1)
 
 
 def joint_log_ratio(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from esper.simic.agent.checkpoint import (
 from esper.simic.agent.losses import entropy_coefficient, entropy_floor, legal_counts
 from esper.simic.agent.normalization import RewardNormalizer, RunningMeanStd
 from esper.simic.agent.rollout_buffer import Decision, Outcome, Rollout, TamiyoRolloutBuffer
+from esper.simic.agent.start import StartPolicy
 from esper.simic.agent.types import PPOUpdateMetrics
 from esper.simic.agent.update import autocast, run_update
 from esper.simic.config.ppo import PPOConfig
@@ -129,6 +130,8 @@ class PPOAgent:
         self.env_steps = 0
         """Steps taken, over all envs."""
         self.non_finite_in_a_row = 0
+        self.start: StartPolicy | None = None
+        """What `start_kl` holds it to, from `hold_to_start` on."""
         self._begins = np.ones(num_envs, dtype=np.bool_)
         self._pending: tuple[ActorState, Decision] | None = None
         self._all_legal = plain.layout.all_legal(num_envs, self.device)
@@ -166,6 +169,8 @@ class PPOAgent:
         plain = unwrap(self.policy)
         with autocast(self.config, self.device, cache=False):
             action, output, hidden = plain.choose(observation, mask, self.state, self.action_generator)
+            if self.start is not None:
+                self.start.look(observation, self.state, self.buffer.step)
         decision = Decision(observation, mask, action, output.logits, output.value, self._begins)
         self._pending = (self.state, decision)
         self.state = ActorState(hidden.float(), action, self.state.previous_reward)
@@ -214,8 +219,9 @@ class PPOAgent:
         # The buffer keeps a NaN, so that the update is skipped; the memory must outlive it.
         shown = reward if shown_reward is None else shown_reward.to(self.device, torch.float32, copy=True)
         self.state.previous_reward = torch.nan_to_num(shown, nan=0.0, posinf=0.0, neginf=0.0)
-        if not valid.all():
-            self.state.restore(before, torch.from_numpy(~valid).to(self.device, non_blocking=True))
+        lost = None if valid.all() else torch.from_numpy(~valid).to(self.device, non_blocking=True)
+        if lost is not None:
+            self.state.restore(before, lost)
         truncation_value = None
         if final_observation is not None and stopped:
             truncation_value = self._value_of(final_observation)
@@ -225,6 +231,8 @@ class PPOAgent:
         ended = terminated | truncated
         # After an invalid first step the episode has still to begin.
         self._begins = ended | (decision.begins & ~valid)
+        if self.start is not None:
+            self.start.forget(lost, torch.from_numpy(ended).to(self.device, non_blocking=True))
         if ended.any():
             self.state.reset(torch.from_numpy(ended).to(self.device, non_blocking=True))
 
@@ -244,6 +252,19 @@ class PPOAgent:
             )
         self._begins = self._begins | envs
         self.state.reset(torch.from_numpy(envs).to(self.device))
+        if self.start is not None:
+            self.start.forget(None, torch.from_numpy(envs).to(self.device))
+
+    @property
+    def holds_to_start(self) -> bool:
+        """Whether the KL from the policy it started with still counts."""
+        return self.config.start_kl_at(self.updates) > 0.0
+
+    def hold_to_start(self) -> StartPolicy:
+        """From here on `start_kl` holds it to the policy as it is now; before the first step of an episode."""
+        plain = unwrap(self.policy)
+        self.start = StartPolicy(plain, num_envs=self.num_envs, num_steps=self.buffer.num_steps)
+        return self.start
 
     def close_rollout(self) -> None:
         """End the rollout before it is full: `update` learns from the steps so far."""
@@ -275,6 +296,8 @@ class PPOAgent:
             self.observation_stats.update(self._raw_observations.flatten(0, 1), self._valid().flatten())
         self.buffer.clear()
         self.updates += 1
+        if not self.holds_to_start:
+            self.start = None
         self._warn_on_small_advantages(metrics)
         anomalies = self.detector.check(
             ratio_max=metrics.ratio_max,
@@ -418,6 +441,7 @@ class PPOAgent:
             gamma=self.config.gamma,
             gae_lambda=self.config.gae_lambda,
             reward=reward,
+            start_logits=None if self.start is None else self.start.logits,
         )
 
     def _warn_on_small_advantages(self, metrics: PPOUpdateMetrics) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +36,9 @@ class Steps:
     """(step,)"""
     returns: Tensor
     """(step,)"""
+    start_probs: Tensor | None
+    """(step, head, choice): how probable each choice was under the policy that it started with; None if that does not
+    matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +103,9 @@ def whole_rows(rollout: Rollout, rows: NDArray[np.int64]) -> Minibatch:
 def _select(
     rollout: Rollout, index: Tensor, hidden: Tensor | None = None, plan: SequencePlan | None = None
 ) -> Minibatch:
-    def pick(owner: Steps | PolicyInputs, names: Iterable[str]) -> dict[str, Tensor]:
-        return {name: getattr(owner, name).index_select(0, index) for name in names}
+    def pick(owner: Steps | PolicyInputs, names: Iterable[str]) -> dict[str, Any]:
+        given = {name: getattr(owner, name) for name in names}
+        return {name: None if each is None else each.index_select(0, index) for name, each in given.items()}
 
     inputs = PolicyInputs(**pick(rollout.inputs, (each.name for each in fields(PolicyInputs))))
     arrays = pick(rollout, (each.name for each in fields(Steps) if each.name != "inputs"))
@@ -285,12 +290,14 @@ class TamiyoRolloutBuffer:
         gamma: float,
         gae_lambda: float,
         reward: Tensor | None = None,
+        start_logits: Tensor | None = None,
     ) -> Rollout:
         """Valid steps, env after env, with advantages and returns.
 
         last_value (env,) is the value after the last step of each env; `policy` reads log-probs from the
         stored logits, by the same path that the update evaluates with; `reward` replaces the stored rewards
-        (normalised ones, say). Invalid steps vanish: neighbours close up around them. An episode that ended in
+        (normalised ones, say); `start_logits` (env, step, width) are what the policy it started with would have said.
+        Invalid steps vanish: neighbours close up around them. An episode that ended in
         one (its worker was lost) is truncated before it, and bootstraps from the state that was seen last, like
         one that the rollout's end cuts: it was no true end, and without these steps the short episodes, which
         have less time to be lost in, would count too much.
@@ -335,6 +342,9 @@ class TamiyoRolloutBuffer:
         fresh[rows] = begins[np.concatenate([[0], ends[:-1] + 1])] if len(rows) else False
         mask, action = pick(self.mask), pick(self.action)
         evaluation = policy.distribution(pick(self.logits), mask).evaluate(action)
+        start_probs = None
+        if start_logits is not None:
+            start_probs, _ = policy.distribution(pick(start_logits), mask).choice_probabilities(action)
         return Rollout(
             inputs=PolicyInputs(
                 pick(self.observation), pick(self.previous_action), pick(self.previous_reward)
@@ -346,6 +356,7 @@ class TamiyoRolloutBuffer:
             value=value,
             advantage=advantage.squeeze(0),
             returns=returns.squeeze(0),
+            start_probs=start_probs,
             initial_hidden=self.initial_hidden.masked_fill(_to(fresh, device).unsqueeze(-1), 0.0),
             begins=begins,
             row_lengths=lengths,

@@ -11,6 +11,7 @@ from esper.simic.agent.losses import (
     clipped_surrogate,
     clipped_value_loss,
     entropy_coefficient,
+    head_kl,
     joint_log_ratio,
     k3,
     mean_over,
@@ -75,13 +76,15 @@ def autocast(config: PPOConfig, device: torch.device, *, cache: bool) -> Abstrac
 def compute_loss(
     policy: Policy, batch: Minibatch, config: PPOConfig, constants: LossConstants, updates: int
 ) -> LossTerms:
-    """loss = sum over relevant heads of the clipped surrogate - entropy bonus + value_coef value loss.
+    """loss = sum over relevant heads of the clipped surrogate - entropy bonus + value_coef value loss + start_kl KL.
 
-    Actor, entropy and KL are means over the same steps (valid and unforced); the value over all valid steps.
+    The last is from the policy that it started with, while it is held to one. Actor, entropy and both KLs are means
+    over the same steps (valid and unforced); the value over all valid steps.
     """
     with autocast(config, batch.value.device, cache=True):
         output = policy(batch.inputs, batch.initial_hidden, batch.plan)
-    evaluation = unwrap(policy).distribution(output.logits, batch.mask).evaluate(batch.action)
+    distribution = unwrap(policy).distribution(output.logits, batch.mask)
+    evaluation = distribution.evaluate(batch.action)
     trained = ~batch.forced
     log_ratio = evaluation.log_prob - batch.log_prob  # (step, head); 0 where irrelevant
     advantages = compute_per_head_advantages(batch.advantage, evaluation.relevant)
@@ -99,6 +102,10 @@ def compute_loss(
     with torch.no_grad():  # not inference_mode: the optimiser's gate goes on computing with it
         kl = mean_over(k3(joint_log_ratio(evaluation.log_prob, batch.log_prob)), trained)
     loss = policy_loss - mean_over(bonus, trained) + config.value_coef * critic_loss
+    if batch.start_probs is not None:
+        probs, _ = distribution.choice_probabilities(batch.action)
+        away = mean_over(head_kl(batch.start_probs, probs).sum(-1), trained)
+        loss = loss + config.start_kl_at(updates) * away
     return LossTerms(
         loss, policy_loss.detach(), critic_loss.detach(), kl, log_ratio.detach(), coefficient, evaluation
     )
@@ -154,6 +161,9 @@ def run_update(
     constants = LossConstants.of(plain, config, device)
     gradients = GradientMeter(plain, config.max_grad_norm)
     gate = StepGate(optimizer, config.target_kl, device)
+    groups = plain.named_groups()
+    fixed = (*groups["actor"], *groups["shared"])
+    """What does not move while only the critic learns."""
     if config.debug:
         require_on_policy(policy, rollout, config, constants, generator)
     for epoch in range(n_epochs):
@@ -164,6 +174,9 @@ def run_update(
             terms = compute_loss(policy, batch, config, constants, updates)
             optimizer.zero_grad(set_to_none=True)
             terms.loss.backward()
+            if updates < config.start_critic_rounds:
+                for parameter in fixed:
+                    parameter.grad = None
             norms, head_grad_norms = gradients.measure_and_clip()
             ratio = terms.log_ratio.exp()
             ratio_finite = torch.isfinite(ratio).all()

@@ -52,6 +52,10 @@ class PPOSettings:
     """Bring observations to mean 0 and deviation 1, except bits, shares and what a host keeps for life."""
     weight_decay: ranges.NotNegative = 0.0
     """Of the critic only; above 0 the optimiser is AdamW."""
+    start_critic_rounds: ranges.CountOrZero = 0
+    """Rounds after a warm start in which only the critic learns: until it knows the policy, advantages mislead."""
+    start_kl: ranges.NotNegative = 0.0
+    """Weight, after them, of the KL from the policy that a warm start gave; it falls linearly to 0."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Of the policy's networks, in rollout and update alike; log-softmax and LSTM stay fp32."""
 
@@ -65,6 +69,8 @@ class PPOConfig(PPOSettings):
     """Updates over which lr falls linearly to a tenth; 0 keeps it."""
     entropy_anneal_steps: ranges.CountOrZero = 0
     """Updates over which entropy_coef goes to its floor; 0 keeps it."""
+    start_kl_anneal_steps: ranges.CountOrZero = 0
+    """Updates over which start_kl falls to 0; 0 keeps it."""
     entropy_coef_per_head: ranges.Coefficients = field(default_factory=dict)
     """head -> its own starting coefficient, instead of entropy_coef; 0 is no bonus for this head."""
     head_names: tuple[str, ...] = HEAD_NAMES
@@ -88,3 +94,9 @@ class PPOConfig(PPOSettings):
         """lr (1 - 0.9 progress), progress linear over `lr_anneal_steps` updates."""
         progress = min(updates / self.lr_anneal_steps, 1.0) if self.lr_anneal_steps else 0.0
         return self.lr * (1.0 - 0.9 * progress)
+
+    def start_kl_at(self, updates: int) -> float:
+        """start_kl (1 - progress), progress linear over `start_kl_anneal_steps` updates after the critic's own."""
+        passed, steps = updates - self.start_critic_rounds, self.start_kl_anneal_steps
+        progress = min(max(passed / steps, 0.0), 1.0) if steps else 0.0
+        return self.start_kl * (1.0 - progress)

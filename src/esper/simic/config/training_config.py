@@ -25,7 +25,9 @@ if TYPE_CHECKING:  # what needs torch or numpy is imported where it is made, so 
 DEFAULT_MINIBATCHES = 4
 ENTROPY_ANNEAL_SHARE = 0.75
 """The last quarter of a run, by default, exploits what was explored."""
-ANNEALED = ("lr_anneal_steps", "entropy_anneal_steps")
+START_KL_SHARE = 0.5
+"""In the second half of a run, by default, nothing holds it to where it started."""
+ANNEALED = ("lr_anneal_steps", "entropy_anneal_steps", "start_kl_anneal_steps")
 """Settings whose None follows the number of rounds."""
 MAY_CHANGE = frozenset(
     (
@@ -111,6 +113,8 @@ class TrainingConfig(PPOSettings):
     """Rounds over which lr falls linearly to a tenth; None is all rounds, 0 keeps it."""
     entropy_anneal_steps: ranges.CountOrZeroOrNone = None
     """Rounds over which entropy_coef goes to its floor; None is three quarters of all rounds, 0 keeps it."""
+    start_kl_anneal_steps: ranges.CountOrZeroOrNone = None
+    """Rounds over which start_kl falls to 0; None is half of all rounds, 0 keeps it."""
     entropy_coef_per_head: ranges.HeadCoefficients = field(default_factory=dict)
     """head -> its own starting weight, instead of entropy_coef."""
     exploration_floor: ranges.UnderOne = 0.0
@@ -126,7 +130,8 @@ class TrainingConfig(PPOSettings):
     initial_op_logits: ranges.OpLogits = field(default_factory=dict)
     """operation -> its logit before anything is learned, 0 where not named: under 0 it is tried seldom at first."""
     warm_start: ranges.WarmStart = None
-    """A rule to imitate before the first round, a controller, or the file of a `PolicyNetwork`; None begins anew."""
+    """A rule to imitate before the first round, a controller, the file of a `PolicyNetwork`, or a run, whose critic
+    comes along; None begins anew."""
 
     # Learning from recorded episodes, without hosts
 
@@ -235,6 +240,11 @@ class TrainingConfig(PPOSettings):
                 f"cluster_round_deadline is {self.cluster_round_deadline:g}; expected None, since cluster is None: "
                 "choose a cluster, or leave the deadline out"
             )
+        for name in ("start_critic_rounds", "start_kl"):
+            if getattr(self, name) and self.warm_start is None:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)} without a warm_start; expected 0, or one to start from"
+                )
         if LifecycleOp.RETIRE.name in self.initial_op_logits and not self.retire:
             raise ValueError(
                 "initial_op_logits names RETIRE, which retire=False does not offer; set retire=True"
@@ -352,6 +362,9 @@ class TrainingConfig(PPOSettings):
             lr_anneal_steps=annealing_steps(self.lr_anneal_steps, self.rounds),
             entropy_anneal_steps=annealing_steps(
                 self.entropy_anneal_steps, self.rounds, share=ENTROPY_ANNEAL_SHARE
+            ),
+            start_kl_anneal_steps=annealing_steps(
+                self.start_kl_anneal_steps, self.rounds, share=START_KL_SHARE
             ),
             entropy_coef_per_head=self.entropy_coef_per_head,
             num_minibatches=self.minibatches,
