@@ -1,10 +1,11 @@
 """Judging a run's controller, or a saved one, from recorded episodes alone, as `esper evaluate --offline` does."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from esper.runs.ship import require_checkpoint
 from esper.simic.building import build
@@ -12,6 +13,7 @@ from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.offline.dataset import Dataset
 from esper.simic.offline.judging import FittedQ, discounted, importance_weighted, log_ratios
+from esper.simic.offline.recording import Sequences
 from esper.tamiyo import GrowthPolicy, unwrap
 from esper.tamiyo.controller import Controller
 from esper.tamiyo.critics import GrowthBody
@@ -42,8 +44,15 @@ def judge_offline(
 ) -> OfflineReport:
     """Estimate the greedy policy of a run (a path) or of a controller (a name); nothing is played."""
     dataset = Dataset.open(data)
-    policy, name = _policy(given, dataset)
-    everything = dataset.read(range(len(dataset)))
+    policy, name, normalize = _policy(given, dataset)
+
+    def seen(recording: Sequences) -> Sequences:
+        """As the policy sees it."""
+        if normalize is None:
+            return recording
+        return recording.seen_through(normalize, policy.privileged_features)
+
+    everything = seen(dataset.read(range(len(dataset))))
     gamma = dataset.terms.reward.gamma
     judge = FittedQ(
         policy,
@@ -59,7 +68,7 @@ def judge_offline(
         seed=seed,
     )
     draw = torch.Generator().manual_seed(seed)
-    judge.fit(lambda: dataset.draw(BATCH, draw), updates)
+    judge.fit(lambda: seen(dataset.draw(BATCH, draw)), updates)
     returns = discounted(everything, gamma)
     known = not bool(everything.log_prob.isnan().any())
     ratio = log_ratios(policy, everything, greedy=True) if known else None
@@ -74,14 +83,19 @@ def judge_offline(
     )
 
 
-def _policy(given: Path | str, dataset: Dataset) -> tuple[GrowthPolicy, str]:
-    """The network of a run's best checkpoint, or of a controller, over the slots and blueprints of the data."""
+def _policy(
+    given: Path | str, dataset: Dataset
+) -> tuple[GrowthPolicy, str, Callable[[Tensor], Tensor] | None]:
+    """The network of a run's best checkpoint, or of a controller, over the slots and blueprints of the data.
+
+    Also its name, and how it sees observations; None is as they are.
+    """
     space = dataset.terms.space
     if isinstance(given, str):
         controller = Controller.load(given)
         policy = controller.actor(space).policy
         assert isinstance(policy, GrowthPolicy)
-        return policy, controller.card.name
+        return policy, controller.card.name, None
     config = replace(TrainingConfig.load(given / "config.json").in_one_process(), run_name=None)
     training = build(config)
     training.agent.load(require_checkpoint(given))
@@ -94,4 +108,8 @@ def _policy(given: Path | str, dataset: Dataset) -> tuple[GrowthPolicy, str]:
         )
     if policy.privileged_features > len(dataset.terms.privileged):
         raise ConfigError(f"what the critic of {given.name} sees beside its policy was not recorded")
-    return policy, given.name
+    return (
+        policy,
+        given.name,
+        training.agent.observation_stats.normalize if config.normalize_observations else None,
+    )

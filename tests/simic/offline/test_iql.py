@@ -1,6 +1,7 @@
 """Implicit Q-learning: losses by hand, cloning as a special case, and a small MDP whose optimum is known."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,14 @@ from esper.simic.cloning import PolicyNetwork
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.offline import IQLConfig
 from esper.simic.offline.iql import IQL
-from esper.simic.offline.losses import advantage_weight, expectile_loss, q_target
+from esper.simic.offline.losses import (
+    advantage_weight,
+    expectile_loss,
+    lambda_target,
+    q_target,
+    rareness,
+    robust_square,
+)
 from esper.simic.offline.recording import Sequences
 from esper.tamiyo import ActorCritic, GrowthPolicy
 from esper.tamiyo.critics import FlatBody, GrowthBody, QNetwork, VNetwork
@@ -51,6 +59,32 @@ def test_targets_and_weights() -> None:
     weight = advantage_weight(torch.tensor([0.0, 1.0, -1.0, 9.0]), 2.0)
     assert weight.tolist() == pytest.approx([1.0, math.e**2, math.e**-2, 100.0])
     assert advantage_weight(torch.tensor([3.0, -3.0]), 0.0).tolist() == [1.0, 1.0]
+
+
+def test_a_large_error_counts_by_its_size() -> None:
+    error = torch.tensor([0.5, -5.0, 40.0, -40.0], requires_grad=True)
+    assert robust_square(error).tolist() == [0.25, 25.0, 375.0, 375.0]
+    robust_square(error).sum().backward()
+    assert error.grad is not None
+    assert error.grad.tolist() == [1.0, -10.0, 10.0, -10.0]  # smooth where it changes
+
+
+def test_worth_travels_along_a_trace() -> None:
+    """Two episodes of 3 and 2 steps; G by hand from the ends: 4, 2 + 0.5 (0.75 x 4 + 0.25 x 8), ..."""
+    reward, length = torch.tensor([1.0, 2.0, 4.0, 5.0, 6.0]), torch.tensor([3, 2])
+    next_value = torch.tensor([10.0, 8.0, 0.0, 20.0, 0.0])
+    expected = [1 + 0.5 * (0.75 * 4.5 + 0.25 * 10), 4.5, 4.0, 5 + 0.5 * (0.75 * 6 + 0.25 * 20), 6.0]
+    assert lambda_target(reward, next_value, length, 0.5, 0.75).tolist() == pytest.approx(expected)
+    one_step = lambda_target(reward, next_value, length, 0.5, 0.0)
+    assert torch.equal(one_step, q_target(reward, next_value, 0.5))
+    assert lambda_target(reward, next_value, length, 1.0, 1.0).tolist() == [7.0, 6.0, 4.0, 11.0, 6.0]
+
+
+def test_rare_actions_count_more() -> None:
+    log_prob = torch.tensor([0.25, 1.0]).log()
+    assert rareness(log_prob, 0.5).tolist() == pytest.approx([4 / 3, 2 / 3])
+    assert rareness(log_prob, 0.0).tolist() == [1.0, 1.0]
+    assert rareness(torch.tensor([math.nan, -1.0]), 0.5).tolist() == [1.0, 1.0]
 
 
 # A small MDP
@@ -92,7 +126,8 @@ def reference_terms(learner: IQL, batch: Sequences) -> dict[str, float]:
             if not last or bool(batch.terminated[episode]):
                 onward = 0.0 if last else v.head(batch.observation[step + 1]).item()
                 target = batch.reward[step].item() / learner.reward_scale + config.gamma * onward
-                totals["q_loss"] += sum((head(joint).item() - target) ** 2 for head in q.heads)
+                errors = [abs(head(joint).item() - target) for head in q.heads]
+                totals["q_loss"] += sum(error**2 if error <= 5 else 10 * error - 25 for error in errors)
                 counts["q"] += 1
             if int(batch.mask[step].sum()) > 1:
                 assert isinstance(learner.policy, ActorCritic)
@@ -171,13 +206,21 @@ def test_at_the_mean_it_evaluates_what_was_done() -> None:
 # Growth
 
 
-def growth_learner(config: IQLConfig, *, privileged: int = 3) -> IQL:
+def growth_learner(
+    config: IQLConfig,
+    *,
+    privileged: int = 3,
+    telescopes: bool = False,
+    normalize: Callable[[Tensor], Tensor] | None = None,
+) -> IQL:
     space = random_episodes(40).space
     policy = GrowthPolicy(space, hidden_size=16, generator=generator())
     return IQL(
         policy,
         lambda drawn: GrowthBody(space, privileged_features=privileged, hidden_size=16, generator=drawn),
         config,
+        telescopes=telescopes,
+        normalize=normalize,
     )
 
 
@@ -225,6 +268,49 @@ def test_an_action_is_worth_what_it_does() -> None:
             changed = not torch.equal(network.worth(state, parts, other), worth)
             assert changed == bool(layout.relevance[op, head]), (op, name)
     assert (worth[0] != worth[1]).any()  # the twins differ
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.9])
+def test_what_was_paid_before_a_step(gamma: float) -> None:
+    """The rest of an episode is its whole, less what was paid: for any rewards and discount."""
+    recording = random_episodes(40, gamma=gamma)
+    paid = recording.paid(gamma)
+    assert paid[recording.first].tolist() == [0.0] * 40
+    begin, length = int(recording.first[3]), int(recording.length[3])
+    rewards = recording.reward[begin : begin + length].double().tolist()
+    for time in (1, length - 1):
+        expected = sum(gamma ** (k - time) * rewards[k] for k in range(time))
+        assert paid[begin + time].item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_telescoping_reward_is_learned_as_a_whole() -> None:
+    """Critics then learn the return of the whole episode at each step; the policy's own critic what is left of it."""
+    recording = random_episodes(40)
+    config = IQLConfig(expectile=0.5, beta=0.0, trace=1.0, lr=3e-3, target_rate=0.1)
+    learner = growth_learner(config, telescopes=True)
+    for _ in range(60):
+        terms = learner.update(recording)
+    assert terms.explained_variance > 0.3
+    returns = recording.returns.repeat_interleave(recording.length)
+    value = learner.v(recording.inputs(3), recording.plan())
+    assert torch.corrcoef(torch.stack((value.detach(), returns)))[0, 1] > 0.5
+    left = returns - recording.paid(1.0)
+    hidden = learner.policy.initial_hidden(40)
+    own = learner.policy(recording.inputs(), hidden, recording.plan()).value.detach()
+    ends = recording.last
+    assert (own[ends] - left[ends]).square().mean() < (own[ends] - returns[ends]).square().mean()
+
+
+def test_critics_may_see_observations_otherwise_than_the_policy() -> None:
+    recording = random_episodes(40)
+    plain, doubled = (
+        growth_learner(IQLConfig(beta=0.0), normalize=how) for how in (None, lambda seen: 2.0 * seen)
+    )
+    one, other = plain.terms(recording), doubled.terms(recording)
+    assert one.policy_loss.item() == other.policy_loss.item()
+    assert one.value_loss.item() != other.value_loss.item()
+    again = plain.terms(recording.seen_through(lambda seen: 2.0 * seen, 3))
+    assert again.value_loss.item() == pytest.approx(other.value_loss.item())
 
 
 def test_critics_read_whole_episodes() -> None:

@@ -12,9 +12,11 @@ from esper.karn.console import line_of
 from esper.leyline import RoundFinished, RunFinished, RunStarted
 from esper.nissa import read_events
 from esper.nissa.recorder import scalars
+from esper.runs.offline import judge_offline
 from esper.runs.ship import controller_of_run, require_checkpoint
 from esper.runs.train import require_trainable
 from esper.simic.agent.checkpoint import read_checkpoint
+from esper.simic.cloning import require_warm_start
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.held_out import evaluate_checkpoint
@@ -117,7 +119,6 @@ def test_the_rewards_unit_is_that_of_ppo(data: Path, tmp_path: Path) -> None:
         ({"suite": "toy_slots"}, "they have slots"),
         ({"horizon": 19}, "they have horizon 20 instead of 19"),
         ({"settle": "committed"}, "they have settle worth instead of committed"),
-        ({"normalize_observations": True}, "normalize_observations is on"),
         ({"warm_start": "plateau"}, "warm_start is 'plateau'; an offline run begins anew"),
     ],
 )
@@ -143,6 +144,47 @@ def test_what_the_critic_may_see_must_have_been_recorded(data: Path, tmp_path: P
     require_trainable(config(data, tmp_path, privileged_critic=False))
     with pytest.raises(DatasetError, match="is no data set: there is no such file"):
         require_trainable(config(tmp_path / "nothing", tmp_path))
+
+
+def test_observations_are_normalised_by_the_data(data: Path, tmp_path: Path) -> None:
+    """The policy then sees them so, as PPO that goes on from it will; without, only the critics do."""
+    chosen = config(data, tmp_path, normalize_observations=True, rounds=2, lr_anneal_steps=2)
+    esper.train(replace(chosen, rounds=1))
+    esper.train(chosen, resume=True)
+    esper.train(replace(chosen, run_name="whole"))
+    one, other = weights(tmp_path / "offline"), weights(tmp_path / "whole")
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+    stats = read_checkpoint(tmp_path / "whole" / "checkpoints" / "last.pt")["observation_stats"]
+    recording = random_episodes(40)
+    assert stats["count"] == recording.steps
+    seen = recording.inputs(3).observation.double()
+    torch.testing.assert_close(stats["mean"], seen.mean(0))
+    report = judge_offline(tmp_path / "whole", [data], updates=2)
+    assert math.isfinite(report.fitted)
+    require_warm_start(
+        config(data, tmp_path, offline=(), warm_start=str(tmp_path / "whole"), normalize_observations=True)
+    )
+    with pytest.raises(ConfigError, match="normalize_observations is False, and was True in the run"):
+        require_warm_start(config(data, tmp_path, offline=(), warm_start=str(tmp_path / "whole")))
+
+
+def test_ppo_goes_on_from_an_offline_run(data: Path, tmp_path: Path) -> None:
+    esper.train(config(data, tmp_path, rounds=1))
+    going_on = config(
+        data,
+        tmp_path,
+        offline=(),
+        run_name="online",
+        warm_start=str(tmp_path / "offline"),
+        start_critic_rounds=1,
+        start_kl=0.5,
+        rounds=2,
+        eval_every=0,
+    )
+    result = esper.train(going_on)
+    assert result.env_steps == 2 * 2 * 20
+    before, after = weights(tmp_path / "offline"), weights(tmp_path / "online")
+    assert not torch.equal(before["actor.heads.op.weight"], after["actor.heads.op.weight"])
 
 
 def test_a_run_on_hosts_is_no_offline_run(data: Path, tmp_path: Path) -> None:

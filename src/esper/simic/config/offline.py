@@ -17,6 +17,10 @@ class IQLConfig:
     """Which expectile of Q over recorded actions V is: 0.5 is what was done, towards 1 the best that was done."""
     beta: ranges.NotNegative = 10.0
     """How sharply better actions are preferred; 0 clones what was done."""
+    trace: ranges.Share = 0.0
+    """How much of what was done later counts for what an action is worth (lambda): 0 asks V after each step."""
+    balance: ranges.Share = 0.0
+    """How far rare actions count as much as frequent ones in what Q learns: 0 as often as they were done, 1 alike."""
     target_rate: ranges.UpToOne = 0.01
     """How far the slow copies of the critics move with each update."""
     lr: ranges.Positive = 1e-3

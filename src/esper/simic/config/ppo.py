@@ -91,9 +91,12 @@ class PPOConfig(PPOSettings):
         return self
 
     def lr_at(self, updates: int) -> float:
-        """lr (1 - 0.9 progress), progress linear over `lr_anneal_steps` updates."""
-        progress = min(updates / self.lr_anneal_steps, 1.0) if self.lr_anneal_steps else 0.0
-        return self.lr * (1.0 - 0.9 * progress)
+        """lr (1 - 0.9 progress), progress as of `annealed_at`."""
+        return self.lr * (1.0 - 0.9 * self.annealed_at(updates))
+
+    def annealed_at(self, updates: int) -> float:
+        """Progress, from 0 to 1, linear over `lr_anneal_steps` updates; 0 throughout without them."""
+        return min(updates / self.lr_anneal_steps, 1.0) if self.lr_anneal_steps else 0.0
 
     def start_kl_at(self, updates: int) -> float:
         """start_kl (1 - progress), progress linear over `start_kl_anneal_steps` updates after the critic's own."""

@@ -69,6 +69,7 @@ OverOne = Annotated[float, Field(gt=1), Expected("a number > 1")]
 UpToOne = Annotated[float, Field(gt=0, le=1), Expected("a number in (0, 1]")]
 Expectile = Annotated[float, Field(ge=0.5, lt=1), Expected("a number in [0.5, 1)")]
 UnderOne = Annotated[float, Field(ge=0, lt=1), Expected("a number in [0, 1)")]
+Share = Annotated[float, Field(ge=0, le=1), Expected("a number in [0, 1]")]
 Flag = Annotated[bool, Expected("True or False")]
 
 Device = Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$"), Expected("'cpu', 'cuda' or 'cuda:<number>'")]

@@ -130,8 +130,7 @@ class TrainingConfig(PPOSettings):
     initial_op_logits: ranges.OpLogits = field(default_factory=dict)
     """operation -> its logit before anything is learned, 0 where not named: under 0 it is tried seldom at first."""
     warm_start: ranges.WarmStart = None
-    """A rule to imitate before the first round, a controller, the file of a `PolicyNetwork`, or a run, whose critic
-    comes along; None begins anew."""
+    """A rule to imitate before the first round, a controller, the file of a `PolicyNetwork`, or a run; None: none."""
 
     # Learning from recorded episodes, without hosts
 
@@ -143,9 +142,13 @@ class TrainingConfig(PPOSettings):
     """Batches of a round of an offline run."""
     offline_expectile: ranges.Expectile = 0.8
     """Which expectile of Q over recorded actions V is: 0.5 is what was done, towards 1 the best that was done."""
-    offline_beta: ranges.NotNegative = 10.0
+    offline_beta: ranges.NotNegative = 20.0
     """How sharply better actions are preferred, per standard deviation of the rewards; 0 clones what was done."""
-    offline_target_rate: ranges.UpToOne = 0.02
+    offline_trace: ranges.Share = 0.95
+    """How much of what was done later counts for what an action is worth (lambda); falls to 0 as lr is annealed."""
+    offline_balance: ranges.Share = 0.5
+    """How far rare actions count as much as frequent ones in what Q learns: 0 as often as they were done, 1 alike."""
+    offline_target_rate: ranges.UpToOne = 0.1
     """How far the slow copies of the critics move with each batch."""
 
     # Heads that are not learned
@@ -380,6 +383,8 @@ class TrainingConfig(PPOSettings):
             lr=self.lr,
             expectile=self.offline_expectile,
             beta=self.offline_beta,
+            trace=self.offline_trace,
+            balance=self.offline_balance,
             target_rate=self.offline_target_rate,
         )
 

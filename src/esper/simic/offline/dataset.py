@@ -5,7 +5,7 @@ of what belongs together: each says under which terms its episodes were played, 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -195,6 +195,11 @@ class Dataset:
         of_files = self._file[chosen].tolist(), self._number[chosen].tolist()
         together = groupby(zip(*of_files, strict=True), key=lambda place: place[0])
         return joined(self._files[file].read([number for _, number in group]) for file, group in together)
+
+    def parts(self) -> Iterator[Recording]:
+        """All episodes, file by file."""
+        for file in self._files:
+            yield file.read(range(len(file.rows)))
 
     def draw(self, size: int, generator: torch.Generator) -> Recording:
         """So many different episodes at random, or all if there are fewer."""

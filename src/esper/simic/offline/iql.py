@@ -18,7 +18,13 @@ from torch import Tensor, nn
 
 from esper.simic.agent.losses import mean_over
 from esper.simic.config.offline import IQLConfig
-from esper.simic.offline.losses import advantage_weight, expectile_loss, q_target
+from esper.simic.offline.losses import (
+    advantage_weight,
+    expectile_loss,
+    lambda_target,
+    rareness,
+    robust_square,
+)
 from esper.simic.offline.recording import Sequences
 from esper.tamiyo import Policy
 from esper.tamiyo.critics import CriticBody, QNetwork, VNetwork
@@ -60,6 +66,9 @@ class IQL:
     make_body     bodies of the critics, which share no weights with the policy
     reward_scale  what rewards are divided by; `beta` is in units of its inverse
     value_unit    reward that one unit of the policy's own critic stands for
+    normalize     how the critics see observations (step, feature); None is as they are. The policy sees the batch's
+    telescopes    whether rewards are of potential-based shaping: critics then learn the return of the whole episode,
+                  and need not know where the potential stands
     """
 
     def __init__(
@@ -70,8 +79,11 @@ class IQL:
         *,
         reward_scale: float = 1.0,
         value_unit: float = 1.0,
+        normalize: Callable[[Tensor], Tensor] | None = None,
+        telescopes: bool = False,
         seed: int = 0,
     ) -> None:
+        self._normalize, self._telescopes = normalize, telescopes
         generator = torch.Generator().manual_seed(seed)
         self.policy, self.config, self.device = policy, config, policy.device
         self.reward_scale, self.value_unit = reward_scale, value_unit
@@ -90,27 +102,43 @@ class IQL:
         self.updates = 0
         """Updates done."""
 
-    def terms(self, batch: Sequences) -> IQLTerms:
-        """The losses of a batch, all from the networks as they are now."""
+    def terms(self, batch: Sequences, *, trace: float | None = None) -> IQLTerms:
+        """The losses of a batch, all from the networks as they are now; `trace` instead of the config's."""
         config, plan = self.config, batch.plan()
         seen = batch.inputs(self.v.body.privileged_features)
+        if self._normalize is not None:
+            # A copy: what comes out of inference mode cannot be learned through.
+            seen = replace(seen, observation=self._normalize(seen.observation).clone())
         reward = batch.reward / self.reward_scale
+        paid = torch.zeros_like(reward)
+        if self._telescopes:  # the whole return, at the end
+            paid = batch.paid(config.gamma) / self.reward_scale
+            reward = torch.where(batch.last, paid + reward, 0.0)
         state, parts = self.q.body.read(seen, plan)
         value, answers = self.v.worth(state), self.q.worth(state, parts, batch.action)
         with torch.no_grad():
             slow = self.slow_q(seen, plan, batch.action).amin(0)
-            target = q_target(reward, batch.after(value), config.gamma)
+            known = torch.where(
+                batch.followed, batch.after(value), value / config.gamma
+            )  # a cut leads nowhere
+            target = lambda_target(
+                torch.where(batch.followed, reward, 0.0),
+                known,
+                batch.length,
+                config.gamma,
+                config.trace if trace is None else trace,
+            )
             advantage = slow - value
         value_loss = expectile_loss(slow - value, config.expectile).mean()
-        q_errors = (answers - target).square().sum(0)
-        q_loss = mean_over(q_errors, batch.followed)
+        q_errors = robust_square(answers - target).sum(0)
+        q_loss = mean_over(rareness(batch.log_prob, config.balance) * q_errors, batch.followed)
         hidden = self.policy.initial_hidden(len(batch)).to(self.device)
         evaluation, own = self.policy.evaluate_actions(
             batch.inputs(self.policy.privileged_features), batch.mask, batch.action, hidden, plan
         )
         weight = advantage_weight(advantage, config.beta)
         policy_loss = -mean_over(weight * evaluation.log_prob.sum(-1), ~evaluation.forced)
-        worth = value.detach() * (self.reward_scale / self.value_unit)
+        worth = (value.detach() - paid) * (self.reward_scale / self.value_unit)
         return IQLTerms(
             value_loss,
             q_loss,
@@ -124,9 +152,12 @@ class IQL:
             grad_norm=torch.zeros(()),
         )
 
-    def update(self, batch: Sequences, *, lr: float | None = None) -> IQLTerms:
-        """One step of all networks on a batch; nothing moves if a loss is not finite."""
-        terms = self.terms(batch)
+    def update(self, batch: Sequences, *, lr: float | None = None, trace: float | None = None) -> IQLTerms:
+        """One step of all networks on a batch, by `lr` and `trace` instead of the config's if they are given.
+
+        Nothing moves if a loss is not finite.
+        """
+        terms = self.terms(batch, trace=trace)
         losses = (terms.value_loss + terms.q_loss, terms.policy_loss, terms.critic_loss)
         if not bool(torch.isfinite(torch.stack(losses)).all()):
             return terms

@@ -5,8 +5,20 @@ from torch import Tensor
 
 from esper.simic.agent.losses import require_same_shape
 
+MOST_ERROR = 5.0
+"""Up to which errors of Q count by their square."""
 MOST_WEIGHT = 100.0
 """A step counts at most this many times in the policy's loss."""
+
+
+def robust_square(error: Tensor) -> Tensor:
+    """u^2, elementwise; beyond 5 its tangent, 10 |u| - 25 (Huber, 1964).
+
+    In units of the rewards' spread a host that was rolled back is an error of 40, and squared it would be nearly all
+    that Q learns from.
+    """
+    size = error.abs()
+    return torch.where(size <= MOST_ERROR, error.square(), MOST_ERROR * (2.0 * size - MOST_ERROR))
 
 
 def expectile_loss(error: Tensor, expectile: float) -> Tensor:
@@ -22,6 +34,38 @@ def q_target(reward: Tensor, next_value: Tensor, gamma: float) -> Tensor:
     """r + gamma V(s'), elementwise (eq. 6); V is 0 beyond a true end."""
     require_same_shape(reward=reward, next_value=next_value)
     return reward + gamma * next_value
+
+
+def rareness(log_prob: Tensor, balance: float) -> Tensor:
+    """mu(a | s)^-balance over its mean, elementwise: rare actions count as if they had been done more often.
+
+    A weight of state and action alone leaves what Q is to be as it is, and changes what is learned first. It is 1
+    everywhere where a probability (step,) is not on record (NaN), and with balance 0.
+    """
+    if balance == 0.0 or bool(log_prob.isnan().any()):
+        return torch.ones_like(log_prob)
+    weight = (-balance * log_prob).exp().clamp_max(MOST_WEIGHT)
+    return weight / weight.mean()
+
+
+def lambda_target(reward: Tensor, next_value: Tensor, length: Tensor, gamma: float, trace: float) -> Tensor:
+    """G_t = r_t + gamma ((1 - lambda) V(s_t+1) + lambda G_t+1) within each episode, G = r + gamma V at its last step.
+
+    reward, next_value  (step,), episodes end to end; V is 0 beyond a true end
+    length              (episode,)
+    trace               lambda: 0 is `q_target`, 1 is what was paid until the end
+
+    Worth travels along what was recorded at once, instead of a step an update; the more so, the more of what was done
+    later counts for what is done now.
+    """
+    target = q_target(reward, next_value, gamma)
+    if trace == 0.0:
+        return target
+    ends = length.cumsum(0)
+    for back in range(1, int(length.max())):
+        step = (ends - 1 - back)[length > back]  # so many steps before the last
+        target[step] += gamma * trace * (target[step + 1] - next_value[step])
+    return target
 
 
 def advantage_weight(advantage: Tensor, beta: float) -> Tensor:

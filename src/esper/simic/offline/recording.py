@@ -1,6 +1,6 @@
 """Recorded episodes in memory: everything that was seen, decided and paid, steps end to end."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import Self
@@ -64,6 +64,15 @@ class Sequences:
         """(episode,) float32: sums of rewards, not discounted."""
         return torch.segment_reduce(self.reward, "sum", lengths=self.length)
 
+    def paid(self, gamma: float) -> Tensor:
+        """(step,) float32: what the steps before in its episode paid, the sum of gamma^(k - t) r_k over k < t."""
+        time = torch.arange(self.steps, device=self.reward.device) - self.first.repeat_interleave(self.length)
+        discount = torch.tensor(gamma, dtype=torch.float64, device=self.reward.device) ** time
+        paid = self.reward * discount
+        until = paid.cumsum(0) - paid  # over all episodes so far
+        since = until - until[self.first].repeat_interleave(self.length)
+        return (since / discount).float()
+
     def part(self, episodes: Sequence[int]) -> Self:
         """Some of the episodes, by number."""
         chosen = torch.tensor(list(episodes), dtype=torch.int64)
@@ -88,6 +97,13 @@ class Sequences:
         if privileged_features:
             seen = torch.cat((seen, self.privileged), dim=-1)
         return PolicyInputs(seen, before, self.previous_reward)
+
+    def seen_through(self, normalize: Callable[[Tensor], Tensor], privileged_features: int = 0) -> Self:
+        """The same with all that `inputs` of so many privileged features shows, as `normalize` returns it."""
+        seen = normalize(self.inputs(privileged_features).observation).clone()  # may come from inference mode
+        size = self.observation.shape[1]
+        privileged = seen[:, size:] if privileged_features else self.privileged
+        return replace(self, observation=seen[:, :size], privileged=privileged)
 
     def plan(self) -> SequencePlan:
         """How a memory replays all episodes at once, each from an empty state."""

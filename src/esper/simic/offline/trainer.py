@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from esper import __version__
 from esper.leyline import (
@@ -26,13 +27,14 @@ from esper.leyline import (
 )
 from esper.simic.agent.checkpoint import CheckpointError, generator_from, optimizer_state, require_same_form
 from esper.simic.agent.losses import mean_over
+from esper.simic.agent.normalization import RunningMeanStd
 from esper.simic.building import Training, build
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env.accounts import PRIVILEGED
 from esper.simic.offline.dataset import Dataset
 from esper.simic.offline.iql import IQL, IQLTerms
-from esper.simic.offline.recording import Terms
+from esper.simic.offline.recording import Sequences, Terms
 from esper.simic.reports import Progress, mean_of_known
 from esper.simic.timing import StopRequest, peak_memory_bytes, stop_on_signals
 from esper.simic.trainer import TrainingResult, failure, read_run_checkpoint
@@ -50,10 +52,6 @@ def require_offline(config: TrainingConfig) -> None:
 
 def require_fit(training: Training, config: TrainingConfig, found: Terms) -> None:
     """Raise ConfigError unless data of these terms are what this run's environments would give."""
-    if config.normalize_observations:
-        raise ConfigError(
-            "normalize_observations is on; recorded observations are learned from as they are, expected False"
-        )
     if config.warm_start is not None:
         raise ConfigError(f"warm_start is {config.warm_start!r}; an offline run begins anew, expected None")
     privileged = PRIVILEGED if config.critic_sees_baseline else ()
@@ -124,6 +122,14 @@ class OfflineTrainer:
         assert isinstance(policy, GrowthPolicy)
         self.agent.reward_normalizer.update(data.reward)
         scale = self.agent.reward_normalizer.std.item()
+        stats = RunningMeanStd((policy.observation_size,), self.agent.device, fixed=policy.fixed_scales())
+        for part in data.parts():
+            stats.update(part.inputs(policy.privileged_features).observation)
+        self._normalize: Callable[[Tensor], Tensor] | None = None
+        """How the policy sees observations; None is as they were recorded."""
+        if config.normalize_observations:
+            self.agent.observation_stats.load_state_dict(stats.state_dict())
+            self._normalize = self.agent.observation_stats.normalize
         self.learner = IQL(
             policy,
             lambda generator: GrowthBody(
@@ -136,6 +142,8 @@ class OfflineTrainer:
             config.iql(),
             reward_scale=scale,
             value_unit=scale if config.normalize_rewards else 1.0,
+            normalize=stats.normalize if self._normalize is None else None,  # critics are not shipped
+            telescopes=data.terms.reward.mode == "shaped",
             seed=config.seed,
         )
         self._generator = torch.Generator().manual_seed(config.seed)
@@ -151,10 +159,16 @@ class OfflineTrainer:
         """Batches, log, save. A stop drops what was learned since the last round, which a resumed run repeats."""
         began, tally = time.perf_counter(), _Tally()
         lr = self.agent.config.lr_at(self.round)
+        # First what was done until the end, which travels fast; then what is best from each state on.
+        trace = self.config.offline_trace * (1.0 - self.agent.config.annealed_at(self.round))
         for _ in range(self.config.offline_batches):
-            batch = self.data.draw(self.config.offline_batch, self._generator).to(self.agent.device)
+            batch: Sequences = self.data.draw(self.config.offline_batch, self._generator).to(
+                self.agent.device
+            )
+            if self._normalize is not None:
+                batch = batch.seen_through(self._normalize, self.learner.policy.privileged_features)
             before = self.learner.updates
-            terms = self.learner.update(batch, lr=lr)
+            terms = self.learner.update(batch, lr=lr, trace=trace)
             if self.learner.updates > before:
                 tally.terms.append(terms)
             else:
