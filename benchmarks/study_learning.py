@@ -30,6 +30,7 @@ import torch
 
 from esper.leyline import EpisodeFinished, RoundFinished
 from esper.nissa import read_events
+from esper.simic.agent import PPOAgent
 from esper.simic.building import build, evaluation_episodes
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import make_world
@@ -151,7 +152,7 @@ def _judge(
         rng = np.random.default_rng(number)
         player: Player = RulePlayer(lambda _: rule_policy(name, rng=rng))
     else:
-        _load(training.agent.policy, config)
+        _load(training.agent, config)
         player = LearnedPlayer(training.agent.actor)
     arena = evaluation_episodes(training, config, len(part))
     return name, number, play_cases(player, arena, part)
@@ -170,9 +171,11 @@ def _flattery(played: Sequence[EpisodeFinished]) -> str:
     return f"{np.mean(differences):+.4f} +- {error:.4f} ({len(differences)})"
 
 
-def _load(policy: torch.nn.Module, config: TrainingConfig) -> None:
+def _load(agent: PPOAgent, config: TrainingConfig) -> None:
     path = Path(config.run_directory) / str(config.run_name) / "checkpoints" / "last.pt"
-    policy.load_state_dict(torch.load(path, weights_only=True)["policy"])
+    checkpoint = torch.load(path, map_location=agent.device, weights_only=True)
+    agent.policy.load_state_dict(checkpoint["policy"])
+    agent.observation_stats.load_state_dict(checkpoint["observation_stats"])
 
 
 def _tell(name: str, configs: dict[str, TrainingConfig], played: dict[str, list[EpisodeFinished]]) -> None:

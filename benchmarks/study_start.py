@@ -13,12 +13,10 @@ rounds counts with all its episodes, and is marked: its ratio is a lower bound, 
 
 import argparse
 import multiprocessing
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean, median
 
 import torch
@@ -26,14 +24,10 @@ import torch
 from esper.leyline import EvaluationFinished
 from esper.simic.building import build, selection_cases
 from esper.simic.config.training_config import TrainingConfig
-from esper.simic.env.making import TOY_HORIZON
 from esper.simic.reports import News
 from esper.simic.trainer import train_ppo_vectorized
-from esper.tolaria.worlds.toy.instance import toy_instance
 from harness import Row, report
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from toy_oracle import best_plan
+from study_offline import oracle_gain
 
 SHARES = (0.5, 0.8)
 """Of the oracle's gain."""
@@ -105,13 +99,6 @@ def _points(curve: Curve) -> str:
     return " ".join(f"{episodes}:{share:.0%}" for episodes, share in curve.points)
 
 
-def oracle_gain(config: TrainingConfig) -> float:
-    """Mean gain of the best plans for the hosts that the arms are judged on."""
-    training = build(config)
-    cases = selection_cases(training, config.eval_episodes)
-    return fmean(best_plan(toy_instance(case), horizon=TOY_HORIZON).gain for case, _ in cases)
-
-
 def _train(job: tuple[str, int, TrainingConfig]) -> Curve:
     arm, seed, config = job
     torch.set_num_threads(1)
@@ -123,7 +110,8 @@ def _train(job: tuple[str, int, TrainingConfig]) -> Curve:
 
     began = time.perf_counter()
     train_ppo_vectorized(config, progress=listen)
-    seconds, best = time.perf_counter() - began, oracle_gain(config)
+    seconds = time.perf_counter() - began
+    best = oracle_gain([case for case, _ in selection_cases(build(config), config.eval_episodes)])
     return Curve(arm, seed, tuple((episodes, gain / best) for episodes, gain in points), seconds)
 
 

@@ -49,6 +49,7 @@ _UNITS = (
     "normalize_rewards",
     "normalize_observations",
     "privileged_critic",
+    "observation_units",
 )
 """Settings that the meaning of a run's weights and values depends on."""
 

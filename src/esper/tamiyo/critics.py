@@ -98,7 +98,8 @@ class GrowthBody(GrowthReader, CriticBody):
         slots, blueprints = parts
         choices = relevant_choices(action, self.relevance)
         chosen = growth_actions(choices)
-        steps, slot, blueprint = torch.arange(len(action)), chosen["slot"], chosen["blueprint"]
+        steps = torch.arange(len(action), device=action.device)
+        slot, blueprint = chosen["slot"], chosen["blueprint"]
         acted_on = slots[steps, slot.clamp_min(0)]  # (step, width)
         planted = blueprints[steps, slot.clamp_min(0), blueprint.clamp_min(0)]  # (step, feature)
         way_heads, way_choices = self.ways

@@ -199,7 +199,7 @@ def _fits(horizon: int, tempo: int) -> bool:
 
 def test_defaults_are_those_of_the_consumers() -> None:
     """But for annealing, which a run of known length has by default."""
-    config = TrainingConfig(entropy_anneal_steps=0, start_kl_anneal_steps=0)
+    config = TrainingConfig(entropy_anneal_steps=0)
     assert config.ppo() == PPOConfig()
     assert config.reward(task_rent=0.01) == RewardConfig()
     assert AnomalyDetector(**config.to_anomaly_kwargs()) == AnomalyDetector()

@@ -36,6 +36,23 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "a"
 
 
+def test_what_is_held_in_memory_is_drawn_the_same(tmp_path: Path) -> None:
+    recording = random_episodes(40)
+    for number, part in enumerate((range(17), range(17, 40))):
+        write_episodes(tmp_path / f"{number}.safetensors", recording.part(part))
+    lazy, held, large = (Dataset.open([tmp_path]) for _ in range(3))
+    held.hold()
+    large.hold(most_bytes=1000)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    draws = [data.draw(7, torch.Generator().manual_seed(3)) for data in (lazy, held, large)]
+    for other in draws[1:]:
+        assert torch.equal(draws[0].observation, other.observation)
+        assert draws[0].rows == other.rows
+    assert held._held is not None
+    assert large._held is None
+
+
 def test_episodes_survive_the_disk(folder: Path) -> None:
     recording = random_episodes(40)
     data = Dataset.open([folder])

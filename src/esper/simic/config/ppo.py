@@ -56,6 +56,8 @@ class PPOSettings:
     """Rounds after a warm start in which only the critic learns: until it knows the policy, advantages mislead."""
     start_kl: ranges.NotNegative = 0.0
     """Weight, after them, of the KL from the policy that a warm start gave; it falls linearly to 0."""
+    start_kl_anneal_steps: ranges.CountOrZero = 20
+    """Rounds over which start_kl falls to 0; 0 keeps it."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Of the policy's networks, in rollout and update alike; log-softmax and LSTM stay fp32."""
 
@@ -69,8 +71,6 @@ class PPOConfig(PPOSettings):
     """Updates over which lr falls linearly to a tenth; 0 keeps it."""
     entropy_anneal_steps: ranges.CountOrZero = 0
     """Updates over which entropy_coef goes to its floor; 0 keeps it."""
-    start_kl_anneal_steps: ranges.CountOrZero = 0
-    """Updates over which start_kl falls to 0; 0 keeps it."""
     entropy_coef_per_head: ranges.Coefficients = field(default_factory=dict)
     """head -> its own starting coefficient, instead of entropy_coef; 0 is no bonus for this head."""
     head_names: tuple[str, ...] = HEAD_NAMES

@@ -25,9 +25,7 @@ if TYPE_CHECKING:  # what needs torch or numpy is imported where it is made, so 
 DEFAULT_MINIBATCHES = 4
 ENTROPY_ANNEAL_SHARE = 0.75
 """The last quarter of a run, by default, exploits what was explored."""
-START_KL_SHARE = 0.5
-"""In the second half of a run, by default, nothing holds it to where it started."""
-ANNEALED = ("lr_anneal_steps", "entropy_anneal_steps", "start_kl_anneal_steps")
+ANNEALED = ("lr_anneal_steps", "entropy_anneal_steps")
 """Settings whose None follows the number of rounds."""
 MAY_CHANGE = frozenset(
     (
@@ -113,8 +111,6 @@ class TrainingConfig(PPOSettings):
     """Rounds over which lr falls linearly to a tenth; None is all rounds, 0 keeps it."""
     entropy_anneal_steps: ranges.CountOrZeroOrNone = None
     """Rounds over which entropy_coef goes to its floor; None is three quarters of all rounds, 0 keeps it."""
-    start_kl_anneal_steps: ranges.CountOrZeroOrNone = None
-    """Rounds over which start_kl falls to 0; None is half of all rounds, 0 keeps it."""
     entropy_coef_per_head: ranges.HeadCoefficients = field(default_factory=dict)
     """head -> its own starting weight, instead of entropy_coef."""
     exploration_floor: ranges.UnderOne = 0.0
@@ -142,7 +138,7 @@ class TrainingConfig(PPOSettings):
     """Batches of a round of an offline run."""
     offline_expectile: ranges.Expectile = 0.8
     """Which expectile of Q over recorded actions V is: 0.5 is what was done, towards 1 the best that was done."""
-    offline_beta: ranges.NotNegative = 20.0
+    offline_beta: ranges.NotNegative = 10.0
     """How sharply better actions are preferred, per standard deviation of the rewards; 0 clones what was done."""
     offline_trace: ranges.Share = 0.95
     """How much of what was done later counts for what an action is worth (lambda); falls to 0 as lr is annealed."""
@@ -365,9 +361,6 @@ class TrainingConfig(PPOSettings):
             lr_anneal_steps=annealing_steps(self.lr_anneal_steps, self.rounds),
             entropy_anneal_steps=annealing_steps(
                 self.entropy_anneal_steps, self.rounds, share=ENTROPY_ANNEAL_SHARE
-            ),
-            start_kl_anneal_steps=annealing_steps(
-                self.start_kl_anneal_steps, self.rounds, share=START_KL_SHARE
             ),
             entropy_coef_per_head=self.entropy_coef_per_head,
             num_minibatches=self.minibatches,

@@ -146,6 +146,7 @@ class Dataset:
         self._files = list(files)
         self.terms = self._files[0].terms
         """What all episodes have in common."""
+        self._held: Recording | None = None
         sizes = torch.tensor([len(file.rows) for file in self._files])
         self._file = torch.arange(len(sizes)).repeat_interleave(sizes)
         self._number = torch.arange(len(self._file)) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
@@ -192,9 +193,16 @@ class Dataset:
     def read(self, episodes: Sequence[int]) -> Recording:
         """Some of the episodes, by number, in the order given."""
         chosen = list(episodes)
+        if self._held is not None:
+            return self._held.part(chosen)
         of_files = self._file[chosen].tolist(), self._number[chosen].tolist()
         together = groupby(zip(*of_files, strict=True), key=lambda place: place[0])
         return joined(self._files[file].read([number for _, number in group]) for file, group in together)
+
+    def hold(self, most_bytes: int = 4 * 1024**3) -> None:
+        """Read all episodes into memory now, for many draws, unless they are larger than this."""
+        if sum(file.path.stat().st_size for file in self._files) <= most_bytes:
+            self._held = joined(self.parts())
 
     def parts(self) -> Iterator[Recording]:
         """All episodes, file by file."""

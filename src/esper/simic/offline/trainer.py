@@ -120,6 +120,7 @@ class OfflineTrainer:
         self.checkpoints, self._sink, self._progress = checkpoints, sink, progress
         policy = unwrap(self.agent.policy)
         assert isinstance(policy, GrowthPolicy)
+        data.hold()
         self.agent.reward_normalizer.update(data.reward)
         scale = self.agent.reward_normalizer.std.item()
         stats = RunningMeanStd((policy.observation_size,), self.agent.device, fixed=policy.fixed_scales())
