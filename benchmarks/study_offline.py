@@ -6,8 +6,8 @@ play the same episodes on new draws of the suite (or on held-out ones).
 
     python benchmarks/study_offline.py --preset cpu --device cuda --learn-on cuda --episodes 2560 --workers 15 \\
         --seeds 0 1 2 3 4 --set pool_cases=512 lr=3e-3 rounds=30 offline_batches=50 offline_batch=64    # with MPS
-    python benchmarks/study_offline.py --preset toy --episodes 9000 --workers 2 --on held_out --judged 128 \\
-        --set normalize_observations=true lr=3e-3 rounds=40 offline_batches=50 offline_batch=64
+    python benchmarks/study_offline.py --preset toy --episodes 8000 --workers 2 --on held_out --judged 128 \\
+        --set normalize_observations=true first_growth=1 lr=3e-3 rounds=30 offline_batches=50 offline_batch=64
 
 What exists under `--runs` is not made again: recording, training and judging can each be stopped and gone on with.
 """
