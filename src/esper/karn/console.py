@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from esper.karn.drawing import UNKNOWN, number, signed, time_left
+from esper.karn.nodes import cluster_line
 from esper.leyline import AnomalyRaised, EvaluationFinished, RoundFinished, RunStarted
 from esper.simic.reports import News, Preparing, Working
 
@@ -92,7 +93,7 @@ def round_line(news: RoundFinished) -> str:
         "env-epochs/s": number(news.env_epochs_per_second, 1),
     }
     known = "  ".join(f"{name} {value}" for name, value in parts.items() if value != UNKNOWN)
-    return f"round {news.round:4}  {news.env_steps:9,} steps  {known}".rstrip()
+    return f"round {news.round:4}  {news.env_steps:9,} steps  {known}  {cluster_line(news)}".rstrip()
 
 
 def _work(news: Working) -> str:

@@ -63,6 +63,7 @@ from esper.leyline.slots import gate_parameters as gate_parameters
 from esper.leyline.worlds import BaselineCurve as BaselineCurve
 from esper.leyline.worlds import Baselines as Baselines
 from esper.leyline.worlds import Beginning as Beginning
+from esper.leyline.worlds import ClusteredWorld as ClusteredWorld
 from esper.leyline.worlds import EpochReport as EpochReport
 from esper.leyline.worlds import HostProtocol as HostProtocol
 from esper.leyline.worlds import HostsLost as HostsLost
@@ -73,4 +74,5 @@ from esper.leyline.worlds import Settle as Settle
 from esper.leyline.worlds import Settling as Settling
 from esper.leyline.worlds import SlotReading as SlotReading
 from esper.leyline.worlds import SpreadWorld as SpreadWorld
+from esper.leyline.worlds import WorkDone as WorkDone
 from esper.leyline.worlds import World as World

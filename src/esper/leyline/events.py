@@ -112,6 +112,12 @@ class RoundFinished:
     """Squared error of both critics of actions, mean over the batches of an offline run; null in any other."""
     advantage_weight: float | None = None
     """Weight of a recorded step in the policy's loss, mean over the batches of an offline run; null in any other."""
+    epochs_by_worker: Mapping[str, int] | None = None
+    """Worker of a cluster, with its node -> epochs that it trained hosts for in the round; null without a cluster."""
+    lost_by_worker: Mapping[str, int] | None = None
+    """Worker of a cluster, with its node -> hosts lost with it in the round; null without a cluster."""
+    replayed_by_worker: Mapping[str, int] | None = None
+    """Worker of a cluster, with its node -> epochs of hosts that it repeated after a loss; null without a cluster."""
 
 
 @dataclass(frozen=True, slots=True)

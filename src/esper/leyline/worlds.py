@@ -197,6 +197,26 @@ class SpreadWorld(Protocol):
         """Worker, with its node where there are several -> seconds it was at work since this was last asked."""
 
 
+@dataclass(slots=True)
+class WorkDone:
+    """What one worker did."""
+
+    epochs: int = 0
+    """Epochs that it trained hosts for, each host counted."""
+    lost: int = 0
+    """Hosts lost with it."""
+    replayed: int = 0
+    """Epochs of hosts that it repeated, after they were lost elsewhere."""
+
+
+@runtime_checkable
+class ClusteredWorld(Protocol):
+    """A world whose workers are on nodes of a cluster."""
+
+    def take_work(self) -> Mapping[str, WorkDone]:
+        """Worker with its node, as in "worker 0 on NODE" -> what it did since this was last asked."""
+
+
 @runtime_checkable
 class PunctualWorld(Protocol):
     """A world that need not wait for its slowest worker."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from esper.leyline import AnomalyRaised, EpisodeFinished, RoundFinished, RunEvent, operations
+from esper.leyline import AnomalyRaised, EpisodeFinished, RoundFinished, RunEvent, WorkDone, operations
 from esper.simic.agent import Anomaly, PPOUpdateMetrics
 from esper.simic.env.episodes import StepResult
 
@@ -71,11 +71,13 @@ def round_finished(
     host_seconds: float | None = None,
     seconds_by_part: Mapping[str, float] | None = None,
     peak_memory_bytes: int | None = None,
+    work: Mapping[str, WorkDone] | None = None,
 ) -> RoundFinished:
     """One round in numbers.
 
     reward_components  what `RewardTelemetry.take` returned at its end
     host_seconds       seconds in which hosts were at work; None if not measured
+    work               what each worker of a cluster did; None without a cluster
     """
     whole = [episode for episode in batch.episodes if not episode.lost]
     return RoundFinished(
@@ -111,6 +113,9 @@ def round_finished(
         reward_components=reward_components,
         seconds_by_part=seconds_by_part,
         peak_memory_bytes=peak_memory_bytes,
+        epochs_by_worker=None if work is None else {name: done.epochs for name, done in work.items()},
+        lost_by_worker=None if work is None else {name: done.lost for name, done in work.items()},
+        replayed_by_worker=None if work is None else {name: done.replayed for name, done in work.items()},
     )
 
 

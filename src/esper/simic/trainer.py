@@ -16,6 +16,7 @@ from esper.leyline import (
     CheckpointReason,
     CheckpointSaved,
     CheckpointStore,
+    ClusteredWorld,
     DecisionTaken,
     EpisodeFinished,
     EvaluationFinished,
@@ -173,7 +174,7 @@ class VectorizedPPOTrainer:
         with self.stopwatch.part("learn"):  # advantages, then epochs of minibatches
             metrics = self.agent.update(torch.from_numpy(self._observation))
         self.round += 1
-        by_part = self.stopwatch.since(spent)
+        by_part, world = self.stopwatch.since(spent), self.training.envs.episodes.world
         self._emit(
             round_finished(
                 self.round,
@@ -186,6 +187,7 @@ class VectorizedPPOTrainer:
                 reward_components=self.training.envs.telemetry.take(),
                 seconds_by_part=by_part,
                 peak_memory_bytes=peak_memory_bytes(),
+                work=world.take_work() if isinstance(world, ClusteredWorld) else None,
             )
         )
         for anomaly in anomalies_raised(metrics.anomalies, round_number=self.round):

@@ -16,6 +16,7 @@ from pathlib import Path
 from pydantic_core import to_json
 
 from esper.karn.drawing import DARK, LIGHT, LONGEST, THEMES, Fact, Theme, ThemeName, clipped, share, signed
+from esper.karn.nodes import NODE_COLUMNS, NodeWork, work_by_node
 from esper.karn.seeds import SeedCount
 from esper.karn.watch.charts import Figure, run_figures
 from esper.karn.watch.episodes import (
@@ -95,6 +96,7 @@ _COST = (
     Panel("seconds", "seconds per round", "low"),
     Panel("memory", "peak memory by round", "low"),
 )
+_NODES = (Panel("nodes", "what each node of the cluster did", "", is_figure=False),)
 _AGAINST = "against the same hosts left alone; bands are 95 % intervals"
 _STEPS = "operations over the run, and one episode epoch by epoch"
 _WEIGHED = "the decision at the chosen epoch: what was seen, allowed and weighed"
@@ -108,7 +110,7 @@ SECTIONS = (
     ),
     Section("What is it doing?", "doing", _STEPS, (("wide", _DOING), ("", _NETWORK))),
     Section("Why?", "why", _WEIGHED, (("thirds", _WHY),)),
-    Section("What did it cost?", "cost", "time, speed and memory", (("five", _COST),)),
+    Section("What did it cost?", "cost", "time, speed and memory", (("five", _COST), ("", _NODES))),
     Section("Which seeds earned their keep?", "seeds", "by blueprint and slot, over the whole run"),
 )
 """In the order of the page. The last one is a table, of SEED_COLUMNS."""
@@ -136,6 +138,7 @@ def run_contents(runs: Sequence[Watched], theme: Theme) -> dict[str, Figure | st
         "warnings": _warnings(warnings(state)[:MOST_WARNINGS]),
         "costs": _facts(cost_facts(watched)),
         "time-tree": _facts(time_tree(state.rounds[-WINDOW:]), f"Time of the last {WINDOW} rounds"),
+        "nodes": _nodes(work_by_node(state.rounds[-WINDOW:])),
     }
 
 
@@ -191,6 +194,18 @@ def _warnings(found: Iterable[Warning]) -> str:
         for each in found
     ]
     return "".join(rows) or "<div class='faint padded'>No anomaly was raised.</div>"
+
+
+def _nodes(rows: Sequence[NodeWork]) -> str:
+    """A table of the last rounds; nothing without a cluster."""
+    if not rows:
+        return ""
+    titles = "".join(f"<th scope='col'>{title}</th>" for title in NODE_COLUMNS)
+    cells = ("".join(f"<td>{html(pick(row))}</td>" for pick in NODE_COLUMNS.values()) for row in rows)
+    body = "".join(f"<tr>{each}</tr>" for each in cells)
+    return (
+        f"<table class='nodes'><caption>Nodes, last {WINDOW} rounds</caption><tr>{titles}</tr>{body}</table>"
+    )
 
 
 def _facts(rows: Sequence[Fact], title: str = "") -> str:

@@ -10,10 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from esper.karn.drawing import clipped, number
+from esper.karn.nodes import NODE_COLUMNS, NodeWork, work_by_node
 from esper.karn.watch.charts import curve_of
 from esper.karn.watch.runs import Hub, RunsFolder
 from esper.karn.watch.state import Watched
-from esper.karn.watch.verdicts import Mood, Warning, tiles, warnings
+from esper.karn.watch.verdicts import WINDOW, Mood, Warning, tiles, warnings
 from esper.leyline import HEAD_NAMES
 
 SECONDS = 1.0
@@ -54,6 +55,9 @@ def follow(folder: RunsFolder, name: str, console: Console | None = None) -> Non
 def picture(watched: Watched) -> RenderableType:
     """Answers, curves and warnings of a run."""
     parts: list[RenderableType] = [_answers(watched), _curves(watched)]
+    nodes = work_by_node(watched.state.rounds[-WINDOW:])
+    if nodes:
+        parts.append(_nodes(nodes))
     found = warnings(watched.state)[:_MOST_WARNINGS]
     if found:
         parts.append(_warned(found))
@@ -91,6 +95,13 @@ def _curves(watched: Watched) -> Table:
             last = number(values[-1] if values else None, digits)
             grid.add_row(Text(name, style="dim"), Text(last), Text(sparkline(values), "blue"))
     return grid
+
+
+def _nodes(rows: Sequence[NodeWork]) -> Table:
+    table = Table(*NODE_COLUMNS, box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for row in rows:
+        table.add_row(*(Text(clipped(pick(row), 60)) for pick in NODE_COLUMNS.values()))
+    return table
 
 
 def _warned(found: Sequence[Warning]) -> Table:

@@ -5,6 +5,7 @@ import signal
 import numpy as np
 import pytest
 
+from esper.leyline import ClusteredWorld, WorkDone
 from esper.simic.env import GrowthVectorEnv, make_env
 from esper.tolaria.worlds.cluster.connecting import ClusterError
 
@@ -35,7 +36,13 @@ def test_a_cluster_of_one_gives_the_same_numbers_and_is_gone_afterwards() -> Non
             assert all(map(np.array_equal, mine[0].values(), reference[0].values()))
             assert all(map(np.array_equal, mine[1:4], reference[1:4]))
         parts = ours.episodes.stopwatch.seconds
-        assert [part for part in parts if part.startswith("hosts/epoch/worker 0 on ")]
+        (name,) = (
+            part.removeprefix("hosts/epoch/") for part in parts if part.startswith("hosts/epoch/worker 0 on ")
+        )
+        world = ours.episodes.world
+        assert isinstance(world, ClusteredWorld)
+        assert world.take_work() == {name: WorkDone(epochs=3 * 7)}
+        assert world.take_work() == {name: WorkDone()}
     finally:
         ours.close()
     assert not ray.is_initialized()

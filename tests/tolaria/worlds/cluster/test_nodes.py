@@ -104,6 +104,9 @@ def test_killed_workers_are_replayed_and_change_no_number(
 
         assert live(world, log, kill) == expected()
         assert (world.restarts, world.replays, world.losses) == (2, replayed, 0)
+        work = world.take_work().values()
+        assert sum(done.epochs for done in work) == HOSTS * EPOCHS
+        assert (sum(done.replayed for done in work), sum(done.lost for done in work)) == (replayed, 0)
 
 
 def test_a_worker_that_died_and_was_started_anew_between_two_requests_is_noticed(cluster: Cluster) -> None:
@@ -182,6 +185,7 @@ def test_a_late_worker_is_given_up_at_the_deadline_and_no_other(cluster: Cluster
         assert time.monotonic() - began < 60.0
         assert [world.host(host_idx).report.epoch for host_idx in range(3)] == [2, 1, 2]
         assert (world.losses, world._links[1].hangs) == (1, 0)
+        assert sorted((done.epochs, done.lost) for done in world.take_work().values()) == [(1, 1), (4, 0)]
 
 
 def test_hosts_that_kill_every_worker_are_lost_in_the_end(cluster: Cluster) -> None:

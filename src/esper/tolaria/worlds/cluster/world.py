@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import pickle
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -10,7 +11,7 @@ from typing import TypeVar
 import ray
 import torch
 
-from esper.leyline import Beginning, HostSinks, HostsLost, HostState, HostStep
+from esper.leyline import Beginning, HostSinks, HostsLost, HostState, HostStep, WorkDone
 from esper.tolaria.worlds.cluster.actor import ActorLink, History
 from esper.tolaria.worlds.cluster.connecting import ClusterError, alive_nodes, join, leave
 from esper.tolaria.worlds.cluster.journal import Journal
@@ -71,6 +72,7 @@ class ClusterWorld(RemoteWorld[ActorLink]):
         """Workers whose hosts must be made again before they are asked for."""
         self.replays = 0
         """Steps of hosts that were done again so far."""
+        self._work: defaultdict[str, WorkDone] = defaultdict(WorkDone)
         self._until: float | None = None
         self._links: list[ActorLink] = []
         join(cluster, device=device, cpus=workers)
@@ -132,6 +134,8 @@ class ClusterWorld(RemoteWorld[ActorLink]):
         for step in steps:
             if step.host_idx in self._journal:
                 self._journal.add(step)
+            if step.action is not None and step.host_idx not in self._lost:
+                self._work_of(step.host_idx).epochs += 1
         with contextlib.suppress(HostsLost):
             self._keep_states(stepped)
         self._require_alive(stepped)
@@ -150,6 +154,15 @@ class ClusterWorld(RemoteWorld[ActorLink]):
     def worker_names(self) -> tuple[str, ...]:
         """Of the workers, with the nodes that they are on."""
         return tuple(link.name for link in self._links)
+
+    def take_work(self) -> dict[str, WorkDone]:
+        """Worker with its node -> what it did since this was last asked; of those that died there too."""
+        taken = {**{name: WorkDone() for name in self.worker_names}, **self._work}
+        self._work.clear()
+        return taken
+
+    def _work_of(self, host_idx: int) -> WorkDone:
+        return self._work[self._links[self._worker(host_idx)].name]
 
     # Asking
 
@@ -183,6 +196,7 @@ class ClusterWorld(RemoteWorld[ActorLink]):
         if history is not None:
             steps = sum(len(record.steps) for record in history.values())
             self.replays += steps
+            self._work[self._links[worker].name].replayed += steps
             _LOG.warning("%s replays %s steps of %s hosts", self._links[worker].name, steps, len(history))
         self._links[worker].send(request, history)
         return True
@@ -236,6 +250,8 @@ class ClusterWorld(RemoteWorld[ActorLink]):
 
     def _lose(self, host_idxs: Iterable[int], reason: str) -> None:
         host_idxs = list(host_idxs)
+        for host_idx in set(host_idxs) - self._lost.keys():
+            self._work_of(host_idx).lost += self._hosts[host_idx] is not None
         super()._lose(host_idxs, reason)
         self._forget(host_idxs)
 
