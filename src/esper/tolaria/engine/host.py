@@ -99,8 +99,8 @@ class ResidentData:
     def __init__(self, data: TaskData, task: Task, device: torch.device) -> None:
         self.source = data
         phases = list({id(phase.train): phase.train for phase in data.phases}.values())  # a state may return
-        self.inputs = _place(torch.cat([train.inputs for train in phases]), task, device)
-        self.targets = torch.cat([train.targets for train in phases]).to(device)
+        self.inputs = _place(_joined([train.inputs for train in phases]), task, device)
+        self.targets = _joined([train.targets for train in phases]).to(device)
         halves = [phase.validation.halves() for phase in data.phases]
         self.validations = [
             Split(
@@ -128,6 +128,11 @@ class ResidentData:
     def phase_at(self, epoch: int) -> int:
         """The phase in which epoch `epoch` (from 0) is trained."""
         return max(index for index, start in enumerate(self._starts) if start <= epoch)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """One behind another. A single one is not copied: nothing writes into data, and they can be large."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _place(inputs: Tensor, task: Task, device: torch.device) -> Tensor:
