@@ -45,8 +45,9 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch)
     return loss
 
 
-def bare() -> Callable[[], None]:
-    model, validate = host(), LoaderValidation(VALIDATION)
+def bare(model: nn.Module) -> Callable[[], None]:
+    """A loop without a Grower."""
+    validate = LoaderValidation(VALIDATION)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
 
     def epoch() -> None:
@@ -61,8 +62,10 @@ def bare() -> Callable[[], None]:
     return epoch
 
 
-def growing(schedule: str, *, live: int, twin: bool = False) -> Callable[[], None]:
-    """A Grower that follows a script and then waits; timed when the script is done."""
+def growing(
+    schedule: str, *, live: int, twin: bool = False
+) -> tuple[Callable[[], None], Callable[[], nn.Module]]:
+    """A Grower that follows a script and then waits; timed when the script is done. And its network as it is then."""
     model = host()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
     grower = esper.Grower(
@@ -85,7 +88,7 @@ def growing(schedule: str, *, live: int, twin: bool = False) -> Callable[[], Non
     for _ in range(7 if live else 1):
         epoch()
     assert len(grower.model.live_slots) == live
-    return epoch
+    return epoch, grower.model.export
 
 
 def main() -> None:
@@ -95,12 +98,14 @@ def main() -> None:
         f"germinate {kind}@blocks.{place} t={place}; advance blocks.{place} t={place + 2}"
         for place, kind in enumerate(SEEDS, start=1)
     )
+    two_seeds, grown = growing(script, live=2)
     candidates = {
-        "no Grower": bare(),
-        "no live seed": growing("germinate norm@blocks.0 t=999999", live=0),
-        "two live seeds": growing(script, live=2),
-        "a twin, no live seed": growing("germinate norm@blocks.0 t=999999", live=0, twin=True),
-        "no Grower again": bare(),
+        "no Grower": bare(host()),
+        "no live seed": growing("germinate norm@blocks.0 t=999999", live=0)[0],
+        "two live seeds": two_seeds,
+        "no Grower, the network with two seeds": bare(grown()),
+        "a twin, no live seed": growing("germinate norm@blocks.0 t=999999", live=0, twin=True)[0],
+        "no Grower again": bare(host()),
     }
     # processor time: other processes do not count
     seconds = interleaved_seconds(candidates, rounds=3 if options.quick else 30, clock=time.process_time)

@@ -51,16 +51,28 @@ class SeedGradientCollector:
         gradients = [parameter.grad for parameter in params if parameter.grad is not None]
         if not gradients:
             return None
-        norms = whole(torch.stack(torch._foreach_norm(gradients))).float()  # (tensor,)
+        return self.readings(norms_of(gradients).float())
+
+    def readings(self, norms: Tensor) -> Tensor:
+        """(..., tensor), the norm of each gradient -> (..., 3), as `collect_async` returns them."""
         vanished = norms < self.vanishing
         exploded = ~(norms <= self.exploding)  # NaN is not below anything
-        return torch.stack(
-            (torch.linalg.vector_norm(norms), vanished.float().mean(), exploded.float().mean())
+        found = (
+            torch.linalg.vector_norm(norms, dim=-1),
+            vanished.float().mean(-1),
+            exploded.float().mean(-1),
         )
+        return torch.stack(found, dim=-1)
 
     def collect(self, params: Iterable[Tensor]) -> SeedGradientStats:
         """The same for one seed, read at once."""
         return materialize_grad_stats([self.collect_async(params)])[0]
+
+
+def norms_of(gradients: list[Tensor]) -> Tensor:
+    """(tensor,): the norm of each, on the device of the first."""
+    norms = torch._foreach_norm(gradients)
+    return whole(torch.stack([norm.to(gradients[0].device) for norm in norms]))
 
 
 def materialize_grad_stats(readings: Sequence[Tensor | None]) -> list[SeedGradientStats]:
@@ -93,6 +105,27 @@ class SeedGradients:
     finite: bool
 
 
+STEPS_TOGETHER = 64
+"""Of how many steps a `GradientWatch` reads the norms at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The gradients of one step of the optimiser."""
+
+    host: Tensor
+    """(tensor,): the norm of each."""
+    seeds: dict[str, Tensor]
+    """Slot -> the same of its seed."""
+    scale: Tensor | None
+    """By which all are too large."""
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """What steps that are read together have in common."""
+        return len(self.host), [(name, len(norms)) for name, norms in self.seeds.items()], self.scale is None
+
+
 class GradientWatch:
     """Counts the optimiser's steps and sums gradient norms on the device; nothing waits until `take`.
 
@@ -108,6 +141,7 @@ class GradientWatch:
         self._host: Tensor | None = None  # (norm, steps), summed
         self._missed: dict[str, int] = {}  # slot -> steps without any gradient of its seed, which learns
         self._seeds: dict[str, Tensor] = {}  # slot -> (norm, share vanished, share exploded, steps), summed
+        self._unread: list[_Step] = []  # of one form, not yet in the sums
         self._handle = optimizer.register_step_pre_hook(self._look)
 
     def detach(self) -> None:
@@ -116,6 +150,7 @@ class GradientWatch:
 
     def take(self) -> tuple[float | None, dict[str, SeedGradients]]:
         """The host's gradient norm and what is known of each seed, means over the steps; begins the next epoch."""
+        self._read()
         host, seeds = self._host, self._seeds
         self.steps, self._host, self._seeds, self._missed = 0, None, {}, {}
         found = {}
@@ -138,12 +173,14 @@ class GradientWatch:
 
     def state_dict(self) -> dict[str, object]:
         """What was seen since `take`, for a checkpoint in the middle of an epoch."""
+        self._read()
         host = None if self._host is None else self._host.tolist()
         return {"steps": self.steps, "host": host, "seeds": {n: s.tolist() for n, s in self._seeds.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
         device = next(self._model.host.parameters()).device
+        self._unread = []
         self.steps = int(state["steps"])
         self._host = None if state["host"] is None else torch.tensor(state["host"], device=device)
         self._seeds = {
@@ -157,28 +194,44 @@ class GradientWatch:
             self._before_first()
             self._before_first = None
         self.steps += 1
-        for name, slot in self._growing():
+        growing = self._growing()
+        for name, slot in growing:
             learning = [p for p in slot.seed.parameters() if p.requires_grad] if slot.seed else []
             if learning and all(p.grad is None for p in learning):
                 self._missed[name] = self._missed.get(name, 0) + 1
-        gradients = [
-            p.grad for p in self._model.bare_parameters() if p.grad is not None and not p.grad.is_sparse
-        ]
-        if not gradients:
+        host = [p.grad for p in self._model.bare_parameters() if p.grad is not None and not p.grad.is_sparse]
+        if not host:
             return
-        norm = whole(torch.nn.utils.get_total_norm(gradients)).float()
-        norm = norm / _scale(optimizer, norm)
-        usable = torch.isfinite(norm)
-        host = torch.stack((torch.where(usable, norm, 0.0), usable.float()))
-        self._host = host if self._host is None else self._host + host
-        for name, slot in self._growing():
-            seen = None if slot.seed is None else self._collector.collect_async(slot.seed.parameters())
-            if seen is None:
-                continue
-            seen[0] /= _scale(optimizer, seen)
-            here = usable.to(seen.device)
-            sums = torch.cat((torch.where(here, seen, 0.0), here.float().view(1)))
-            self._seeds[name] = self._seeds[name] + sums if name in self._seeds else sums
+        seeds = {
+            name: [p.grad for p in slot.seed.parameters() if p.grad is not None] if slot.seed else []
+            for name, slot in growing
+        }
+        norms = {name: norms_of(gradients) for name, gradients in seeds.items() if gradients}
+        step = _Step(norms_of(host), norms, _scale(optimizer))
+        if self._unread and (len(self._unread) == STEPS_TOGETHER or self._unread[0].form != step.form):
+            self._read()
+        self._unread.append(step)
+
+    @torch.no_grad()
+    def _read(self) -> None:
+        """Add the steps that wait for it to the sums, one after another."""
+        steps, self._unread = self._unread, []
+        if not steps:
+            return
+        norms = torch.linalg.vector_norm(torch.stack([step.host for step in steps]), dim=1).float()  # (step,)
+        scales = [step.scale for step in steps if step.scale is not None]
+        scale = torch.stack(scales).to(norms.device) if scales else None  # (step,)
+        norms = norms if scale is None else norms / scale
+        usable = torch.isfinite(norms)
+        rows = torch.stack((torch.where(usable, norms, 0.0), usable.float()), dim=1)  # (step, 2)
+        self._host = _added(self._host, rows)
+        for name in steps[0].seeds:
+            seen = self._collector.readings(torch.stack([step.seeds[name] for step in steps]).float())
+            if scale is not None:
+                seen[:, 0] /= scale.to(seen.device)
+            here = usable.to(seen.device)[:, None]
+            rows = torch.cat((torch.where(here, seen, 0.0), here.float()), dim=1)  # (step, 4)
+            self._seeds[name] = _added(self._seeds.get(name), rows)
 
     def _growing(self) -> list[tuple[str, Slot]]:
         """The slots with seeds that are live and do not fade, by name."""
@@ -189,7 +242,15 @@ class GradientWatch:
         ]
 
 
-def _scale(optimizer: Optimizer, like: Tensor) -> Tensor | float:
+def _added(sums: Tensor | None, rows: Tensor) -> Tensor:
+    """(column,) plus the rows (step, column) in their order, so that it does not matter how many come at once."""
+    for row in rows:
+        sums = row if sums is None else sums + row
+    assert sums is not None
+    return sums
+
+
+def _scale(optimizer: Optimizer) -> Tensor | None:
     """By which a `GradScaler` has scaled the gradients that a fused optimiser is about to unscale itself."""
     scale = getattr(optimizer, "grad_scale", None)
-    return scale.to(like.device) if isinstance(scale, Tensor) else 1.0
+    return scale.detach().clone().view(()) if isinstance(scale, Tensor) else None

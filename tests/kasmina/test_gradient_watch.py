@@ -1,0 +1,82 @@
+"""Gradient norms that are read many steps at once are those of reading each step."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import esper
+from esper.kasmina import gradients
+from esper.kasmina.gradients import GradientWatch, SeedGradientCollector
+from esper.kasmina.hosts import ConvNet
+
+STEPS = 11
+
+
+def step_by_step(host: list[Tensor], seeds: dict[str, list[Tensor]]) -> tuple[Tensor, dict[str, Tensor]]:
+    """What one step adds to the sums, with operations of its own for each number."""
+    norm = torch.nn.utils.get_total_norm(host)
+    usable = torch.isfinite(norm)
+    found = {}
+    for name, theirs in seeds.items():
+        norms = torch.stack([torch.linalg.vector_norm(each) for each in theirs])
+        vanished, exploded = norms < gradients.VANISHING_NORM, ~(norms <= gradients.EXPLODING_NORM)
+        seen = torch.stack(
+            (torch.linalg.vector_norm(norms), vanished.float().mean(), exploded.float().mean())
+        )
+        found[name] = torch.cat((torch.where(usable, seen, 0.0), usable.float().view(1)))
+    return torch.stack((torch.where(usable, norm, 0.0), usable.float())), found
+
+
+@pytest.mark.parametrize("together", [1, 3, 64])
+def test_as_each_step_read_by_itself(monkeypatch: pytest.MonkeyPatch, together: int) -> None:
+    monkeypatch.setattr(gradients, "STEPS_TOGETHER", together)
+    generator = torch.Generator().manual_seed(0)
+    host: nn.Module = ConvNet(2, 3, dims=1, widths=(4, 6), pools=(2, 2))
+    model = esper.wrap(host, ["blocks.*"], torch.randn(2, 2, 8, generator=generator))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    model.attach(optimizer)
+    model.germinate("blocks.0", "conv_small", style="gate")
+    watch = GradientWatch(model, optimizer, before_first=lambda: None)
+    host_sum, seed_sums = torch.zeros(2), dict[str, Tensor]()
+    for step in range(STEPS):
+        if step == 4:
+            model.germinate("blocks.1", "norm")
+        slots = {name: slot.seed for name, slot in model.slots.items() if slot.seed is not None}
+        for parameter in model.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        for index, seed in enumerate(slots.values()):
+            seed.scale.grad = seed.scale.new_full(seed.scale.shape, (0.0, 1e3)[index])
+        if step == 6:
+            next(model.bare_parameters()).grad = torch.tensor(float("inf")).expand_as(
+                next(model.bare_parameters())
+            )
+        if step == 8:
+            slots["blocks.0"].scale.grad = None
+        theirs = {
+            name: [p.grad for p in seed.parameters() if p.grad is not None] for name, seed in slots.items()
+        }
+        expected, seeds = step_by_step(
+            [p.grad for p in model.bare_parameters() if p.grad is not None], theirs
+        )
+        host_sum = host_sum + expected
+        seed_sums = {name: seed_sums.get(name, 0.0) + sums for name, sums in seeds.items()}
+        optimizer.step()
+        if step == 5:  # a checkpoint in between changes nothing
+            watch.load_state_dict(watch.state_dict())
+    norm, found = watch.take()
+    assert norm == pytest.approx(float(host_sum[0] / host_sum[1]), rel=1e-6)
+    assert host_sum[1] == STEPS - 1
+    assert set(found) == {"blocks.0", "blocks.1"}
+    for name, (total, vanished, exploded, steps) in ((n, sums.tolist()) for n, sums in seed_sums.items()):
+        assert found[name].norm == pytest.approx(total / steps, rel=1e-6)
+        assert found[name].health == pytest.approx(1.0 - (vanished + exploded) / steps, rel=1e-6)
+        assert found[name].health < 1.0
+    assert watch.take() == (None, {})
+
+
+def test_readings_do_not_depend_on_how_many_are_read_together() -> None:
+    norms = torch.rand(37, 23, generator=torch.Generator().manual_seed(0))
+    collector = SeedGradientCollector()
+    assert torch.equal(collector.readings(norms), torch.stack([collector.readings(each) for each in norms]))
+    together = torch.linalg.vector_norm(norms, dim=1)
+    assert torch.equal(together, torch.cat([torch.linalg.vector_norm(each[None], dim=1) for each in norms]))
