@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from esper.leyline import HostSinks, HostsLost, HostStep
-from esper.tolaria.tasks import all_tasks, register
+from esper.tolaria.tasks import Instance, all_tasks, instance, register
 from esper.tolaria.worlds.engine import EngineWorld
 from esper.tolaria.worlds.toy.world import ToyWorld
 from tiny_tasks import tiny_task
@@ -46,6 +46,11 @@ class Slow(ToyWorld):
         if any(self.host(step.host_idx).seed == 13 for step in steps):
             time.sleep(60.0)
         super().step_many(steps)
+
+
+def reads_shared_data(case: str) -> bool:
+    """Whether this process has the data of a case from the object store of its node."""
+    return Instance.parse(case).source() in instance._GIVEN
 
 
 def impossible(num_hosts: int) -> ToyWorld:

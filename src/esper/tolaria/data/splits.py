@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -179,6 +179,38 @@ class SealedTest:
 
     def __iter__(self) -> NoReturn:
         raise TypeError("a SealedTest is not iterable: only the final report opens it")
+
+
+class SealedElsewhere(SealedTest):
+    """A test split that is not here: the final report loads it, and then opens that."""
+
+    __slots__ = ("_load",)
+
+    def __init__(self, load: Callable[[], SealedTest]) -> None:
+        self._load = load
+
+    def open(self, key: ReportKey) -> Split:
+        """The split, for the final report; counted from now on."""
+        return self._load().open(key)
+
+    @property
+    def openings(self) -> int:
+        """How often it has been opened: what was loaded for that is not kept."""
+        return 0
+
+    def __len__(self) -> int:
+        return len(self._load())
+
+    def to(self, device: torch.device | str) -> SealedTest:
+        """The same on another device, loaded."""
+        return self._load().to(device)
+
+    def digest(self) -> str:
+        """A hash of the content."""
+        return self._load().digest()
+
+    def __copy__(self) -> SealedTest:
+        return SealedElsewhere(self._load)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from esper.tolaria.worlds.remote import WorkerError, WorkerHung
 from esper.tolaria.worlds.toy.instance import toy_case
 from esper.tolaria.worlds.toy.world import ToyWorld
 from tiny_tasks import advance, germinate
-from worker_worlds import Deadly, Slow, impossible, tiny_engine
+from worker_worlds import Deadly, Slow, impossible, reads_shared_data, tiny_engine
 from world_steps import begin_host, run_epoch
 
 ray = pytest.importorskip("ray")
@@ -88,6 +88,10 @@ def test_serial_processes_and_cluster_give_the_same_numbers(cluster: Cluster) ->
     with tiny_world(cluster, log) as world:
         assert live(world, log) == expected()
         assert len({name.partition(" on ")[2] for name in world.worker_names}) == 2  # nodes
+        assert list(world._data) == [CASE]
+        for link in world._links:
+            link.send(partial(requests.call, reads_shared_data, [CASE]))
+            assert link.receive().results == [True]
 
 
 @pytest.mark.parametrize(("snapshot_every", "replayed"), [(0, 5 * 3), (2, 5)])

@@ -21,6 +21,7 @@ from ray.exceptions import (
 )
 
 from esper.leyline import HostLog
+from esper.tolaria.worlds.cluster import node_data
 from esper.tolaria.worlds.cluster.connecting import ClusterError
 from esper.tolaria.worlds.cluster.placement import Share
 from esper.tolaria.worlds.remote import WorkerDied, WorkerError, WorkerHung, WorkerLate
@@ -38,6 +39,8 @@ START_SECONDS = 300.0
 """How long a worker may take to find a place and to start there."""
 _POLL_SECONDS = 0.2
 T = TypeVar("T")
+DataRefs = dict[str, "list[ray.ObjectRef[node_data.WrittenData | None]]"]
+"""Case -> its data to come, in a list so that Ray does not wait for them before the request is begun."""
 History = dict[int, HostRecord]
 """Index of a host in its worker -> how to make it again."""
 
@@ -68,13 +71,22 @@ class HostActor:
         """Who this is."""
         return self._introduction
 
-    def ask(self, incarnation: str, message: bytes, history: bytes | None) -> bytes | None:
+    def write(self, case: str) -> node_data.WrittenData | None:
+        """The data of a case, for the object store of this node."""
+        return node_data.write(case)
+
+    def ask(
+        self, incarnation: str, message: bytes, history: bytes | None, data: DataRefs | None
+    ) -> bytes | None:
         """Do what is asked; None if it was meant for an earlier incarnation, whose hosts are not here.
 
         history  how to make hosts again first, of which nobody is to hear
+        data     where the data of hosts that are to be made are written
         """
         if incarnation != self._introduction.incarnation:
             return None
+        if data is not None:
+            node_data.take(data)
         if history is not None:
             made = answer(self._world, pickle.loads(history), self._log)
             if made.error is not None:
@@ -142,11 +154,19 @@ class ActorLink:
         self.name = f"worker {self._number} on {who.node}"
         self._pending.clear()
 
-    def send(self, request: Request[T], history: History | None = None) -> None:
-        """Send a request without waiting for its answer, and the hosts that must be made again first."""
+    def write(self, case: str) -> "ray.ObjectRef[node_data.WrittenData | None]":
+        """The data of a case, to come; they stay in the object store of the worker's node while this is held."""
+        ref: ray.ObjectRef[node_data.WrittenData | None] = self._actor.write.remote(case)
+        return ref
+
+    def send(self, request: Request[T], history: History | None = None, data: DataRefs | None = None) -> None:
+        """Send a request without waiting for its answer, and the hosts that must be made again first.
+
+        data  where the data of the hosts that it makes are
+        """
         made = None if history is None else pickle.dumps(partial(replay, history))
         ref: ray.ObjectRef[bytes | None] = self._actor.ask.remote(
-            self._incarnation, pickle.dumps(request), made
+            self._incarnation, pickle.dumps(request), made, data
         )
         self._pending.append((request.func.__name__, ref, time.monotonic()))
 

@@ -12,9 +12,11 @@ import ray
 import torch
 
 from esper.leyline import Beginning, HostSinks, HostsLost, HostState, HostStep, WorkDone
-from esper.tolaria.worlds.cluster.actor import ActorLink, History
+from esper.tolaria.worlds import worker as requests
+from esper.tolaria.worlds.cluster.actor import ActorLink, DataRefs, History
 from esper.tolaria.worlds.cluster.connecting import ClusterError, alive_nodes, join, leave
 from esper.tolaria.worlds.cluster.journal import Journal
+from esper.tolaria.worlds.cluster.node_data import WrittenData
 from esper.tolaria.worlds.cluster.placement import share_of_a_worker, workers_by_default
 from esper.tolaria.worlds.remote import (
     PATIENCE_SECONDS,
@@ -72,6 +74,10 @@ class ClusterWorld(RemoteWorld[ActorLink]):
         """Workers whose hosts must be made again before they are asked for."""
         self.replays = 0
         """Steps of hosts that were done again so far."""
+        self._cases: dict[int, str] = {}
+        """Host -> the case that it has begun, or is to begin."""
+        self._data: dict[str, ray.ObjectRef[WrittenData | None]] = {}
+        """Case -> its data, written once for all workers of a node; of cases that hosts have."""
         self._work: defaultdict[str, WorkDone] = defaultdict(WorkDone)
         self._until: float | None = None
         self._links: list[ActorLink] = []
@@ -107,6 +113,7 @@ class ClusterWorld(RemoteWorld[ActorLink]):
     def begin_many(self, beginnings: Sequence[Beginning]) -> None:
         """Replace hosts by new ones, in all workers at once."""
         self._forget([one.host_idx for one in beginnings])
+        self._will_have({one.host_idx: one.case for one in beginnings})
         super().begin_many(beginnings)
         for one in beginnings:
             self._journal.begin(one.host_idx, one)
@@ -114,6 +121,7 @@ class ClusterWorld(RemoteWorld[ActorLink]):
     def restore(self, states: Mapping[int, HostState]) -> None:
         """Replace hosts by those whose states `snapshot` returned."""
         self._forget(states)
+        self._will_have({index: str(state["case"]) for index, state in states.items() if "case" in state})
         super().restore(states)
         for host_idx, state in states.items():
             self._journal.begin(host_idx, state)
@@ -188,7 +196,6 @@ class ClusterWorld(RemoteWorld[ActorLink]):
 
     def _send(self, worker: int, request: Request[T], host_idxs: Sequence[int]) -> bool:
         """Send a request, and with it the hosts that are not there any more."""
-        del host_idxs
         history: History | None = None
         if worker in self._absent:
             self._absent.remove(worker)
@@ -198,8 +205,24 @@ class ClusterWorld(RemoteWorld[ActorLink]):
             self.replays += steps
             self._work[self._links[worker].name].replayed += steps
             _LOG.warning("%s replays %s steps of %s hosts", self._links[worker].name, steps, len(history))
-        self._links[worker].send(request, history)
+        makes = request.func in (requests.begin, requests.restore)
+        making = [*(host_idxs if makes else ()), *(self._hosts_of(worker) if history else ())]
+        self._links[worker].send(request, history, self._data_for(worker, making) if making else None)
         return True
+
+    def _will_have(self, cases: Mapping[int, str]) -> None:
+        """Note what hosts are to begin; data that no host has any more are let go."""
+        self._cases.update(cases)
+        used = set(self._cases.values())
+        self._data = {case: ref for case, ref in self._data.items() if case in used}
+
+    def _data_for(self, worker: int, host_idxs: Iterable[int]) -> DataRefs:
+        """The data of these hosts; a worker that needs some first writes them."""
+        wanted = sorted({self._cases[index] for index in host_idxs if index in self._cases})
+        for case in wanted:
+            if case not in self._data:
+                self._data[case] = self._links[worker].write(case)
+        return {case: [self._data[case]] for case in wanted}
 
     def _history(self, worker: int) -> History:
         exact = self._device == "cpu"  # elsewhere sums may come in another order
@@ -225,6 +248,7 @@ class ClusterWorld(RemoteWorld[ActorLink]):
         self._welcome(link)
         self.restarts += 1
         self._absent.add(worker)
+        self._data.clear()  # some may have been lost with it
         gone = self._unknown.intersection(self._hosts_of(worker))
         self._lose(gone, "their worker died after a step that failed")
 
