@@ -58,6 +58,20 @@ def test_a_look_comes_before_what_it_decides_on() -> None:
     assert look.epoch <= 2 or look.schedule == LATE
 
 
+def test_a_case_whose_waiting_host_was_given_up_is_not_learned_from() -> None:
+    outcomes = drawn(2)
+    lost = [
+        replace(
+            row, case="lost", validation_accuracy=None, validation_accuracies=(0.1,), train_accuracies=(None,)
+        )
+        if row.schedule == WAITING
+        else replace(row, case="lost", validation_accuracy=1.0)
+        for row in outcomes.rows
+        if row.case == "case0"
+    ]
+    assert fit_look(Outcomes([*outcomes.rows, *lost]), SAMPLES) == fit_look(outcomes, SAMPLES)
+
+
 def test_waiting_must_have_been_watched() -> None:
     rows = [replace(row, train_accuracies=()) for row in drawn(2).rows]
     with pytest.raises(RowsError, match=r"waiting on case0, seed 0, has no accuracies after epoch 1"):

@@ -133,11 +133,16 @@ def look_features(
 def fit_look(outcomes: Outcomes, samples: Mapping[str, int]) -> Look:
     """The epoch, schedule and penalty whose decisions, each taken with its case left out, have the highest utility.
 
-    Where there is one case, each of its hosts is left out.
+    Where there is one case, each of its hosts is left out. A case whose waiting host was given up has nothing to look
+    at, and is not learned from.
 
     outcomes  on drawn cases
     samples   case -> training samples
     """
+    given_up = {
+        row.case for row in outcomes.rows if row.schedule == WAITING and row.validation_accuracy is None
+    }
+    outcomes = Outcomes(row for row in outcomes.rows if row.case not in given_up)
     gains = outcomes.utility - outcomes.utility[:, [outcomes.schedules.index(WAITING)]]
     flat = gains.transpose(0, 2, 1).reshape(-1, gains.shape[1])  # (host, schedule)
     cases = np.repeat(np.arange(len(outcomes.cases)), len(outcomes.seeds))
