@@ -125,7 +125,7 @@ def _held(options: argparse.Namespace) -> dict[str, object]:
 
 
 def _config(options: argparse.Namespace, seed: int, changes: dict[str, object]) -> TrainingConfig:
-    """The arms of a seed see the same pool, and are judged on the same hosts."""
+    """The arms of a seed see the same pool, and are judged on the same hosts; a clone knows raw observations."""
     start = changes.get("warm_start")
     if isinstance(start, str):
         changes["warm_start"] = start.replace("{seed}", str(seed))
@@ -134,7 +134,7 @@ def _config(options: argparse.Namespace, seed: int, changes: dict[str, object]) 
         "rounds": options.rounds,
         "eval_every": options.every,
         "run_telemetry": "off",
-        "normalize_observations": True,
+        "normalize_observations": start != options.rule,
     }
     return TrainingConfig.preset("toy", **settings, **changes)
 

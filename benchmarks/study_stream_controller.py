@@ -4,7 +4,7 @@
     blind           its decisions on the next stream of the list, repeated
     without_memory  its memory is empty before every decision
     without_return  it may neither prune nor retire
-    without_change  after five epochs it is shown nothing that moves with the data
+    without_change  after five epochs it is shown the host as it was then, and its seeds as they are
 
 Each should lose what it lacks. Beside them: waiting, and those rivals on streams that `--rivals` names. What counts
 is the life: mean accuracy over the epochs (test splits, phase by phase) minus rent for parameter-epochs, under the

@@ -1,5 +1,6 @@
 """Looking again after each drop: what is fitted, when it looks, and that it gives back."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -110,6 +111,11 @@ def test_it_looks_after_the_beginning_and_after_the_drop(stream: str, many_pay: 
     player.begin(1)
     done, curve = [], [episodes.host(0).report.validation_accuracy or 0.0]
     for _ in range(10):
+        (policy,) = player._rules
+        assert isinstance(policy, LookAgainPolicy)
+        again = LookAgainPolicy(policy.again)  # it may be stopped and gone on with at any time
+        again.load_state_dict(json.loads(json.dumps(policy.state_dict())))
+        player._rules = [again]
         actions = player.act(episodes, np.zeros(1))
         episodes.step(actions)
         done.append(LifecycleOp(int(actions[0, 0])))

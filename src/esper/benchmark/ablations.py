@@ -2,7 +2,7 @@
 
     without_memory  its memory is empty before every decision
     without_return  it may neither prune nor retire: what it grew stays
-    without_change  from some epoch on it is shown the host as it was then, whatever the data do
+    without_change  from some epoch on it is shown the host as it was then, and only its seeds as they are
 
 A copy that repeats its decisions on another instance is the arm `blind`.
 """

@@ -7,7 +7,7 @@ the next.
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -54,6 +54,10 @@ class _Watched:
     before: float | None = None
     """Validation accuracy an epoch ago."""
     grows: bool = False
+    doing: str = ""
+    """The schedule that carries out what was decided last."""
+    done: dict[str, object] = field(default_factory=dict)
+    """What that schedule remembers."""
 
 
 class LookAgainPolicy(Remembering[_Watched]):
@@ -62,11 +66,6 @@ class LookAgainPolicy(Remembering[_Watched]):
     def __init__(self, again: LookAgain) -> None:
         self.again = again
         super().__init__(_Watched)
-
-    def reset(self) -> None:
-        """Begin a new episode."""
-        super().reset()
-        self._doing = SchedulePolicy("")
 
     def act(self, situation: Situation) -> ActionSpec:
         """Look if it is time to, and carry out what was decided."""
@@ -86,18 +85,26 @@ class LookAgainPolicy(Remembering[_Watched]):
             features = look_features(signals.training_samples, curve, float(signals.train_accuracy or 0.0))
             self._decide(look.expected(features) > 0.0, signals.epoch)
         memory.before = accuracy
-        return self._doing.act(situation)
+        schedule = SchedulePolicy(memory.doing)
+        if memory.done:
+            schedule.load_state_dict(memory.done)
+        action = schedule.act(situation)
+        memory.done = schedule.state_dict()
+        return action
 
     def _decide(self, grows: bool, now: int) -> None:
         clauses, memory = Schedule.parse(self.again.look.schedule).clauses, self.memory
         memory.since = None
         if grows and not memory.grows:
-            self._doing = SchedulePolicy(_from(clauses, now))
+            self._do(_from(clauses, now))
         elif memory.grows and not grows:
             births = [clause.action for clause in clauses if clause.action.op is LifecycleOp.GERMINATE]
             prunings = (Clause(now, ActionSpec(LifecycleOp.PRUNE, birth.slot)) for birth in births)
-            self._doing = SchedulePolicy(Schedule(tuple(prunings)))
+            self._do(Schedule(tuple(prunings)))
         memory.grows = grows
+
+    def _do(self, schedule: Schedule) -> None:
+        self.memory.doing, self.memory.done = str(schedule), {}
 
 
 def _from(clauses: Sequence[Clause], epoch: int) -> Schedule:

@@ -260,16 +260,32 @@ def _share(hits: Tensor, where: Tensor) -> float | None:
 
 def require_warm_start(config: TrainingConfig) -> None:
     """Raise ConfigError, before anything takes time, for what cannot be started from."""
-    if config.warm_start is None or config.warm_start in RULE_NAMES:
+    if config.warm_start is None:
         return
-    run = _run(config.warm_start)
+    rule = config.warm_start in RULE_NAMES
+    run = None if rule else _run(config.warm_start)
     if run is not None:
         _require_same_units(config, run)
+    elif config.normalize_observations:
+        raise ConfigError(
+            f"normalize_observations is True, and warm_start is {config.warm_start!r}, which knows observations "
+            "as they are: switch normalisation off, or start from a run that had it"
+        )
+    if rule:
+        return
     space = make_world(config.suite, 1).space.under(config.decisions)
     sizes = {name: getattr(config, name) for name in _SIZES}
     privileged = len(PRIVILEGED) if config.critic_sees_baseline else 0
     policy = GrowthPolicy(space, **sizes, privileged_features=privileged, generator=torch.Generator())
     _fitted(config, _weights(config), policy)
+    if run is not None and config.normalize_observations:
+        known, wanted = read_checkpoint(run)["observation_stats"]["mean"].numel(), policy.observation_size
+        if known != wanted:
+            raise ConfigError(
+                f"suite is {config.suite!r}, with {wanted} numbers observed, and observations were normalised over "
+                f"{known} in the run {config.warm_start!r} that warm_start names: give it a run on the same slots "
+                "and blueprints, or switch normalize_observations off in both"
+            )
 
 
 def warm_start(training: Training, config: TrainingConfig) -> CloningReport | None:
@@ -294,7 +310,8 @@ def warm_start(training: Training, config: TrainingConfig) -> CloningReport | No
     if run is not None:  # its critic speaks in units of its rewards, its network of its observations
         checkpoint = read_checkpoint(run, agent.device)
         agent.reward_normalizer.load_state_dict(checkpoint["reward_normalizer"])
-        agent.observation_stats.load_state_dict(checkpoint["observation_stats"])
+        if config.normalize_observations:
+            agent.observation_stats.load_state_dict(checkpoint["observation_stats"])
     if agent.holds_to_start:
         agent.hold_to_start()
     return report

@@ -17,6 +17,7 @@ from esper.simic.cloning import require_warm_start, warm_start
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.ppo import PPOConfig
 from esper.simic.config.training_config import TrainingConfig
+from esper.simic.timing import StopRequest
 from esper.simic.trainer import VectorizedPPOTrainer, train_ppo_vectorized
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
@@ -208,3 +209,34 @@ def test_a_run_of_other_units_is_refused(giver: Path, changes: dict[str, object]
 def test_a_start_is_needed_to_be_held_to(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"{name} is {value} without a warm_start"):
         config(**{name: value})
+
+
+def test_a_run_on_other_hosts_is_started_from(giver: Path) -> None:
+    """Slots and blueprints may differ: no weight depends on how many there are."""
+    chosen = config(warm_start=str(giver), suite="toy_slots")
+    require_warm_start(chosen)
+    training = build(chosen)
+    warm_start(training, chosen)
+    saved = policy_of(giver / "checkpoints" / "last.pt")
+    assert torch.equal(training.agent.policy.state_dict()["lstm_ln.weight"], saved["lstm_ln.weight"])
+
+
+def test_statistics_of_other_observations_are_refused(tmp_path: Path) -> None:
+    esper.train(config(run_directory=tmp_path, run_name="scaled", rounds=1, normalize_observations=True))
+    start = {"warm_start": str(tmp_path / "scaled"), "normalize_observations": True}
+    require_warm_start(config(**start))
+    with pytest.raises(ConfigError, match=r"suite is 'toy_slots', with \d+ numbers observed"):
+        require_warm_start(config(**start, suite="toy_slots"))
+
+
+@pytest.mark.parametrize("start", ["plateau", "cpu-v1"])
+def test_what_knows_observations_as_they_are_does_not_start_a_run_that_scales_them(start: str) -> None:
+    with pytest.raises(ConfigError, match=f"normalize_observations is True, and warm_start is '{start}'"):
+        require_warm_start(config(warm_start=start, normalize_observations=True, hidden_size=64))
+
+
+def test_an_agent_without_a_start_does_not_pretend_to_be_held(giver: Path) -> None:
+    trainer = started(config(warm_start=str(giver), start_kl=0.5))
+    trainer.agent.start = None
+    with pytest.raises(RuntimeError, match=r"start_kl is 0\.5, and there is no start"):
+        trainer._run_round(StopRequest())

@@ -23,6 +23,7 @@ from esper.simic.offline.losses import (
     robust_square,
 )
 from esper.simic.offline.recording import Sequences
+from esper.simic.offline.trainer import learns_whole_returns
 from esper.tamiyo import ActorCritic, GrowthPolicy
 from esper.tamiyo.critics import FlatBody, GrowthBody, QNetwork, VNetwork
 from known_mdp import GAMMA, STATES, Corridor
@@ -84,7 +85,10 @@ def test_rare_actions_count_more() -> None:
     log_prob = torch.tensor([0.25, 1.0]).log()
     assert rareness(log_prob, 0.5).tolist() == pytest.approx([4 / 3, 2 / 3])
     assert rareness(log_prob, 0.0).tolist() == [1.0, 1.0]
-    assert rareness(torch.tensor([math.nan, -1.0]), 0.5).tolist() == [1.0, 1.0]
+    assert rareness(torch.tensor([math.nan, *log_prob.tolist()]), 0.5).tolist() == pytest.approx(
+        [1.0, 4 / 3, 2 / 3]
+    )
+    assert rareness(torch.tensor([math.nan, math.nan]), 0.5).tolist() == [1.0, 1.0]
 
 
 # A small MDP
@@ -347,3 +351,18 @@ def test_a_batch_that_is_not_finite_moves_nothing() -> None:
 def test_settings_out_of_range_are_refused(setting: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         IQLConfig(**setting)
+
+
+@pytest.mark.parametrize(
+    ("mode", "gamma", "horizon", "whole"),
+    [
+        ("shaped", 1.0, 100, True),
+        ("shaped", 0.995, 100, True),
+        ("shaped", 0.9, 100, False),
+        ("sparse", 1.0, 20, False),
+    ],
+)
+def test_whole_returns_are_learned_where_they_keep_their_scale(
+    mode: str, gamma: float, horizon: int, whole: bool
+) -> None:
+    assert learns_whole_returns(mode, gamma, horizon) is whole

@@ -93,8 +93,9 @@ def test_every_split_is_shifted_alike() -> None:
         assert found == order
 
 
-def test_wrong_labels_are_in_training_alone_and_as_many_as_asked_for() -> None:
-    clean, noisy = (target("digits", noise=share, shift="rename") for share in (0.0, 0.25))
+@pytest.mark.parametrize("shift", ["rename", "merge", "none"])
+def test_wrong_labels_are_in_training_alone_and_as_many_as_asked_for(shift: str) -> None:
+    clean, noisy = (target("digits", noise=share, shift=shift) for share in (0.0, 0.25))
     assert int((clean.phases[0].train.targets != noisy.phases[0].train.targets).sum()) == 30
     assert clean.phases[0].validation.digest() == noisy.phases[0].validation.digest()
     assert clean.test.digest() == noisy.test.digest()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from esper.tolaria.data import Phase, SealedTest, Split, TaskData
-from esper.tolaria.data.splits import ReportKey
+from esper.tolaria.data.splits import ReportKey, SealedElsewhere
 
 
 def a_split(count: int = 7, classes: int = 3, seed: int = 0) -> Split:
@@ -162,3 +162,18 @@ def test_halves_of_text_and_of_too_little() -> None:
     assert [len(half) for half in text.halves()] == [5, 5]
     with pytest.raises(ValueError, match="1 sample has no halves"):
         Split(torch.zeros(1, 3), torch.zeros(1, dtype=torch.int64)).halves()
+
+
+def test_a_test_split_that_is_elsewhere_is_loaded_for_the_report_alone_and_counted() -> None:
+    loads: list[int] = []
+
+    def load() -> SealedTest:
+        loads.append(1)
+        return _sealed()
+
+    sealed = SealedElsewhere(load)
+    assert (repr(sealed), sealed.openings, loads) == ("SealedElsewhere(opened 0 times)", 0, [])
+    assert len(sealed.open(ReportKey())) == 13
+    with pytest.raises(TypeError, match="opens with a ReportKey"):
+        sealed.open("key")  # type: ignore[arg-type]
+    assert (sealed.openings, copy.deepcopy(sealed).openings) == (1, 1)

@@ -283,6 +283,10 @@ class PPOAgent:
         rollout = self._finish(observation)
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.lr_at(self.updates)
+        if self.holds_to_start and self.start is None:
+            raise RuntimeError(
+                f"start_kl is {self.config.start_kl}, and there is no start: call hold_to_start() before act()"
+            )
         metrics = run_update(
             self.policy,
             self.optimizer,

@@ -40,12 +40,12 @@ def rareness(log_prob: Tensor, balance: float) -> Tensor:
     """mu(a | s)^-balance over its mean, elementwise: rare actions count as if they had been done more often.
 
     A weight of state and action alone leaves what Q is to be as it is, and changes what is learned first. It is 1
-    everywhere where a probability (step,) is not on record (NaN), and with balance 0.
+    where a probability (step,) is not on record (NaN), with the mean over the others, and everywhere with balance 0.
     """
-    if balance == 0.0 or bool(log_prob.isnan().any()):
+    if balance == 0.0:
         return torch.ones_like(log_prob)
     weight = (-balance * log_prob).exp().clamp_max(MOST_WEIGHT)
-    return weight / weight.mean()
+    return (weight / weight.nanmean()).nan_to_num(nan=1.0)
 
 
 def lambda_target(reward: Tensor, next_value: Tensor, length: Tensor, gamma: float, trace: float) -> Tensor:

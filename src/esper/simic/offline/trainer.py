@@ -100,6 +100,10 @@ class _Tally:
         }
 
 
+MOST_GROWTH = 10.0
+"""Of a return from the first step of an episode to its last, where it is counted from the step it is seen at."""
+
+
 class OfflineTrainer:
     """The loop of an offline run; its round is `offline_batches` updates.
 
@@ -144,7 +148,7 @@ class OfflineTrainer:
             reward_scale=scale,
             value_unit=scale if config.normalize_rewards else 1.0,
             normalize=stats.normalize if self._normalize is None else None,  # critics are not shipped
-            telescopes=data.terms.reward.mode == "shaped",
+            telescopes=learns_whole_returns(data.terms.reward.mode, config.gamma, data.terms.horizon),
             seed=config.seed,
         )
         self._generator = torch.Generator().manual_seed(config.seed)
@@ -327,3 +331,8 @@ def train_offline(
                 rounds = 0 if trainer is None else trainer.round
                 sink.emit(failure(error, rounds, 0, time.perf_counter() - began))
             raise
+
+
+def learns_whole_returns(mode: str, gamma: float, horizon: int) -> bool:
+    """Whether critics are to learn whole returns; where much is discounted, those of late steps are out of scale."""
+    return mode == "shaped" and gamma**-horizon <= MOST_GROWTH

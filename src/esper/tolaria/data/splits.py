@@ -184,19 +184,24 @@ class SealedTest:
 class SealedElsewhere(SealedTest):
     """A test split that is not here: the final report loads it, and then opens that."""
 
-    __slots__ = ("_load",)
+    __slots__ = ("_load", "_opened")
 
-    def __init__(self, load: Callable[[], SealedTest]) -> None:
-        self._load = load
+    def __init__(self, load: Callable[[], SealedTest], opened: int = 0) -> None:
+        self._load, self._opened = load, opened
 
     def open(self, key: ReportKey) -> Split:
         """The split, for the final report; counted from now on."""
-        return self._load().open(key)
+        split = self._load().open(key)
+        self._opened += 1
+        return split
 
     @property
     def openings(self) -> int:
-        """How often it has been opened: what was loaded for that is not kept."""
-        return 0
+        """How often it has been opened here, before it was copied too."""
+        return self._opened
+
+    def __repr__(self) -> str:
+        return f"SealedElsewhere(opened {self._opened} times)"
 
     def __len__(self) -> int:
         return len(self._load())
@@ -210,7 +215,7 @@ class SealedElsewhere(SealedTest):
         return self._load().digest()
 
     def __copy__(self) -> SealedTest:
-        return SealedElsewhere(self._load)
+        return SealedElsewhere(self._load, self._opened)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,9 +69,9 @@ def target_data(family: str, *, shift: str, amount: float, size: int, noise: flo
     lengths = np.cumsum([len(labels) for _, labels in parts])[:-1]
     shifted = np.split(shift_inputs(np.concatenate([each for each, _ in parts]), shift, amount, rng), lengths)
     names = names_of_classes(shift, classes, rng)
-    validation, test, known = (labels for _, labels in parts)
-    known = mnist1d.mislabel(known, noise, classes, data)
-    splits = [_split(x, names[y]) for x, y in zip(shifted, (validation, test, known), strict=True)]
+    validation, test, known = (names[labels] for _, labels in parts)
+    known = mnist1d.mislabel(known, noise, len(set(names.tolist())), data)
+    splits = [_split(x, y) for x, y in zip(shifted, (validation, test, known), strict=True)]
     return TaskData((Phase(0, splits[2], splits[0]),), SealedTest(splits[1]), classes)
 
 
