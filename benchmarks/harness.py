@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import platform
 import statistics
 import time
@@ -82,3 +83,9 @@ def report(name: str, title: str, rows: Sequence[Row], *, out: Path | None = Non
 
 def _cell(value: str | float | int) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and standard error; the latter is NaN of a single value."""
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return statistics.fmean(values), error

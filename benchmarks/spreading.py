@@ -1,18 +1,30 @@
-"""Jobs over processes, until the time is up."""
+"""Jobs of a study over processes, until the time is up."""
 
 import multiprocessing
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Generic, Self, TypeVar
 
 from esper.simic.env.making import use_one_thread
 
-Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
-class Spread(Generic[Job, Result]):
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One arm on some hosts, side by side in one process."""
+
+    arm: str
+    """A choice of the oracle, or the words of a rival."""
+    hosts: tuple[tuple[str, int], ...]
+    """(case, rng seed)"""
+    device: str
+    epochs: int
+
+
+class Spread(Generic[Result]):
     """Plays jobs in processes of one thread each, the first ones first.
 
     play     what a job comes to; a function of a module, where there are processes

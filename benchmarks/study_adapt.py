@@ -43,8 +43,8 @@ from esper.tolaria.data.shifts import SHIFTS
 from esper.tolaria.engine.host import TrainedHost
 from esper.tolaria.final_report import test_score
 from esper.tolaria.tasks import Instance, suite, task
-from harness import RESULTS, Row, report
-from spreading import Spread
+from harness import RESULTS, Row, mean_and_error, report
+from spreading import Job, Spread
 
 KINDS = {
     "norm": "norm",
@@ -67,18 +67,6 @@ FIRST_HOST = 9000
 
 
 # Playing
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One arm on some hosts, side by side in one process."""
-
-    arm: str
-    """A choice of the oracle, or the words of a rival."""
-    hosts: tuple[tuple[str, int], ...]
-    """(case, rng seed)"""
-    device: str
-    epochs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,11 +303,6 @@ def pair_gains(lives: Lives, case: str, seeds: Sequence[int]) -> Mapping[tuple[s
                 lives[arm, case, seed].test - lives[NEVER, case, seed].test for seed in seeds
             )
     return gains
-
-
-def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return statistics.fmean(values), error
 
 
 def arm_rows(gate: Gate) -> list[Row]:

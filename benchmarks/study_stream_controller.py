@@ -35,7 +35,7 @@ from esper.benchmark.suites import BenchSuite
 from esper.leyline.errors import EsperError
 from esper.simic.env.making import use_one_thread
 from esper.tolaria.tasks import suite
-from harness import RESULTS, Row, report
+from harness import RESULTS, Row, mean_and_error, report
 
 DRAWS = 20_264
 """Rng seed of the streams; the gate scores and tunes on others."""
@@ -104,8 +104,8 @@ def rows_of(rows: Sequence[BenchRow], arms: Sequence[str]) -> list[Row]:
 
 
 def _points(values: Sequence[float]) -> str:
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return f"{100 * statistics.fmean(values):+.2f} ± {100 * error:.2f}"
+    mean, error = mean_and_error(values)
+    return f"{100 * mean:+.2f} ± {100 * error:.2f}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -38,8 +38,8 @@ from esper.tamiyo.rules import SchedulePolicy
 from esper.tolaria.tasks import Instance, suite, task
 from esper.tolaria.tasks.changes import DataState
 from esper.tolaria.tasks.stream import phases_of
-from harness import RESULTS, Row, report
-from spreading import Spread
+from harness import RESULTS, Row, mean_and_error, report
+from spreading import Job, Spread
 
 SEEDS = (
     ("mixer@0",),
@@ -147,18 +147,6 @@ def _bare_host() -> GrowingModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """One arm on some hosts, side by side in one process."""
-
-    arm: str
-    """A strategy of the oracle, or the words of a rival."""
-    hosts: tuple[tuple[str, int], ...]
-    """(case, rng seed)"""
-    device: str
-    epochs: int
-
-
-@dataclass(frozen=True, slots=True)
 class Life:
     """What one life was worth."""
 
@@ -250,11 +238,6 @@ def oracle(lives: Lives, case: str, halves: Sequence[Sequence[int]]) -> tuple[di
         chosen.append(best)
         scores |= {seed: lives[best, case, seed] for seed in judged}
     return scores, chosen
-
-
-def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return statistics.fmean(values), error
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,15 @@ from torch import Tensor
 
 from esper.leyline import HEAD_NAMES, LifecycleOp
 from esper.simic.agent import PPOAgent, PPOConfig, PPOUpdateMetrics
-from esper.simic.agent.ppo import build_optimizer
 from esper.simic.agent.rollout_buffer import Minibatch, Rollout, minibatches, whole_rows
-from esper.simic.agent.update import LossConstants, LossTerms, StepGate, compute_loss, run_update
+from esper.simic.agent.update import (
+    LossConstants,
+    LossTerms,
+    StepGate,
+    build_optimizer,
+    compute_loss,
+    run_update,
+)
 from esper.tamiyo import ActorCritic, GrowthPolicy, discrete_layout
 from synthetic_growth import SyntheticGrowth, growth_policy
 

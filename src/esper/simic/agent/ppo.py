@@ -28,11 +28,10 @@ from esper.simic.agent.normalization import RewardNormalizer, RunningMeanStd
 from esper.simic.agent.rollout_buffer import Decision, Outcome, Rollout, TamiyoRolloutBuffer
 from esper.simic.agent.start import StartPolicy
 from esper.simic.agent.types import PPOUpdateMetrics
-from esper.simic.agent.update import autocast, run_update
+from esper.simic.agent.update import autocast, build_optimizer, recurrent_epochs, run_update
 from esper.simic.config.ppo import PPOConfig
 from esper.tamiyo import Actor, ActorState, Policy, PolicyInputs, unwrap
 
-MAX_RECURRENT_EPOCHS = 4
 LOW_ADVANTAGE_STD = 0.1
 NON_FINITE_LIMIT = 3
 """Updates in a row that may not be finite before the run is stopped."""
@@ -470,33 +469,3 @@ class PPOAgent:
             f"{self.non_finite_in_a_row} updates in a row had NaN or Inf in ratios, loss or gradient norm "
             f"and were not applied; {where}. Look at observations and rewards first, then lower lr"
         )
-
-
-def recurrent_epochs(config: PPOConfig) -> int:
-    """Epochs with memory: stored hidden states age, so many epochs are warned about and then capped."""
-    epochs = min(config.n_epochs, MAX_RECURRENT_EPOCHS)
-    concerns = []
-    if config.n_epochs > epochs:
-        concerns.append(
-            f"n_epochs {config.n_epochs} with memory is capped at {epochs}: hidden states go stale"
-        )
-    elif epochs > 2:
-        concerns.append(f"n_epochs {epochs} with memory is elevated: hidden states go stale; watch approx_kl")
-    if config.clip_value and epochs > 1:
-        concerns.append("clip_value with memory and more than one epoch clips around stale values")
-    for concern in concerns:
-        warnings.warn(concern, RuntimeWarning, stacklevel=3)
-    return epochs
-
-
-def build_optimizer(policy: Policy, config: PPOConfig) -> torch.optim.Adam:
-    """Adam without decay; with it AdamW over groups named actor, shared and critic. Fused on CUDA."""
-    lr, eps, decay = config.lr, config.adam_eps, config.weight_decay
-    fused, foreach = (True, None) if policy.device.type == "cuda" else (None, True)
-    if decay == 0.0:
-        return torch.optim.Adam(policy.parameters(), lr=lr, eps=eps, fused=fused, foreach=foreach)
-    groups = [
-        {"params": parameters, "name": name, "weight_decay": decay if name == "critic" else 0.0}
-        for name, parameters in policy.named_groups().items()
-    ]
-    return torch.optim.AdamW(groups, lr=lr, eps=eps, fused=fused, foreach=foreach)

@@ -1,5 +1,6 @@
 """The PPO update: epochs over a rollout, every step gated on the device, one host sync an epoch."""
 
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,8 @@ from esper.simic.agent.update_metrics import GradientMeter, MinibatchReport, Upd
 from esper.simic.config.ppo import PPOConfig
 from esper.tamiyo import Policy, unwrap
 from esper.tamiyo.distributions import HeadEvaluation
+
+MAX_RECURRENT_EPOCHS = 4
 
 KL_STOP_FACTOR = 1.5
 """An update stops once its KL exceeds target_kl times this."""
@@ -226,3 +229,33 @@ def require_on_policy(
             f"< {RATIO_TOLERANCE:g}: the replayed sequence differs from the rollout (hidden state, masks or "
             "previous inputs)"
         )
+
+
+def recurrent_epochs(config: PPOConfig) -> int:
+    """Epochs with memory: stored hidden states age, so many epochs are warned about and then capped."""
+    epochs = min(config.n_epochs, MAX_RECURRENT_EPOCHS)
+    concerns = []
+    if config.n_epochs > epochs:
+        concerns.append(
+            f"n_epochs {config.n_epochs} with memory is capped at {epochs}: hidden states go stale"
+        )
+    elif epochs > 2:
+        concerns.append(f"n_epochs {epochs} with memory is elevated: hidden states go stale; watch approx_kl")
+    if config.clip_value and epochs > 1:
+        concerns.append("clip_value with memory and more than one epoch clips around stale values")
+    for concern in concerns:
+        warnings.warn(concern, RuntimeWarning, stacklevel=3)
+    return epochs
+
+
+def build_optimizer(policy: Policy, config: PPOConfig) -> torch.optim.Adam:
+    """Adam without decay; with it AdamW over groups named actor, shared and critic. Fused on CUDA."""
+    lr, eps, decay = config.lr, config.adam_eps, config.weight_decay
+    fused, foreach = (True, None) if policy.device.type == "cuda" else (None, True)
+    if decay == 0.0:
+        return torch.optim.Adam(policy.parameters(), lr=lr, eps=eps, fused=fused, foreach=foreach)
+    groups = [
+        {"params": parameters, "name": name, "weight_decay": decay if name == "critic" else 0.0}
+        for name, parameters in policy.named_groups().items()
+    ]
+    return torch.optim.AdamW(groups, lr=lr, eps=eps, fused=fused, foreach=foreach)
