@@ -1,7 +1,7 @@
 """What others do with a base on a target: train its head alone, fine-tune all of it, or add LoRA at every layer.
 
-Each is an instance of the task `adapt` that trains something else and grows nothing. Learning rates are tuned on
-drawn targets by `benchmarks/study_adapt.py`.
+Each is an instance of the task `adapt` that trains something else and grows nothing. `benchmarks/study_adapt.py`
+tunes learning rates on drawn targets.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from esper.tamiyo.rules import rule_policy
 from esper.tolaria.tasks import Instance, Parameter
 from esper.tolaria.tasks.bases import BASES
 
-TUNED_RATES = {"fine_tuning": (0.0005, 0.002, 0.005), "lora": (0.002, 0.005, 0.015)}
+RATES = {"fine_tuning": (0.0005, 0.002, 0.005), "lora": (0.002, 0.005, 0.015)}
 """Learning rates that are tried."""
 
 
@@ -48,9 +48,9 @@ def adapt_rivals() -> list[AdaptRival]:
     rivals = [AdaptRival("head, source statistics", "head", "source")]
     for statistics in ("target", "moving", "source"):
         name = f"fine-tuning, {statistics} statistics"
-        rivals += [AdaptRival(name, "all", statistics, rate) for rate in TUNED_RATES["fine_tuning"]]
+        rivals += [AdaptRival(name, "all", statistics, rate) for rate in RATES["fine_tuning"]]
     for rank in (4, 16):
-        rivals += [AdaptRival(f"lora {rank}", f"lora{rank}", lr=rate) for rate in TUNED_RATES["lora"]]
+        rivals += [AdaptRival(f"lora {rank}", f"lora{rank}", lr=rate) for rate in RATES["lora"]]
     return rivals
 
 
@@ -59,7 +59,7 @@ ADAPT_ARMS: Mapping[str, AdaptRival] = {
     "lora4": AdaptRival("lora4", "lora4", lr=0.005),
     "lora16": AdaptRival("lora16", "lora16", lr=0.005),
 }
-"""The arms that a benchmark of `adapt` has besides."""
+"""The arms that a benchmark of `adapt` has besides. Their learning rates are middle ones of `RATES`, not tuned."""
 
 
 @dataclass(frozen=True, slots=True)
