@@ -15,7 +15,7 @@ from esper.benchmark.playing import KnownBaselines, play_chunk
 from esper.benchmark.rows import BenchRow
 from esper.benchmark.suites import host_seed
 from esper.nissa import Checkpoints
-from esper.nissa.provenance import collect_provenance
+from esper.nissa.run_directory import collect_provenance
 from esper.runs.ship import controller_of_run
 from esper.simic.building import build, evaluation_episodes
 from esper.simic.cloning import PolicyNetwork, clone_rule

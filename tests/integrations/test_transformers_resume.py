@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import esper
-from esper.integrations.host_part import GROWTH
+from esper.integrations.callback import GROWTH
 from esper.kasmina.persistence import ModelFileError
 from esper.leyline import Stage
 from integrations.resuming import Outcome, assert_same, outcome

@@ -23,7 +23,7 @@ from esper.nissa import (
     read_provenance,
     require_run_name,
 )
-from esper.nissa.provenance import _git
+from esper.nissa.run_directory import _git
 
 ROOT_USER = os.geteuid() == 0
 

@@ -8,8 +8,14 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from esper.grower import Grower
-from esper.integrations.callback import GrowerOptions, HasGrower, on_device, require_growth, scaler_of
-from esper.integrations.host_part import HostLoads
+from esper.integrations.callback import (
+    GrowerOptions,
+    HasGrower,
+    HostLoads,
+    on_device,
+    require_growth,
+    scaler_of,
+)
 from esper.kasmina import WrapError
 from esper.kasmina.probing import ExampleInput
 

@@ -17,8 +17,18 @@ from transformers.trainer import OPTIMIZER_NAME
 from esper.grower import Grower
 from esper.grower.measuring import VALIDATED
 from esper.grower.validating import LoaderValidation
-from esper.integrations.callback import GrowerOptions, HasGrower, on_device, require_growth, scaler_of
-from esper.integrations.host_part import GROWTH, HostLoads, host_part, with_host, without_host
+from esper.integrations.callback import (
+    GROWTH,
+    GrowerOptions,
+    HasGrower,
+    HostLoads,
+    host_part,
+    on_device,
+    require_growth,
+    scaler_of,
+    with_host,
+    without_host,
+)
 from esper.kasmina import WrapError
 from esper.kasmina.probing import ExampleInput
 from esper.leyline import Settle

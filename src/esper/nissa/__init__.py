@@ -1,7 +1,5 @@
 """Nissa: recording. The run directory, typed events on disk, and the sinks they go to."""
 
-from esper.nissa.provenance import Provenance as Provenance
-from esper.nissa.provenance import collect_provenance as collect_provenance
 from esper.nissa.reading import ReadingNotes as ReadingNotes
 from esper.nissa.reading import RunListing as RunListing
 from esper.nissa.reading import describe_run as describe_run
@@ -13,8 +11,10 @@ from esper.nissa.recorder import Recorder as Recorder
 from esper.nissa.recorder import SinkFailed as SinkFailed
 from esper.nissa.recorder import open_recorder as open_recorder
 from esper.nissa.run_directory import Checkpoints as Checkpoints
+from esper.nissa.run_directory import Provenance as Provenance
 from esper.nissa.run_directory import RunDirectory as RunDirectory
 from esper.nissa.run_directory import RunError as RunError
+from esper.nissa.run_directory import collect_provenance as collect_provenance
 from esper.nissa.run_directory import is_being_written as is_being_written
 from esper.nissa.run_directory import read_config as read_config
 from esper.nissa.run_directory import read_provenance as read_provenance
