@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 import esper
 from esper.kasmina.adapters import save_adapter
-from esper.kasmina.merging import parallel_form
-from esper.kasmina.peft_files import export_peft
+from esper.kasmina.merging import export_peft, parallel_form
 from esper.leyline import Stage, Style
 from frozen import Base, frozen_base, grown, pictures
 from tiny import grow_until

@@ -15,8 +15,8 @@ from esper.kasmina import GrowingModel
 from esper.kasmina.adapted import describe_trainable
 from esper.kasmina.adapters import save_adapter
 from esper.kasmina.feature_cache import FeatureCache
+from esper.kasmina.merging import export_peft
 from esper.kasmina.norm_statistics import KeptStatistics, estimating
-from esper.kasmina.peft_files import export_peft
 
 
 class Adapting(ABC):

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Json
 from torch import Tensor
 
 from esper.grower.measuring import Scale, ValidateCall, coalition_metrics
-from esper.kasmina import GrowingModel, settling
+from esper.kasmina import GrowingModel, coalitions
 from esper.kasmina.coalitions import Coalition
 from esper.kasmina.persistence import ModelRecord, describe, reinstate
 from esper.leyline import Settle, Stage
@@ -33,7 +33,7 @@ def settle_loop(
         known = [-math.inf if score is None else score for score in found]
         return [dict(zip(plan.coalitions, known, strict=True))]
 
-    settling.settle([model], rent, settle=settle, measure=scores)
+    coalitions.settle([model], rent, settle=settle, measure=scores)
 
 
 class SavedBest(BaseModel):

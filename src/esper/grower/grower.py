@@ -34,12 +34,12 @@ from esper.grower.phases import DECISIONS_KEPT
 from esper.grower.resuming import Resuming
 from esper.grower.twin import Gain, TrainStep, measure_gain, twin_of
 from esper.grower.validating import Loss, Metric
-from esper.kasmina import GrowingModel, settling
+from esper.kasmina import GrowingModel, coalitions
 from esper.kasmina.governor import GovernorRules, Guard
 from esper.kasmina.gradients import GradientWatch
-from esper.kasmina.parallel import recognise
+from esper.kasmina.optimisers import Scheduler
 from esper.kasmina.probing import ExampleInput
-from esper.kasmina.schedules import Scheduler
+from esper.kasmina.replicas import recognise
 from esper.kasmina.wrapping import WrapOptions
 from esper.leyline import LifecycleOp, Settle
 from esper.leyline.utility import rent_due
@@ -365,7 +365,7 @@ class Grower(Resuming, Adapting):
         (`keep_best=True`, which no twin goes with); the model goes back to it, but for seeds that its output did not
         show. A twin that does better on validation, rent counted, is given back in its place.
         """
-        settling.require_settle(settle)
+        coalitions.require_settle(settle)
         self.model.replicas.align()
         if best:
             self._returned = restore_best(self._best, settle)

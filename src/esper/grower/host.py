@@ -14,8 +14,8 @@ from esper.kasmina import GrowingModel, wrap
 from esper.kasmina.coalitions import SeedWorth
 from esper.kasmina.gradients import SeedGradients
 from esper.kasmina.model import GrowingHost
-from esper.kasmina.parallel import recognise
 from esper.kasmina.probing import ExampleInput
+from esper.kasmina.replicas import recognise
 from esper.kasmina.wrapping import WrapOptions, copied_slots
 from esper.leyline import EpochReport
 

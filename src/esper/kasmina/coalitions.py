@@ -1,8 +1,9 @@
-"""Coalitions of seeds: which ones are scored, at which alphas, and what their scores say of each seed."""
+"""Coalitions of seeds: which are scored, at which alphas, what scores say of each seed, what is kept at the end."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -10,7 +11,8 @@ from torch import Tensor
 from esper.kasmina.blueprints.registry import main_tensor
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.probing import ExampleInput, batch_size, call_with, rebatched
-from esper.leyline import Stage
+from esper.leyline import Settle, Stage
+from esper.leyline.utility import utility
 
 Coalition = frozenset[str]
 """The slots whose seeds are switched on. Fossils are part of the host and always on, unless they are weighed too."""
@@ -177,3 +179,71 @@ def forward_coalitions(
             raise ValueError("forward_coalitions: the model returned no tensor")
         outputs.append(output.view(len(part), output.shape[0] // len(part), *output.shape[1:]))
     return torch.cat(outputs)
+
+
+Scores = Mapping[Coalition, float]
+"""Validation accuracy, or another score, by the slots whose seeds are switched on."""
+
+
+def require_settle(settle: str) -> None:
+    """Raise unless it is one of the ways to settle."""
+    if settle not in get_args(Settle):
+        raise ValueError(f"settle is {settle!r}; expected one of {', '.join(get_args(Settle))}")
+
+
+def settle(
+    models: Sequence[GrowingModel],
+    rent: float,
+    *,
+    settle: Settle,
+    measure: Callable[[Sequence[int]], Sequence[Scores]],
+) -> list[int]:
+    """Remove TRAINING and fading seeds, then greedily any live seed without which utility is higher now.
+
+    No adaptation is left, so leave-one-out is the right question here. What stays, stays at its alpha.
+
+    rent     utility that it costs to add as many parameters as the host has
+    settle   "worth" as above; "committed" keeps just the fossilised seeds
+    measure  places in `models` -> for each, coalition -> validation score: the model as it is, and with each live
+             seed off in turn
+
+    Returns the places of the models that lost a seed.
+    """
+    require_settle(settle)
+    if not 0.0 <= rent < math.inf:
+        raise ValueError(f"rent must be a finite number >= 0, not {rent!r}")
+    changed = {row for row, model in enumerate(models) if _drop_unfinished(model, settle)}
+    unsettled = [row for row, model in enumerate(models) if model.live_slots]
+    while unsettled:
+        measured = zip(unsettled, measure(unsettled), strict=True)
+        dropped = [row for row, scores in measured if _drop_worst(models[row], rent, scores)]
+        changed |= set(dropped)
+        unsettled = [row for row in dropped if models[row].live_slots]
+    return sorted(changed)
+
+
+def _drop_unfinished(model: GrowingModel, settle: Settle) -> bool:
+    unfinished = [
+        name
+        for name in model.live_slots
+        if settle == "committed" or model.slots[name].stage is Stage.TRAINING or model.slots[name].life.fading
+    ]
+    for name in unfinished:
+        model.remove(name)
+    return bool(unfinished)
+
+
+def _drop_worst(model: GrowingModel, rent: float, scores: Scores) -> bool:
+    """Remove the live seed without which utility rises most, if there is one."""
+    everything, host = frozenset(model.live_slots), model.host_parameters
+    added = model.added_parameters
+    now = utility(scores[everything], rent, added, host)
+    gains = {}
+    for name in model.live_slots:
+        left = added - model.slots[name].parameter_count
+        gains[name] = utility(scores[everything - {name}], rent, left, host) - now
+    worst = max(gains, key=gains.__getitem__)
+    if not gains[worst] > 0.0:
+        return False
+    model.remove(worst)
+    return True

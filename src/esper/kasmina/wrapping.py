@@ -14,9 +14,8 @@ from esper.kasmina.blueprints import Blueprint, Site, all_blueprints
 from esper.kasmina.blueprints.catalogue import bare_copy
 from esper.kasmina.blueprints.registry import BlueprintError
 from esper.kasmina.model import GrowingModel
-from esper.kasmina.parallel import recognise
 from esper.kasmina.probing import ExampleInput, Sighting, batch_size, probe
-from esper.kasmina.replicas import Replicas
+from esper.kasmina.replicas import Replicas, recognise
 from esper.kasmina.sharding import is_sharded
 from esper.kasmina.slot import IsolationPenalty, Slot
 from esper.kasmina.stage_machine import GrowthRules

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from esper.kasmina.coalitions import Coalition, forward_coalitions
-from esper.kasmina.settling import settle
+from esper.kasmina.coalitions import Coalition, forward_coalitions, settle
 from esper.leyline import ActionSpec, EpochReport, HostStep, LifecycleOp, Settling, Stage, World
 from esper.leyline.utility import Family, utility
 from esper.tolaria.engine.host import TrainedHost

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from esper.kasmina import GrowingModel
-from esper.kasmina.coalitions import Coalition, CoalitionPlan
+from esper.kasmina.coalitions import Coalition, CoalitionPlan, settle
 from esper.kasmina.governor import Governor, GovernorRules, ModelSnapshot, Verdict, Vitals
 from esper.kasmina.persistence import ModelRecord, describe, reinstate
-from esper.kasmina.settling import settle
 from esper.leyline import (
     Beginning,
     EpochReport,
