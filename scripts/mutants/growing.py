@@ -278,7 +278,7 @@ GROWING = (
     ),
     mutant(
         "frozen_by_share_alone",
-        "grower/choosing.py",
+        "grower/deciding.py",
         "return all(modules.index(owner) > last for owner in owners)",
         "return True",
         "grower/test_choosing.py::test_what_counts_as_frozen",

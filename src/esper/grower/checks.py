@@ -1,18 +1,23 @@
-"""What a grower refuses, and what it warns of, when it is made; and what a parameter budget has room for."""
+"""What a grower refuses, and what it warns of, when it is made; and what a parameter budget has room for.
+
+Of several processes, too: they must have been made alike.
+"""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import replace
 from numbers import Real
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from esper.kasmina import WrapError
+from esper.kasmina import ReplicaError, WrapError
 from esper.kasmina.governor import GovernorRules
 from esper.kasmina.probing import ExampleInput
+from esper.kasmina.replicas import Replicas
 from esper.kasmina.wrapping import WrapOptions
 from esper.leyline import ActionSpec, BlueprintCard, LifecycleOp, SeedSlotProtocol, Style, gate_parameters
 from esper.tamiyo.deciders import Decider, RuleDecider
@@ -186,3 +191,33 @@ def affordable(slots: Mapping[str, SeedSlotProtocol], action: ActionSpec, room: 
     return (
         action if cost + gate_parameters(slot.channels) <= room else replace(action, style=Style.LINEAR_ADD)
     )
+
+
+def refuse_strangers(model: nn.Module, replicas: Replicas) -> None:
+    """Of several processes, each with a plain model: nobody would keep them equal."""
+    if replicas.size == 1 and dist.is_available() and dist.is_initialized():
+        processes = dist.get_world_size()
+        if processes > 1:
+            raise WrapError(
+                f"torch.distributed runs {processes} processes, and the model is a plain "
+                f"{type(model).__name__}: give the Grower DistributedDataParallel(model), or apply "
+                "torch.distributed.fsdp.fully_shard first"
+            )
+
+
+def require_as_many(replicas: Replicas, validate: object) -> None:
+    """Each process must validate, and where a forward needs all processes, with as many batches."""
+    batches = len(validate) if replicas.in_step and isinstance(validate, Sized) else None
+    shown = None if validate is None else "given" if batches is None else f"{batches} batches"
+    require_alike(replicas, validate=shown)
+
+
+def require_alike(replicas: Replicas, **given: object) -> None:
+    """Raise unless all processes were given the same; without effect in one process."""
+    for rank, theirs in enumerate(replicas.gather(given)):
+        for name, value in given.items():
+            if theirs[name] != value:
+                raise ReplicaError(
+                    f"{name} is {value} in process {replicas.rank} and {theirs[name]} in process {rank}: make "
+                    "the Grower with the same in all of them"
+                )

@@ -1,17 +1,25 @@
-"""Deciding in a user's loop: the decider, what it observes of the model, and what it is shown of its success."""
+"""Deciding in a user's loop: the decider, what it observes of the model, and what it is shown of its success.
+
+Also which rule decides where no controller was named.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
+from torch import nn
+
 from esper.grower import checks
 from esper.grower import history as reporting
-from esper.grower import replicas as together
 from esper.grower.history import Decision, Notes
 from esper.grower.host import LoopHost
 from esper.grower.measuring import EpochMetrics
-from esper.leyline import ActionSpec, LifecycleOp
+from esper.kasmina import GrowingModel
+from esper.kasmina.replicas import Replicas
+from esper.leyline import ActionSpec, HostProtocol, LifecycleOp, Situation
 from esper.tamiyo.deciders import Choice, Decider, LearnedDecider
-from esper.tamiyo.rules.policy import refusal
+from esper.tamiyo.observation import Observer
+from esper.tamiyo.rules.by_layout import suited_candidates
+from esper.tamiyo.rules.policy import affordable, refusal
 from esper.tamiyo.tracker import Forecast, Paymaster
 
 WAIT = Choice(ActionSpec())
@@ -68,7 +76,7 @@ class Deciding:
         reward = self.pay.pay(score, model.added_parameters, model.host_parameters, grown=grown)
         if epoch == epochs:
             return WAIT, "the last epoch: finish() settles"
-        choice = together.ask(model.replicas, self.decider, self.observer, self.host, reward=reward)
+        choice = ask(model.replicas, self.decider, self.observer, self.host, reward=reward)
         return self._made_legal(choice, notes)
 
     def _made_legal(self, choice: Choice, notes: Notes) -> tuple[Choice, str]:
@@ -135,3 +143,73 @@ class Deciding:
         self.decider.load_state_dict(decider)
         self.pay.load_state_dict(pay)
         self.last_operation = last_operation
+
+
+def ask(
+    replicas: Replicas, decider: Decider, observer: Observer, host: HostProtocol, *, reward: float
+) -> Choice:
+    """What the decider says. Of several processes rank 0 asks it, and all remember the same."""
+    if replicas.size == 1:
+        return decider.decide(observer, host, reward=reward)
+    said: tuple[Choice, dict[str, object] | None] = (Choice(ActionSpec()), None)
+    if replicas.rank == 0:
+        choice = decider.decide(observer, host, reward=reward)
+        said = (choice, decider.state_dict() if decider.savable else None)
+    choice, memory = replicas.agree(said)
+    if replicas.rank > 0 and memory is not None:
+        decider.load_state_dict(memory)
+    return choice
+
+
+USUAL, USUAL_FOR_FROZEN = "by_layout", "frozen_spread"
+
+
+def usual_rule(model: GrowingModel) -> str:
+    """The rule for a host that trains as a whole, or for one that is frozen but perhaps for its head."""
+    return USUAL_FOR_FROZEN if is_frozen(model.host, list(model.slots)) else USUAL
+
+
+def is_frozen(host: nn.Module, slots: list[str]) -> bool:
+    """Whether most parameters do not require gradients, and none of those up to the last slot.
+
+    Submodules count in the order in which the host registered them.
+    """
+    learning = sum(parameter.numel() for parameter in host.parameters() if parameter.requires_grad)
+    if 2 * learning >= sum(parameter.numel() for parameter in host.parameters()):
+        return False
+    modules = [name for name, _ in host.named_modules(remove_duplicate=False)]  # all names of shared ones
+    inside = tuple(f"{slot}." for slot in slots)
+    last = max(place for place, name in enumerate(modules) if name in slots or name.startswith(inside))
+    owners = {name.rpartition(".")[0] for name, each in host.named_parameters() if each.requires_grad}
+    return all(modules.index(owner) > last for owner in owners)
+
+
+def nothing_suits(rule: str, situation: Situation) -> str | None:
+    """What to say of slots for which `by_layout` has no candidate, or none that the parameter budget has room for.
+
+    None if it has some, or another rule decides.
+    """
+    if rule != USUAL:
+        return None
+    candidates = suited_candidates(situation)
+    if candidates:
+        return _too_dear(candidates, situation)
+    slots = ", ".join(slot.name for slot in situation.slots)
+    return (
+        f"the rule {USUAL} has nothing that suits {slots}, and nothing will grow: name blocks with weights and an "
+        "activation, such as Sequential(Linear, ReLU), as slots, or pass controller='probe_and_keep'"
+    )
+
+
+def _too_dear(candidates: list[tuple[str, str]], situation: Situation) -> str | None:
+    """What to say where the parameter budget has room for none of the candidates; None if it has."""
+    signals = situation.signals
+    cards = [(slot, card) for slot, kind in candidates for card in situation.cards[slot] if card.name == kind]
+    if any(affordable(card, signals) for _, card in cards):
+        return None
+    slot, least = min(cards, key=lambda each: each[1].parameters)
+    return (
+        f"parameter_budget is {signals.parameter_budget:,}, and nothing will grow: the smallest that the rule "
+        f"{USUAL} would try is {least.name} at {slot} with {least.parameters:,} parameters. Raise the budget to "
+        f"{signals.added_parameters + least.parameters:,} or more, or choose another controller"
+    )

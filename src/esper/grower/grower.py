@@ -14,14 +14,11 @@ from torch.optim.swa_utils import AveragedModel
 
 from esper.grower import checks
 from esper.grower import history as reporting
-from esper.grower import replicas as together
 from esper.grower.adapting import Adapting
-from esper.grower.averages import Averages
-from esper.grower.choosing import nothing_suits, usual_rule
-from esper.grower.deciding import WAIT, Deciding
+from esper.grower.deciding import WAIT, Deciding, nothing_suits, usual_rule
 from esper.grower.finishing import BestEpoch, remove_unseen, restore_best, settle_loop
 from esper.grower.history import Decision, Notes
-from esper.grower.host import LoopHost, compiled_graphs, growing, topology
+from esper.grower.host import Averages, LoopHost, compiled_graphs, growing, topology
 from esper.grower.judging import Judge
 from esper.grower.measuring import (
     Gauge,
@@ -129,8 +126,8 @@ class Grower(Resuming, Adapting):
             model=model, scaler=scaler, governor=governor, keep_best=keep_best, generator=generator
         )
         bare, replicas = (model, model.replicas) if isinstance(model, GrowingModel) else recognise(model)
-        together.refuse_strangers(bare, replicas)
-        together.require_as_many(replicas, validate)
+        checks.refuse_strangers(bare, replicas)
+        checks.require_as_many(replicas, validate)
         self._gauge = Gauge(as_call(validate, loss=loss, metric=metric, mode=mode), mode)
         seed = wrapping.get("seed", 0)
         who = None if controller is None else decider(controller, seed=seed, generator=generator)
@@ -161,7 +158,7 @@ class Grower(Resuming, Adapting):
             self._host = LoopHost(self.model, optimizer, training_samples)
             self._best = BestEpoch(self.model) if keep_best else None
             self._put_together(who)
-            together.require_alike(
+            checks.require_alike(
                 replicas,
                 slots=", ".join(self.model.slots),
                 controller=self.controller,

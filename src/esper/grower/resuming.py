@@ -4,11 +4,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from esper.grower.averages import Averages
 from esper.grower.deciding import Deciding
 from esper.grower.finishing import BestEpoch
 from esper.grower.history import DECISIONS, FORMAT, VERSION, Decision, Notes, read_state
-from esper.grower.host import LoopHost
+from esper.grower.host import Averages, LoopHost
 from esper.grower.measuring import EpochMetrics, Gauge
 from esper.grower.phases import Phases, read_phases
 from esper.grower.twin import Gain, Twin
