@@ -42,7 +42,7 @@ GROWING = (
     ),
     mutant(
         "decay_of_what_was_not_measured",
-        "tamiyo/decay.py",
+        "tamiyo/falls.py",
         "            return count\n",
         "            return count + 1\n",
         f"{_RETIRING}test_decay_counts_epochs_below_rent_in_a_row",

@@ -17,7 +17,7 @@ from esper.tamiyo.controller import (
     layout_fingerprint,
     shipped_controllers,
 )
-from esper.tamiyo.decay import FossilWatch
+from esper.tamiyo.falls import FossilWatch
 from esper.tamiyo.features import host_features, slot_features
 from esper.tamiyo.growth_policy import GrowthPolicy
 from esper.tamiyo.rules import rule_policy

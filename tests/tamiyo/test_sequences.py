@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from esper.tamiyo import SequencePlan
-from esper.tamiyo.sequences import advance, replay
+from esper.tamiyo.policy import advance, replay
 
 
 def step_by_step(

@@ -18,5 +18,5 @@ from esper.tamiyo.policy import ActorState as ActorState
 from esper.tamiyo.policy import Policy as Policy
 from esper.tamiyo.policy import PolicyInputs as PolicyInputs
 from esper.tamiyo.policy import PolicyOutput as PolicyOutput
+from esper.tamiyo.policy import SequencePlan as SequencePlan
 from esper.tamiyo.policy import unwrap as unwrap
-from esper.tamiyo.sequences import SequencePlan as SequencePlan

@@ -10,6 +10,7 @@ from esper.tamiyo.policy import (
     PolicyInputs,
     PolicyOutput,
     RecurrentPolicy,
+    SequencePlan,
     one_hot_or_zeros,
     orthogonal_linear,
     orthogonal_lstm,
@@ -18,7 +19,6 @@ from esper.tamiyo.policy import (
     symlog,
     value_network,
 )
-from esper.tamiyo.sequences import SequencePlan
 
 
 class FlatActor(nn.Module):

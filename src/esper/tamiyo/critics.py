@@ -14,8 +14,14 @@ from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.features import BLUEPRINT_FEATURES
 from esper.tamiyo.growth_policy import GrowthReader
 from esper.tamiyo.layout import ActionLayout, growth_actions
-from esper.tamiyo.policy import PolicyInputs, one_hot_or_zeros, relevant_choices, value_network
-from esper.tamiyo.sequences import SequencePlan, replay
+from esper.tamiyo.policy import (
+    PolicyInputs,
+    SequencePlan,
+    one_hot_or_zeros,
+    relevant_choices,
+    replay,
+    value_network,
+)
 
 Parts = tuple[Tensor, ...]
 

@@ -20,7 +20,7 @@ from esper.leyline import (
     gate_parameters,
 )
 from esper.tamiyo.actions import GrowthSpace
-from esper.tamiyo.decay import FossilWatch
+from esper.tamiyo.falls import FossilWatch
 from esper.tamiyo.features import (
     FIELD,
     KINDS,
