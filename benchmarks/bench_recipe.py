@@ -17,9 +17,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from esper.leyline import Beginning, HostStep
 from esper.tolaria.data import DatasetMissing, TaskData
-from esper.tolaria.engine.augmentation import draw_views, shown
+from esper.tolaria.engine.host import draw_views, rate_factor, shown
 from esper.tolaria.engine.population import Population
-from esper.tolaria.engine.rates import rate_factor
 from esper.tolaria.final_report import test_score
 from esper.tolaria.tasks import Instance, Task, register, task
 from esper.tolaria.worlds.engine import EngineWorld

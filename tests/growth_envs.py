@@ -11,8 +11,8 @@ from esper.leyline import ActionSpec, EpisodeFinished
 from esper.simic.env import GrowthVectorEnv
 from esper.simic.env.episodes import Episodes
 from esper.tamiyo.actions import GrowthSpace, encode
+from esper.tolaria.worlds.toy.host import ToyBaselines, ToyWorld
 from esper.tolaria.worlds.toy.instance import BLUEPRINTS, toy_case, toy_instance
-from esper.tolaria.worlds.toy.world import ToyBaselines, ToyWorld
 from world_steps import begin_host
 
 

@@ -4,7 +4,7 @@ import random
 from itertools import product
 
 from esper.leyline import ALPHA_SPEEDS, TEMPOS, ActionSpec, HostProtocol, LifecycleOp
-from esper.tolaria.worlds.toy.world import ToyWorld
+from esper.tolaria.worlds.toy.host import ToyWorld
 from world_steps import run_epoch
 
 

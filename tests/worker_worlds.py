@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from esper.leyline import HostSinks, HostsLost, HostStep
 from esper.tolaria.tasks import Instance, all_tasks, instance, register
 from esper.tolaria.worlds.engine import EngineWorld
-from esper.tolaria.worlds.toy.world import ToyWorld
+from esper.tolaria.worlds.toy.host import ToyWorld
 from tiny_tasks import tiny_task
 
 

@@ -308,7 +308,7 @@ LEARNING = (
     ),
     mutant(
         "a_rate_that_stays_through_an_epoch",
-        "tolaria/engine/rates.py",
+        "tolaria/engine/host.py",
         "(epoch + step / steps) / epochs",
         "epoch / epochs",
         "tolaria/engine/test_rates.py::test_a_life_is_what_a_loop_by_hand_does",

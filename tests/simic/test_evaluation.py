@@ -15,7 +15,7 @@ from esper.simic.env.spaces import Actions
 from esper.simic.evaluation import LearnedPlayer, Rewards, RulePlayer, play_cases
 from esper.tamiyo import Actor, GrowthPolicy
 from esper.tamiyo.rules import rule_policy
-from esper.tolaria.worlds.toy.world import ToyBaselines
+from esper.tolaria.worlds.toy.host import ToyBaselines
 from growth_envs import harmful
 
 WANTED = [(f"toy:draw={draw}", 0) for draw in range(5)]

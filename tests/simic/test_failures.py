@@ -18,7 +18,7 @@ from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import GrowthVectorEnv, make_env
 from esper.simic.trainer import train_ppo_vectorized
 from esper.tolaria.worlds.remote import WorkerHung
-from esper.tolaria.worlds.toy.world import ToyWorld
+from esper.tolaria.worlds.toy.host import ToyWorld
 from listener import Listener
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")

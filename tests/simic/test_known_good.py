@@ -17,8 +17,8 @@ from esper.simic.env.making import Setting
 from esper.simic.evaluation import RulePlayer, play_cases
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.rules import RulePolicy, rule_policy
+from esper.tolaria.worlds.toy.host import ToyBaselines, ToyWorld
 from esper.tolaria.worlds.toy.instance import toy_case, toy_instance
-from esper.tolaria.worlds.toy.world import ToyBaselines, ToyWorld
 from growth_envs import toy_space
 from toy_oracle import best_plan
 

@@ -11,7 +11,7 @@ from esper.simic.building import build
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.trainer import VectorizedPPOTrainer
-from esper.tolaria.worlds.toy.world import ToyWorld
+from esper.tolaria.worlds.toy.host import ToyWorld
 from listener import Listener
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")

@@ -13,7 +13,7 @@ from esper.tamiyo.controller import ControllerError
 from esper.tamiyo.deciders import Decider, LearnedDecider, RuleDecider, decider
 from esper.tamiyo.observation import Observer
 from esper.tamiyo.rules import RULE_POLICIES, rule_policy
-from esper.tolaria.worlds.toy.world import ToyWorld
+from esper.tolaria.worlds.toy.host import ToyWorld
 from tiny_controllers import tiny_controller
 from world_steps import begin_host, run_epoch
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cuda_waits import waits
-from esper.tolaria.engine.augmentation import draw_views, shown
+from esper.tolaria.engine.host import draw_views, shown
 from esper.tolaria.engine.population import Population
 from esper.tolaria.engine.step import TrainingStep, upload_plans
 from esper.tolaria.tasks import Augmentation, OptimiserSpec, forget, register

@@ -21,7 +21,7 @@ from esper.simic.config.training_config import annealing_steps
 from esper.simic.env import make_env
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.tracker import SignalTracker
-from esper.tolaria.worlds.toy.world import ToyWorld
+from esper.tolaria.worlds.toy.host import ToyWorld
 from world_steps import begin_host, run_epoch
 
 IN_UNIT = ("gamma", "gae_lambda", "clip_ratio")

@@ -19,8 +19,8 @@ from esper.simic.reward import RewardConfig
 from esper.simic.trainer import VectorizedPPOTrainer
 from esper.tamiyo.controller import RewardRecord
 from esper.tamiyo.tracker import Paymaster
+from esper.tolaria.worlds.toy.host import ToyBaselines
 from esper.tolaria.worlds.toy.instance import toy_case
-from esper.tolaria.worlds.toy.world import ToyBaselines
 from watched import paper_host, report
 
 CASES = tuple(toy_case(draw) for draw in (17, 23))

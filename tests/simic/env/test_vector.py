@@ -27,9 +27,8 @@ from esper.simic.env.state import ParallelEnvState
 from esper.simic.reward import RewardConfig, largest_growth
 from esper.tamiyo.layout import growth_layout
 from esper.tamiyo.rules import rule_policy
-from esper.tolaria.worlds.toy.host import ToyHost
+from esper.tolaria.worlds.toy.host import ToyBaselines, ToyHost, ToyWorld
 from esper.tolaria.worlds.toy.instance import BLUEPRINTS, toy_case, toy_instance
-from esper.tolaria.worlds.toy.world import ToyBaselines, ToyWorld
 from growth_envs import encoded, harmful, summaries, toy_envs, toy_space
 from reward_strategies import Standing, Step, reward
 from toy_oracle import best_plan

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.tolaria.engine.augmentation import draw_views, shown
-from esper.tolaria.engine.host import ShuffledStream, TrainedHost, derived_seed
+from esper.tolaria.engine.host import ShuffledStream, TrainedHost, derived_seed, draw_views, shown
 from esper.tolaria.engine.population import Population
 from esper.tolaria.tasks import Augmentation, OptimiserSpec, forget, register, task
 from esper.tolaria.worlds.engine import EngineWorld

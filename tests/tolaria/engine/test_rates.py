@@ -11,9 +11,8 @@ from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, OneCycleLR, SequentialLR
 
 from esper.leyline import HostStep
-from esper.tolaria.engine.host import ShuffledStream
+from esper.tolaria.engine.host import ShuffledStream, rate_factor, rate_factors
 from esper.tolaria.engine.population import Population
-from esper.tolaria.engine.rates import rate_factor, rate_factors
 from esper.tolaria.tasks import OptimiserSpec, forget, register, task
 from esper.tolaria.tasks.task import RateSchedule
 from esper.tolaria.worlds.engine import EngineWorld

@@ -8,8 +8,8 @@ import torch
 from esper.leyline import ActionSpec, Beginning, HostStep, LifecycleOp, Settling, Stage, World
 from esper.tolaria.worlds.engine import EngineWorld
 from esper.tolaria.worlds.processes import ProcessWorld
+from esper.tolaria.worlds.toy.host import ToyWorld
 from esper.tolaria.worlds.toy.instance import toy_case
-from esper.tolaria.worlds.toy.world import ToyWorld
 from tiny_tasks import advance, germinate
 from worker_worlds import tiny_engine
 

@@ -28,8 +28,8 @@ from esper.tolaria.worlds.cluster.connecting import require_cluster
 from esper.tolaria.worlds.engine import EngineWorld
 from esper.tolaria.worlds.processes import ProcessWorld
 from esper.tolaria.worlds.remote import PATIENCE_SECONDS, RemoteWorld
+from esper.tolaria.worlds.toy.host import ToyBaselines, ToyWorld
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
-from esper.tolaria.worlds.toy.world import ToyBaselines, ToyWorld
 from esper.tolaria.worlds.worker import WorldFactory
 
 TOY_HORIZON, TOY_RENT = 20, 0.01

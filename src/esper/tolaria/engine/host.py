@@ -1,4 +1,4 @@
-"""One host in training: its model, its optimiser, its data and the order in which it sees them."""
+"""One host in training: its model, its optimiser and learning rates, its data, and how it sees them."""
 
 import hashlib
 import math
@@ -14,9 +14,12 @@ from esper.kasmina.model import GrowingHost
 from esper.kasmina.persistence import laid_out_like
 from esper.leyline import ActionSpec, EventSink, LifecycleOp, Stage, Style, gate_parameters
 from esper.tolaria.data import Split, TaskData
-from esper.tolaria.engine.augmentation import draw_views
-from esper.tolaria.engine.rates import rate_factors
 from esper.tolaria.tasks import Instance, OptimiserSpec, Task
+from esper.tolaria.tasks.task import Augmentation, RateSchedule
+
+WARM_UP = {"one_cycle": 0.25, "warm_up_cosine": 0.05}
+"""Schedule -> the share of the epochs in which the rate rises."""
+COLD = 0.04
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class EpochPlan:
     order: Tensor
     """(step, batch) indices of training samples"""
     views: Tensor | None
-    """(step, batch) how each of them is shown (see `engine.augmentation`); None: as it is"""
+    """(step, batch) how each of them is shown (see `shown`); None: as it is"""
     rates: Tensor | None
     """(step,) learning rates; None where they never change"""
 
@@ -310,3 +313,75 @@ def make_optimizer(spec: OptimiserSpec, model: GrowingModel, device: torch.devic
         return SGD(model.parameters(), lr, momentum=spec.momentum, weight_decay=spec.weight_decay, fused=True)
     kind = Adam if spec.kind == "adam" else AdamW
     return kind(model.parameters(), lr, weight_decay=spec.weight_decay, fused=True, capturable=captured)
+
+
+def rate_factors(schedule: RateSchedule, epoch: int, steps: int, epochs: int) -> list[float] | None:
+    """One for each of the `steps` of epoch `epoch` (from 0); None if the rate never changes.
+
+    A run that goes on after the task's epochs stays at the factor of their last step.
+    """
+    if schedule == "constant":
+        return None
+    last = (epochs * steps - 1) / (epochs * steps)
+    return [rate_factor(schedule, min((epoch + step / steps) / epochs, last)) for step in range(steps)]
+
+
+def rate_factor(schedule: RateSchedule, progress: float) -> float:
+    """The learning rate as a factor of the task's own, when a share `progress` (p) of its epochs has been trained.
+
+    cosine          (1 + cos(pi p)) / 2
+    one_cycle       from 0.04 in a straight line to 1 at p = 0.25, then a cosine down to 0 (Smith and Topin, 2019)
+    warm_up_cosine  the same with its peak at p = 0.05
+    """
+    if schedule == "constant":
+        return 1.0
+    if schedule == "cosine":
+        return _down(progress)
+    peak = WARM_UP[schedule]
+    if progress < peak:
+        return COLD + (1.0 - COLD) * progress / peak
+    return _down((progress - peak) / (1.0 - peak))
+
+
+def _down(share: float) -> float:
+    """From 1 to 0."""
+    return (1.0 + math.cos(math.pi * share)) / 2.0
+
+
+def draw_views(augmentation: Augmentation, steps: int, batch: int, *, generator: torch.Generator) -> Tensor:
+    """Views (step, batch), each of the possible ones as likely as any other.
+
+    A *view* is a whole number that says how one training picture is shown: mirrored or not, and cropped where. Views
+    are drawn on the CPU, so that a host sees the same on every device, and carried out where the data are, inside the
+    captured step: nothing waits for them.
+    """
+    places = (2 * augmentation.padding + 1) ** 2
+    return torch.randint(places * (2 if augmentation.flip else 1), (steps, batch), generator=generator)
+
+
+def shown(pictures: Tensor, indices: Tensor, views: Tensor, augmentation: Augmentation) -> Tensor:
+    """The pictures `indices` (batch,) under their `views` (batch,): (batch, channel, height, width).
+
+    With s = 2 padding + 1, the view 2 (s i + j) + m shows at (y, x) the pixel (y + i - padding, x + j - padding), and
+    0 where there is none; m = 1 counts x from the right. Without flips a view is s i + j.
+
+    pictures  (sample, channel, height, width), of which nothing is changed
+    """
+    height, width = pictures.shape[2:]
+    padding, device = augmentation.padding, pictures.device
+    across = torch.arange(width, device=device).expand(len(views), width)  # (batch, x)
+    if augmentation.flip:
+        across = torch.where((views % 2 == 1).unsqueeze(1), width - 1 - across, across)
+        views = views // 2
+    span = 2 * padding + 1
+    rows = torch.arange(height, device=device) + (views // span - padding).unsqueeze(1)  # (batch, y)
+    columns = across + (views % span - padding).unsqueeze(1)  # (batch, x)
+    row, column = rows.clamp(0, height - 1).unsqueeze(2), columns.clamp(0, width - 1).unsqueeze(1)
+    seen = pictures.permute(0, 2, 3, 1)[indices.view(-1, 1, 1), row, column]  # (batch, y, x, channel)
+    if padding:
+        outside = ((rows < 0) | (rows >= height)).unsqueeze(2) | (
+            (columns < 0) | (columns >= width)
+        ).unsqueeze(1)
+        seen.masked_fill_(outside.unsqueeze(3), 0.0)
+    seen = seen.permute(0, 3, 1, 2)
+    return seen.contiguous() if pictures.is_contiguous() else seen

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from esper.kasmina.gradients import EXPLODING_NORM, VANISHING_NORM
 from esper.leyline import Stage
-from esper.tolaria.engine.augmentation import shown
-from esper.tolaria.engine.host import EpochPlan, TrainedHost
+from esper.tolaria.engine.host import EpochPlan, TrainedHost, shown
 from esper.tolaria.engine.objective import mean_loss, mean_score
 
 LOSS, SCORE, HOST_NORM, FIRST_SLOT = 0, 1, 2, 3

@@ -16,7 +16,7 @@ from esper.tolaria.tasks.parameters import Parameter, ParameterSpec, complete
 
 Loader = Callable[[Mapping[str, Parameter]], TaskData]
 RateSchedule = Literal["constant", "cosine", "one_cycle", "warm_up_cosine"]
-"""How a learning rate goes over the epochs of a task: see `esper.tolaria.engine.rates`."""
+"""How a learning rate goes over the epochs of a task: see `esper.tolaria.engine.host`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

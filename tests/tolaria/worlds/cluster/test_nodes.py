@@ -15,8 +15,8 @@ from esper.simic.env import make_env
 from esper.tolaria.worlds import worker as requests
 from esper.tolaria.worlds.processes import ProcessWorld
 from esper.tolaria.worlds.remote import WorkerError, WorkerHung
+from esper.tolaria.worlds.toy.host import ToyWorld
 from esper.tolaria.worlds.toy.instance import toy_case
-from esper.tolaria.worlds.toy.world import ToyWorld
 from tiny_tasks import advance, germinate
 from worker_worlds import Deadly, Slow, impossible, reads_shared_data, tiny_engine
 from world_steps import begin_host, run_epoch

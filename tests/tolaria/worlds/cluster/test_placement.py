@@ -2,8 +2,7 @@
 
 import pytest
 
-from esper.tolaria.worlds.cluster.connecting import ClusterError
-from esper.tolaria.worlds.cluster.placement import Share, share_of_a_worker, workers_by_default
+from esper.tolaria.worlds.cluster.connecting import ClusterError, Share, share_of_a_worker, workers_by_default
 
 TWO_GPUS, PLAIN = {"CPU": 8.0, "GPU": 2.0}, {"CPU": 3.0, "memory": 1e9}
 

@@ -7,8 +7,8 @@ import pytest
 
 from esper.kasmina import GrowthRules
 from esper.leyline import TEMPOS, ActionSpec, HostState, LifecycleOp, Settle, Style
+from esper.tolaria.worlds.toy.host import ToyWorld
 from esper.tolaria.worlds.toy.instance import BLUEPRINTS, toy_case, toy_instance
-from esper.tolaria.worlds.toy.world import ToyWorld
 from toy_lives import legal_actions
 from toy_oracle import OraclePlan, best_plan
 from world_steps import begin_host, run_epoch, settle_hosts

@@ -8,8 +8,8 @@ import pytest
 
 from esper.kasmina import GrowthRules, IllegalOperation
 from esper.leyline import ActionSpec, LifecycleOp, Stage, Style, World
+from esper.tolaria.worlds.toy.host import ToyBaselines, ToyWorld
 from esper.tolaria.worlds.toy.instance import BLUEPRINTS, MAX_DRAW, toy_case, toy_instance
-from esper.tolaria.worlds.toy.world import ToyBaselines, ToyWorld
 from toy_lives import legal_actions, live_randomly
 from world_steps import begin_host, run_epoch, settle_hosts
 

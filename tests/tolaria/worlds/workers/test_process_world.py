@@ -14,8 +14,8 @@ from esper.simic.env import FlatVectorEnv, GrowthVectorEnv, make_env
 from esper.simic.env.episodes import Episodes
 from esper.tolaria.worlds.processes import ProcessWorld
 from esper.tolaria.worlds.remote import WorkerError
+from esper.tolaria.worlds.toy.host import ToyBaselines, ToyWorld
 from esper.tolaria.worlds.toy.instance import toy_case
-from esper.tolaria.worlds.toy.world import ToyBaselines, ToyWorld
 from growth_envs import toy_space
 from worker_worlds import impossible
 from world_steps import act_on, begin_host, run_epoch, settle_hosts

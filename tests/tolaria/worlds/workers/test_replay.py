@@ -3,7 +3,7 @@
 import pytest
 
 from esper.leyline import ActionSpec, Beginning, HostStep, Settling, World
-from esper.tolaria.worlds.cluster.journal import Journal
+from esper.tolaria.worlds.cluster.world import Journal
 from esper.tolaria.worlds.worker import HostRecord, HostView, ReplayDiffers, replay
 from tiny_tasks import advance, germinate
 from worker_worlds import tiny_engine

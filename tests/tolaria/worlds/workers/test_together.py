@@ -14,8 +14,8 @@ from esper.simic.env import make_env
 from esper.tolaria.worlds import processes as link_module
 from esper.tolaria.worlds.processes import ProcessWorld, WorkerLink, first_to_answer
 from esper.tolaria.worlds.remote import WorkerError, WorkerHung
+from esper.tolaria.worlds.toy.host import ToyWorld
 from esper.tolaria.worlds.toy.instance import toy_case
-from esper.tolaria.worlds.toy.world import ToyWorld
 from esper.tolaria.worlds.worker import Answer, Request
 from worker_worlds import GivenUp, doubled, fatal_once, refused, unsendable
 from world_steps import begin_host, run_epoch

@@ -4,8 +4,8 @@ import pickle
 from functools import partial
 
 from esper.leyline import ActionSpec, Beginning, HostLog, HostStep, LifecycleOp
+from esper.tolaria.worlds.toy.host import ToyWorld
 from esper.tolaria.worlds.toy.instance import toy_case
-from esper.tolaria.worlds.toy.world import ToyWorld
 from esper.tolaria.worlds.worker import (
     Answer,
     HostView,

@@ -22,8 +22,7 @@ from ray.exceptions import (
 
 from esper.leyline import HostLog
 from esper.tolaria.worlds.cluster import node_data
-from esper.tolaria.worlds.cluster.connecting import ClusterError
-from esper.tolaria.worlds.cluster.placement import Share
+from esper.tolaria.worlds.cluster.connecting import ClusterError, Share
 from esper.tolaria.worlds.remote import WorkerDied, WorkerError, WorkerHung, WorkerLate
 from esper.tolaria.worlds.worker import (
     Answer,

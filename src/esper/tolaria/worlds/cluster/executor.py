@@ -12,8 +12,14 @@ import ray
 import torch
 from ray.exceptions import NodeDiedError, RayTaskError, WorkerCrashedError
 
-from esper.tolaria.worlds.cluster.connecting import alive_nodes, join, leave
-from esper.tolaria.worlds.cluster.placement import Share, share_of_a_worker, workers_by_default
+from esper.tolaria.worlds.cluster.connecting import (
+    Share,
+    alive_nodes,
+    join,
+    leave,
+    share_of_a_worker,
+    workers_by_default,
+)
 
 RETRIES = 3
 """How often a call is repeated whose process or node died: it is the same wherever it is made."""

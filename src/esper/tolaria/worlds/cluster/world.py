@@ -14,10 +14,15 @@ import torch
 from esper.leyline import Beginning, HostSinks, HostsLost, HostState, HostStep, WorkDone
 from esper.tolaria.worlds import worker as requests
 from esper.tolaria.worlds.cluster.actor import ActorLink, DataRefs, History
-from esper.tolaria.worlds.cluster.connecting import ClusterError, alive_nodes, join, leave
-from esper.tolaria.worlds.cluster.journal import Journal
+from esper.tolaria.worlds.cluster.connecting import (
+    ClusterError,
+    alive_nodes,
+    join,
+    leave,
+    share_of_a_worker,
+    workers_by_default,
+)
 from esper.tolaria.worlds.cluster.node_data import WrittenData
-from esper.tolaria.worlds.cluster.placement import share_of_a_worker, workers_by_default
 from esper.tolaria.worlds.remote import (
     PATIENCE_SECONDS,
     RemoteWorld,
@@ -26,7 +31,7 @@ from esper.tolaria.worlds.remote import (
     WorkerHung,
     WorkerLate,
 )
-from esper.tolaria.worlds.worker import Request, WorldFactory, numeric_terms
+from esper.tolaria.worlds.worker import HostRecord, HostView, Request, WorldFactory, numeric_terms
 
 MOST_DEATHS = 3
 """Workers that may die over one request before its hosts are lost: they are what kills them."""
@@ -299,3 +304,36 @@ class ClusterWorld(RemoteWorld[ActorLink]):
                 f"{link.name} would compute other numbers: it has {', '.join(other)}. Install the same versions on "
                 "every node; where CPUs differ, set ATEN_CPU_CAPABILITY (such as avx2) for all of them"
             )
+
+
+class Journal:
+    """How each host began, or a state it was saved in, and every step since."""
+
+    def __init__(self) -> None:
+        self._origins: dict[int, Beginning | HostState] = {}
+        self._steps: dict[int, list[HostStep]] = {}
+
+    def __contains__(self, host_idx: int) -> bool:
+        return host_idx in self._origins
+
+    def begin(self, host_idx: int, origin: Beginning | HostState) -> None:
+        """Forget what was done to a host before: it is made from this."""
+        self._origins[host_idx], self._steps[host_idx] = origin, []
+
+    def add(self, step: HostStep) -> None:
+        """One more step of a host."""
+        self._steps[step.host_idx].append(step)
+
+    def forget(self, host_idxs: Iterable[int]) -> None:
+        """Hosts that cannot, or need not, be made again."""
+        for host_idx in host_idxs:
+            self._origins.pop(host_idx, None)
+            self._steps.pop(host_idx, None)
+
+    def steps(self, host_idx: int) -> int:
+        """Steps that a replay of this host would take; of one that cannot be replayed, 0."""
+        return len(self._steps.get(host_idx, ()))
+
+    def record(self, host_idx: int, last: HostView | None) -> HostRecord:
+        """All that is needed to make a host again, and what it must then be; None where that may differ."""
+        return HostRecord(self._origins[host_idx], tuple(self._steps[host_idx]), last)
