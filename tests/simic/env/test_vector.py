@@ -21,9 +21,8 @@ from esper.leyline import (
     operations,
 )
 from esper.simic.env import GrowthVectorEnv, IllegalActionError, make_env
-from esper.simic.env.cases import case_generator
+from esper.simic.env.cases import ParallelEnvState, case_generator
 from esper.simic.env.episodes import Episodes
-from esper.simic.env.state import ParallelEnvState
 from esper.simic.reward import RewardConfig, largest_growth
 from esper.tamiyo.layout import growth_layout
 from esper.tamiyo.rules import rule_policy

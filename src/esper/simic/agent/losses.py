@@ -47,21 +47,11 @@ def mean_over(x: Tensor, where: Tensor) -> Tensor:
     return torch.where(where, x, 0.0).sum() / where.sum().clamp_min(1)
 
 
-# Estimators of KL(old || new) from actions drawn under old (Schulman, 2020); log_ratio = log rho = log new - log old.
-
-
-def k1(log_ratio: Tensor) -> Tensor:
-    """-log rho: unbiased, of either sign."""
-    return -log_ratio
-
-
-def k2(log_ratio: Tensor) -> Tensor:
-    """(log rho)^2 / 2: biased, never negative."""
-    return 0.5 * log_ratio.square()
-
-
 def k3(log_ratio: Tensor) -> Tensor:
-    """(rho - 1) - log rho: unbiased, never negative, 0 at rho = 1. The learner uses this one."""
+    """(rho - 1) - log rho, of log_ratio = log rho = log new - log old: estimates KL(old || new) (Schulman, 2020).
+
+    From actions drawn under old; unbiased, never negative, 0 at rho = 1.
+    """
     return log_ratio.expm1() - log_ratio
 
 

@@ -35,9 +35,17 @@ from esper.leyline import (
     operations,
 )
 from esper.simic.env.accounts import Accounts
-from esper.simic.env.cases import AnyHost, CasePool, CaseSource, HostSource, as_source, case_generator
+from esper.simic.env.cases import (
+    AnyHost,
+    CasePool,
+    CaseSource,
+    Episode,
+    HostSource,
+    ParallelEnvState,
+    as_source,
+    case_generator,
+)
 from esper.simic.env.spaces import Actions, LegalChoices
-from esper.simic.env.state import Episode, ParallelEnvState
 from esper.simic.reward import RewardComponents, RewardConfig, RewardTelemetry
 from esper.simic.timing import Stopwatch
 from esper.tamiyo.actions import GrowthSpace, decode, encode, illegal_choice

@@ -11,8 +11,15 @@ from torch import Tensor
 
 from esper.leyline import ActionSpec, EpisodeFinished, Situation, SlotReading
 from esper.simic.env.episodes import Episodes, Flags, Observation, StepResult
-from esper.simic.env.rendering import RENDER_MODES, Frame, render_host, require_render_mode
-from esper.simic.env.single import Info, OverEpisodes, require_options
+from esper.simic.env.single import (
+    RENDER_MODES,
+    Frame,
+    Info,
+    OverEpisodes,
+    render_host,
+    require_options,
+    require_render_mode,
+)
 from esper.simic.env.spaces import Actions, action_space, observation_space
 from esper.simic.reward import RewardTelemetry
 
