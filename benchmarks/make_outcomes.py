@@ -28,6 +28,7 @@ from esper.benchmark.runner import BenchProgress, run_bench
 from esper.benchmark.suites import BenchSuite, bench_suite
 from esper.leyline.utility import rent_due
 from esper.simic.env.making import make_world
+from esper.simic.offline.dataset import EPISODES_FOLDER
 from harness import RESULTS
 
 SHIPPED = Path(__file__).parents[1] / "src" / "esper" / "benchmark" / "shipped"
@@ -161,7 +162,14 @@ def play(
             left = "?" if progress.seconds_left is None else f"{progress.seconds_left / 60:.1f}"
             print(f"  {progress.done:,} of {progress.total:,}, {left} minutes left", flush=True)
 
-    stopped = run_bench(plan, store, workers=chosen.workers, minutes=minutes, progress=show)
+    stopped = run_bench(
+        plan,
+        store,
+        workers=chosen.workers,
+        minutes=minutes,
+        episodes=folder / EPISODES_FOLDER if chosen.record_episodes else None,
+        progress=show,
+    )
     if stopped is not None:
         sys.exit(f"stopped by {stopped}; --resume goes on")
     names = {arm.name for arm in plan.arms}
@@ -189,6 +197,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no episode after this time")
     parser.add_argument("--resume", action="store_true", help="keep the episodes of the last, unfinished run")
+    record = "keep every episode, as data sets of the training draws and of the held-out instances"
+    parser.add_argument("--record-episodes", action="store_true", help=record)
     parser.add_argument("--out", type=Path, default=None, help="where the result goes")
     chosen = parser.parse_args()
     began, work = time.monotonic(), RESULTS / f"outcomes_{chosen.suite}"

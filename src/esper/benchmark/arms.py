@@ -63,6 +63,11 @@ class Staging:
     controller: ControllerFile | None = None
     """The controller whose environment it is played in; None is the plain environment."""
 
+    @property
+    def only_acts(self) -> bool:
+        """Whether all that happens to its hosts are actions in the suite's own cases: it can then be learned from."""
+        return self.cases is None and isinstance(self.player, RulePlayer | LearnedPlayer)
+
 
 class Arm(ABC):
     """One competitor. Unless a subclass says otherwise it has one member and needs no other arm."""

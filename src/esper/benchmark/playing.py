@@ -1,5 +1,6 @@
 """Playing a chunk: one arm on the hosts of one instance, from the first epoch to the rows."""
 
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -18,6 +19,9 @@ from esper.simic.env.episodes import Episodes
 from esper.simic.env.making import Setting, make_world
 from esper.simic.evaluation import Judged, RulePlayer, judge_cases
 from esper.simic.held_out import accuracy_on_test
+from esper.simic.offline.dataset import episode_bytes
+from esper.simic.offline.recorder import EpisodeRecorder
+from esper.simic.offline.recording import Recording
 from esper.simic.reward import RewardConfig
 from esper.tolaria.engine.host import TrainedHost
 from esper.tolaria.final_report import phase_scores
@@ -34,6 +38,23 @@ class Product:
     test_accuracy: float | None
     parameters: int
     seeds: tuple[SeedRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeFile:
+    """Recorded episodes of a chunk as a file of a data set, ready to be written."""
+
+    name: str
+    """TERMS-EPISODES.safetensors: names that begin alike are of equal terms, and can be learned from together."""
+    content: bytes
+
+    @staticmethod
+    def of(recording: Recording) -> "EpisodeFile":
+        """The file of a recording; episodes that are played again have the same name."""
+        played = "\n".join(f"{row.policy} {row.case} {row.host_seed}" for row in recording.rows)
+        both = (recording.terms.model_dump_json(), played)
+        name = "-".join(hashlib.sha256(text.encode()).hexdigest()[:12] for text in both)
+        return EpisodeFile(f"{name}.safetensors", episode_bytes(recording))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +78,24 @@ class KnownBaselines:
 
 def play_chunk(arm: Arm, hosts: Hosts) -> list[BenchRow]:
     """Play an arm; returns one row per seed, in their order. What would repeat another arm's episode is copied."""
-    copied = arm.copied(hosts)
+    rows, _ = play_recorded(arm, hosts, record=False)
+    return rows
+
+
+def play_recorded(
+    arm: Arm, hosts: Hosts, *, record: bool = True
+) -> tuple[list[BenchRow], EpisodeFile | None]:
+    """The same, and the episodes to learn from; None where none was played, or the arm does more than act."""
+    copied, file = arm.copied(hosts), None
     rows = {seed: replace(row, arm=arm.name, member=hosts.member) for seed, row in copied.items()}
     left = tuple(seed for seed in hosts.seeds if seed not in rows)
     if left:
-        rows |= {row.seed: arm.settled(hosts, row) for row in _play(arm, replace(hosts, seeds=left))}
-    return [rows[seed] for seed in hosts.seeds]
+        played, file = _play(arm, replace(hosts, seeds=left), record=record)
+        rows |= {row.seed: arm.settled(hosts, row) for row in played}
+    return [rows[seed] for seed in hosts.seeds], file
 
 
-def _play(arm: Arm, hosts: Hosts) -> list[BenchRow]:
+def _play(arm: Arm, hosts: Hosts, *, record: bool) -> tuple[list[BenchRow], EpisodeFile | None]:
     with ExitStack() as context:
         staging = arm.stage(hosts, context)
         setting = make_world(hosts.suite, len(hosts.seeds), device=hosts.device)
@@ -73,6 +103,9 @@ def _play(arm: Arm, hosts: Hosts) -> list[BenchRow]:
         episodes = _episodes(world, setting, staging, hosts)
         cases = staging.cases or (hosts.instance,) * len(hosts.seeds)
         wanted = list(zip(cases, hosts.host_seeds, strict=True))
+        recorder = None
+        if record and staging.only_acts:
+            recorder = episodes.watcher = EpisodeRecorder(episodes, policy=_who(arm, hosts))
         began = time.perf_counter()
         judged = judge_cases(
             staging.player, episodes, wanted, look=lambda host: _product(world, host, setting.counts)
@@ -80,10 +113,16 @@ def _play(arm: Arm, hosts: Hosts) -> list[BenchRow]:
         seconds = (time.perf_counter() - began) / len(wanted)
     waited = hosts.known.get((WAIT, 0, hosts.instance))
     bare = waited[0].host_parameters if waited else world.host(0).host_parameters
-    return [
+    rows = [
         _row(arm.name, hosts, seed, one, world.first_log(place), bare=bare, setting=setting, seconds=seconds)
         for place, (seed, one) in enumerate(zip(hosts.seeds, judged, strict=True))
     ]
+    recording = None if recorder is None else recorder.take(firsts=len(wanted))
+    return rows, None if recording is None else EpisodeFile.of(recording)
+
+
+def _who(arm: Arm, hosts: Hosts) -> str:
+    return arm.name if arm.members == 1 else f"{arm.name} {hosts.member}"
 
 
 def _episodes(world: MeteredWorld, setting: Setting, staging: Staging, hosts: Hosts) -> Episodes:

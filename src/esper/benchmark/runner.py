@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
 from esper.benchmark.arms import Arm, Group, Hosts
 from esper.benchmark.planning import BenchPlan
-from esper.benchmark.playing import play_chunk
+from esper.benchmark.playing import EpisodeFile, play_chunk, play_recorded
 from esper.benchmark.rows import BenchRow, RowStore
+from esper.leyline.files import write_bytes
 from esper.simic.timing import QUIET_SECONDS, stop_on_signals
 from esper.tolaria.worlds.cluster.connecting import require_cluster
 
@@ -51,6 +53,7 @@ def run_bench(
     workers: int = 0,
     cluster: str | None = None,
     minutes: float = math.inf,
+    episodes: Path | None = None,
     progress: Callable[[BenchProgress], None] = lambda _: None,
 ) -> str | None:
     """Play what is not in the store yet. Returns what stopped it (a signal, the clock, lost episodes), or None.
@@ -58,6 +61,7 @@ def run_bench(
     workers   processes to play in; 0 plays in this one, or on a cluster in as many as it has CPUs
     cluster   a Ray cluster to play on: "local" starts one, "auto" joins that of this machine; or HOST:PORT
     minutes   no chunk is begun after so long
+    episodes  a folder to keep every episode in that is played now, as a data set; None keeps none
     progress  called at the start, after each chunk, and where processes play on for `QUIET_SECONDS`
 
     A chunk that fails, or whose process dies, is played again, `ATTEMPTS` times in all; then its episodes are lost,
@@ -80,7 +84,11 @@ def run_bench(
             done = plan.episodes - work.episodes
             progress(BenchProgress(done, plan.episodes, seconds, seconds_left, latest))
 
-        def keep(group: Group, rows: Sequence[BenchRow]) -> None:
+        def keep(group: Group, rows: Sequence[BenchRow], file: EpisodeFile | None) -> None:
+            if (
+                episodes is not None and file is not None
+            ):  # before the rows: what has rows is not played again
+                write_bytes(episodes / file.name, file.content)
             store.append(rows)
             work.add(rows)
             work.episodes -= len(rows)
@@ -94,7 +102,7 @@ def run_bench(
         while work.queue and may_begin() and barren < ATTEMPTS:
             before = work.episodes
             with _executor(workers, cluster, plan.device) as (executor, at_once):
-                if not _play(work, executor, at_once, may_begin, keep, poll):
+                if not _play(work, executor, at_once, may_begin, keep, poll, record=episodes is not None):
                     break
             barren = barren + 1 if work.episodes == before else 0
         stopped = stop.reason or work.losses() or ("the clock" if work.queue else None)
@@ -108,20 +116,22 @@ def _play(
     executor: Executor,
     at_once: int,
     may_begin: Callable[[], bool],
-    keep: Callable[[Group, Sequence[BenchRow]], None],
+    keep: Callable[[Group, Sequence[BenchRow], EpisodeFile | None], None],
     poll: Callable[[], None],
+    *,
+    record: bool,
 ) -> bool:
     """Play until nothing is left or nothing may begin. Returns whether another executor is needed: a process died.
 
-    keep  called with the rows of each chunk
-    poll  called while there are none
+    keep    called with the rows of each chunk, and its episodes if they are recorded
+    poll    called while there are none
     """
-    running: dict[Future[list[BenchRow]], Chunk] = {}
+    running: dict[Future[tuple[list[BenchRow], EpisodeFile | None]], Chunk] = {}
     died = False
     while running or (work.queue and may_begin() and not died):
         while not died and may_begin() and len(running) < at_once and (chunk := work.take()) is not None:
             try:
-                running[executor.submit(play_chunk, *chunk)] = chunk
+                running[executor.submit(_played, *chunk, record)] = chunk
             except BrokenExecutor:
                 died = True
                 work.put_back(chunk)
@@ -133,15 +143,19 @@ def _play(
         for future in finished:
             arm, hosts = chunk = running.pop(future)
             try:
-                rows = future.result()
+                rows, file = future.result()
             except BrokenExecutor:  # killed, as a rule by the system for want of memory
                 died = True
                 work.put_back(chunk, LOST_PROCESS)
             except Exception as error:
                 work.put_back(chunk, f"{type(error).__name__}: {error}")
             else:
-                keep((arm.name, hosts.member, hosts.instance), rows)
+                keep((arm.name, hosts.member, hosts.instance), rows, file)
     return died
+
+
+def _played(arm: Arm, hosts: Hosts, record: bool) -> tuple[list[BenchRow], EpisodeFile | None]:
+    return play_recorded(arm, hosts) if record else (play_chunk(arm, hosts), None)
 
 
 class _Work:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from esper.leyline.errors import EsperError
+from esper.simic.held_out import SCORED_TOO
 from esper.tolaria.tasks import Instance, suite, suite_names
 from esper.tolaria.tasks.adapt_draws import of_other_shift
 from esper.tolaria.tasks.host_draws import in_corner, of_other_kind, of_other_size
@@ -40,13 +41,12 @@ class BenchSuite:
 
 
 def bench_suite(name: str) -> BenchSuite:
-    """A suite's held-out instances; `cpu` also has digits, a task that its draws never are."""
+    """A suite's held-out instances, and what is scored beside them."""
     if name in TOY_SUITES:
         return BenchSuite(name, TOY_SUITES[name].held_out(_TOY_INSTANCES))
     if name not in suite_names():
         return BenchSuite(name, (str(Instance.parse(name)),))
-    extra = ("digits",) if name == "cpu" else ()
-    return BenchSuite(name, (*(str(case) for case in suite(name).held_out), *extra))
+    return BenchSuite(name, (*(str(case) for case in suite(name).held_out), *SCORED_TOO.get(name, ())))
 
 
 def host_seed(instance: str, seed: int) -> int:

@@ -58,6 +58,8 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--cluster", metavar="ADDRESS", help=cluster)
     parser.add_argument("--device", default="cpu", help="where hosts are trained (%(default)s)")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing after so long")
+    record = "keep every episode that is played now in DIR/episodes, as a data set (see docs/offline.md)"
+    parser.add_argument("--record-episodes", action="store_true", help=record)
     out = "rows go here (%(default)s)"
     parser.add_argument("--out", type=Path, default=Path("bench"), metavar="DIR", help=out)
     return _play(parser.parse(arguments))
@@ -84,6 +86,7 @@ def _play(chosen: "Namespace") -> int:
         workers=chosen.workers,
         cluster=chosen.cluster,
         minutes=chosen.minutes,
+        record_episodes=chosen.record_episodes,
         progress=progress,
     )
     stopped = result.interrupted

@@ -17,6 +17,7 @@ from esper.benchmark import (
 from esper.benchmark.record import merge_record, only_bench, record_of
 from esper.nissa import collect_provenance
 from esper.simic.env.making import use_one_thread
+from esper.simic.offline.dataset import EPISODES_FOLDER
 from esper.tolaria.worlds.cluster.connecting import require_cluster
 
 
@@ -27,6 +28,7 @@ def bench(
     workers: int = 0,
     cluster: str | None = None,
     minutes: float = math.inf,
+    record_episodes: bool = False,
     progress: Callable[[BenchProgress], None] = lambda _: None,
 ) -> BenchResult:
     """Play what is asked for into a folder; returns the result, whose `interrupted` says if it was stopped early.
@@ -40,6 +42,8 @@ def bench(
                0 workers are as many as it has CPUs
     minutes    nothing is begun after so long
     progress   called with how far it is, after each part
+
+    record_episodes  keep every episode that is played now in the folder `episodes`, as a data set (docs/offline.md)
     """
     if workers < 0:
         raise PlanError(f"workers is {workers}; expected a whole number >= 0")
@@ -52,6 +56,12 @@ def bench(
     with only_bench(directory):
         merge_record(directory, record_of(plan, provenance.model_dump(mode="json")))
         stopped = run_bench(
-            plan, RowStore(directory), workers=workers, cluster=cluster, minutes=minutes, progress=progress
+            plan,
+            RowStore(directory),
+            workers=workers,
+            cluster=cluster,
+            minutes=minutes,
+            episodes=directory / EPISODES_FOLDER if record_episodes else None,
+            progress=progress,
         )
         return read_bench(directory, interrupted=stopped, partial=True)

@@ -26,9 +26,9 @@ from esper.tamiyo.deciders import Decider, LearnedDecider
 from esper.tamiyo.rules import rule_policy
 from esper.tolaria import final_report
 from esper.tolaria.engine.host import TrainedHost
-from esper.tolaria.tasks import suite, suite_names
+from esper.tolaria.tasks import Instance, suite, suite_names
 from esper.tolaria.worlds.baselines import BaselineCurves
-from esper.tolaria.worlds.toy.instance import TOY_SUITES
+from esper.tolaria.worlds.toy.instance import TOY_SUITES, TRAINING_DRAWS, toy_instance
 
 LEARNED = "learned"
 COMPARED = ("wait", "random", "probe_and_keep")
@@ -37,6 +37,10 @@ _HOST_SEEDS = 2_000_000
 """Host seeds from here on are neither trained nor selected on."""
 ARENA = 8
 """Episodes that are played side by side."""
+
+
+SCORED_TOO: Mapping[str, tuple[str, ...]] = {"cpu": ("digits",)}
+"""suite -> cases that a benchmark scores beside its held-out list: a task that its draws never are."""
 
 
 class UnfitCaseError(EsperError, ValueError):
@@ -53,6 +57,21 @@ def held_out_cases(name: str, episodes: int, seed: int) -> list[tuple[str, int]]
         cases = (name,)
     first = _HOST_SEEDS + 10_000 * seed
     return [(cases[index % len(cases)], first + index) for index in range(episodes)]
+
+
+def is_held_out(name: str, case: str) -> bool:
+    """Whether a case is one that a suite's controllers are judged on, and never trained on.
+
+    A task instance in a suite's place has nothing that is held out: it is what its controllers train on.
+    """
+    if name in TOY_SUITES:
+        return toy_instance(case).draw >= TRAINING_DRAWS
+    if name not in suite_names():
+        return False
+    instance = Instance.parse(case)
+    if str(instance) == name:  # digits
+        return False
+    return instance in suite(name).held_out or str(instance) in SCORED_TOO.get(name, ())
 
 
 def evaluate_checkpoint(

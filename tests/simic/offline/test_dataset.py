@@ -87,7 +87,7 @@ def test_a_file_that_is_replaced_is_whole(tmp_path: Path, monkeypatch: pytest.Mo
     def fail(*_: object, **__: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("esper.simic.offline.dataset.save_file", fail)
+    monkeypatch.setattr(Path, "write_bytes", fail)
     with pytest.raises(OSError, match="disk full"):
         write_episodes(path, recording)
     assert len(Dataset.open([path])) == 1

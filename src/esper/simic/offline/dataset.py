@@ -14,11 +14,11 @@ from typing import Any, cast
 import torch
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from esper.leyline.errors import EsperError
-from esper.leyline.files import write_atomically
+from esper.leyline.files import write_bytes
 from esper.simic.env.spaces import LegalChoices
 from esper.simic.offline.recording import BY_EPISODE, BY_STEP, EpisodeRow, Recording, Terms, joined
 from esper.tamiyo.controller import layout_fingerprint
@@ -37,14 +37,18 @@ class DatasetError(EsperError, ValueError):
 
 def write_episodes(path: Path, recording: Recording) -> None:
     """Write a recording as one file, whole or not at all; folders are made as needed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, episode_bytes(recording))
+
+
+def episode_bytes(recording: Recording) -> bytes:
+    """What a file of this recording holds; a process can send it to the one that writes."""
     tensors = {name: getattr(recording, name).contiguous() for name in (*BY_STEP, *BY_EPISODE)}
     about = {
         "format": FORMAT,
         "terms": recording.terms.model_dump_json(),
         "rows": _ROWS.dump_json(recording.rows).decode(),
     }
-    write_atomically(path, lambda partial: save_file(tensors, partial, metadata=about))
+    return save(tensors, metadata=about)
 
 
 class _File:

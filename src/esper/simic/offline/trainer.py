@@ -5,6 +5,7 @@ trained further on hosts, in the same way.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from esper.simic.building import Training, build
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env.accounts import PRIVILEGED
+from esper.simic.held_out import is_held_out
 from esper.simic.offline.dataset import Dataset
 from esper.simic.offline.iql import IQL, IQLTerms
 from esper.simic.offline.recording import Sequences, Terms
@@ -47,7 +49,9 @@ _PARTS = ("v", "q", "slow_q")
 def require_offline(config: TrainingConfig) -> None:
     """Raise ConfigError or DatasetError, before anything takes time, for what cannot be learned from."""
     training = build(replace(config, workers=0, cluster=None, cluster_round_deadline=None))
-    require_fit(training, config, Dataset.open(config.offline).terms)
+    data = Dataset.open(config.offline)
+    require_fit(training, config, data.terms)
+    require_not_held_out(config.suite, data)
 
 
 def require_fit(training: Training, config: TrainingConfig, found: Terms) -> None:
@@ -74,6 +78,18 @@ def require_fit(training: Training, config: TrainingConfig, found: Terms) -> Non
         raise ConfigError(
             f"offline names data that this run's hosts would not give: they have {difference}; set suite, horizon, "
             "settle, gamma and reward as they were recorded"
+        )
+
+
+def require_not_held_out(suite: str, data: Dataset) -> None:
+    """Raise ConfigError if an episode is of an instance that controllers of this suite are judged on."""
+    cases = Counter(row.case for row in data.rows)
+    judged_on = [case for case in cases if is_held_out(suite, case)]
+    if judged_on:
+        episodes = sum(cases[case] for case in judged_on)
+        raise ConfigError(
+            f"offline names {episodes} episodes of held-out instances of {suite}, the first of {judged_on[0]}: a "
+            "controller that learned from them could not be judged on them; expected episodes of training draws"
         )
 
 
@@ -316,6 +332,7 @@ def train_offline(
             training = build(replace(config, workers=0, cluster=None, cluster_round_deadline=None))
             data = Dataset.open(config.offline)
             require_fit(training, config, data.terms)
+            require_not_held_out(config.suite, data)
             fresh = OfflineTrainer(
                 config, training, data, checkpoints=checkpoints, sink=sink, progress=progress
             )
