@@ -394,7 +394,7 @@ def gate(table: BenchTable) -> str:
     which = "some schedules" if headroom.schedules is None else f"{headroom.schedules} schedules"
     text = (
         f"Headroom: the best of {which} for each instance, chosen on other hosts, scores {_points(headroom.gap)} "
-        f"over the single best one, with instances drawn anew {_bounds(headroom.gap_anew)}"
+        f"over the single best one, with instances drawn anew {bounds_in_points(headroom.gap_anew)}"
     )
     if headroom.over_hindsight is not None:
         text += f", and {_points(headroom.over_hindsight)} over the one that is best in hindsight"
@@ -415,13 +415,13 @@ def _of_treatment(table: BenchTable, notes: TreatmentNotes) -> Iterable[str]:
     trained = f" ({members} training seeds)" if members > 1 else ""
     where = f"{len(table.instances)} instances of {table.suite} with {table.seeds} hosts each"
     if WAIT in compared:
-        anew = _bounds(compared[WAIT].on_new_instances)
+        anew = bounds_in_points(compared[WAIT].on_new_instances)
         yield f"{name}{trained} is {_against(compared[WAIT])} on {where}; with instances drawn anew {anew}."
     rival = best_rival(table, name)
     if rival is not None:
         yield (
             f"Of what costs no more training, {rival.control} is best: {name} is {_against(rival)}; with instances "
-            f"drawn anew {_bounds(rival.on_new_instances)}."
+            f"drawn anew {bounds_in_points(rival.on_new_instances)}."
         )
     if notes.training_runs is not None:
         yield _training_cost(notes)
@@ -473,9 +473,9 @@ def _against(comparison: Comparison) -> str:
 
 def _points(estimate: Estimate) -> str:
     """In percentage points."""
-    return f"{100 * estimate.value:+.2f} {_bounds(estimate)} points"
+    return f"{100 * estimate.value:+.2f} {bounds_in_points(estimate)} points"
 
 
-def _bounds(estimate: Estimate) -> str:
+def bounds_in_points(estimate: Estimate) -> str:
     """The interval in percentage points."""
     return f"[{100 * estimate.low:+.2f}, {100 * estimate.high:+.2f}]"

@@ -188,7 +188,7 @@ def _lines(made: "BenchTable") -> str:
         (
             f"{arm.arm} ({arm.members})" if arm.members > 1 else arm.arm,
             f"{arm.score.value:.4f} [{arm.score.low:.4f}, {arm.score.high:.4f}]",
-            f"{arm.over_wait.value:+.4f} [{arm.over_wait.low:+.4f}, {arm.over_wait.high:+.4f}]",
+            str(arm.over_wait),
             f"[{arm.over_wait_anew.low:+.4f}, {arm.over_wait_anew.high:+.4f}]",
             None if arm.test_accuracy is None else f"{arm.test_accuracy:.4f}",
             None if arm.parameters is None else f"{arm.parameters:.0f}",

@@ -10,14 +10,13 @@ from plotly.offline import get_plotlyjs
 
 from esper.benchmark import BenchResult, BenchRow, BenchTable, gate, verdict
 from esper.benchmark.arms import WAIT
-from esper.benchmark.table import ScoreTable, score_table
+from esper.benchmark.table import ScoreTable, bounds_in_points, score_table
 from esper.karn.drawing import BAD, GOOD, LIGHT, Card, draw_network
 from esper.karn.report import figures
 from esper.karn.report.figures import about_arm, big, short_instance, slots_seen, typical_episode
 from esper.karn.report.streams import life, typical_life
 from esper.leyline import Stage
 from esper.leyline.colours import BLUE
-from esper.statistics import Estimate
 
 CSS = (
     f":root {{ --ink: {LIGHT.text}; --soft: {LIGHT.faint}; --line: {LIGHT.grid}; --paper: {LIGHT.card}; "
@@ -157,8 +156,8 @@ def _arm_table(table: BenchTable) -> str:
         cells = [
             f'<td title="{escape(about_arm(arm.arm))}"><b>{escape(name)}</b></td>',
             _cell(f"{arm.score.value:.3f}", f"[{arm.score.low:.3f}, {arm.score.high:.3f}]"),
-            _cell(f"{100 * arm.over_wait.value:+.2f}", _range(arm.over_wait)),
-            _cell("", _range(arm.over_wait_anew)),
+            _cell(f"{100 * arm.over_wait.value:+.2f}", bounds_in_points(arm.over_wait)),
+            _cell("", bounds_in_points(arm.over_wait_anew)),
             _cell("-" if arm.test_accuracy is None else f"{100 * arm.test_accuracy:.1f} %"),
             _cell("-" if arm.parameters is None else f"{arm.parameters:,.0f}"),
             _cell("-" if arm.training_flops is None else big(arm.training_flops)),
@@ -179,8 +178,8 @@ def _comparisons(table: BenchTable, treatment: str) -> str:
     rows = [
         [
             f"<td><b>{escape(each.control)}</b></td>",
-            _cell(f"{100 * each.difference.value:+.2f}", _range(each.difference)),
-            _cell("", _range(each.on_new_instances)),
+            _cell(f"{100 * each.difference.value:+.2f}", bounds_in_points(each.difference)),
+            _cell("", bounds_in_points(each.on_new_instances)),
             _cell(f"{100 * each.improvement.value:.0f} %"),
             _cell(f"{each.p_holm:.3f}"),
             f'<td class="{each.finding.split()[0]}">{each.finding}</td>',
@@ -201,10 +200,6 @@ def _html_table(columns: Sequence[str], rows: Iterable[str]) -> str:
 def _cell(value: str, interval: str = "") -> str:
     brackets = f' <span class="interval">{escape(interval)}</span>' if interval else ""
     return f'<td class="number">{escape(value)}{brackets}</td>'
-
-
-def _range(estimate: Estimate) -> str:
-    return f"[{100 * estimate.low:+.2f}, {100 * estimate.high:+.2f}]"
 
 
 # Pictures
