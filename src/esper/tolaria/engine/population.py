@@ -212,7 +212,9 @@ class Population:
 
     def _place(self, tensor: Tensor) -> Tensor:
         """A small CPU tensor on the device, without waiting for it."""
-        return tensor if self._pool is None else tensor.pin_memory().to(self.device, non_blocking=True)
+        if self.device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self.device, non_blocking=True)
 
     # Validation
 
