@@ -1,16 +1,22 @@
 """From a run to a controller that can be given away: its checkpoint as weights, and a card with its record."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from pydantic import JsonValue
+
+from esper import __version__
 from esper.leyline import RunFinished
 from esper.nissa import RunError, read_events, read_provenance
 from esper.simic.agent.checkpoint import DamagedCheckpoint, judged_checkpoints, read_checkpoint
-from esper.simic.building import build
+from esper.simic.building import Training, build
+from esper.simic.cloning import PolicyNetwork
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
+from esper.simic.reward import RewardConfig
 from esper.tamiyo.controller import (
     Controller,
     ControllerCard,
@@ -55,12 +61,60 @@ def controller_of_run(
             "normalize_observations is on: its statistics belong to one suite's slots and blueprints, so this "
             "controller cannot serve other hosts. Train without it (observations are bounded)"
         )
-    here = replace(config.in_one_process(), run_name=None)
-    training = build(here)
-    training.agent.load(checkpoint)
-    policy = training.agent.actor().policy
-    assert isinstance(policy, GrowthPolicy)
-    rent = training.envs.episodes.reward.rent
+    with _in_one_process(config) as training:
+        training.agent.load(checkpoint)
+        policy = training.agent.actor().policy
+        assert isinstance(policy, GrowthPolicy)
+        record = _training_record(run, checkpoint, config, policy, training.envs.episodes.horizon)
+        return _controller(config, policy, training.envs.episodes.reward, record, name, summary, licence)
+
+
+def controller_of_network(
+    network: PolicyNetwork, *, name: str, summary: str = "", licence: str = "MIT"
+) -> Controller:
+    """A network that was taught by example, with a card made of the settings that it was taught under."""
+    settings = network.notes["config"]
+    assert isinstance(settings, dict)
+    config, taught = (
+        TrainingConfig.of(settings),
+        "taught by {rule} in {episodes} episodes".format(**network.notes),
+    )
+    with _in_one_process(config) as training:
+        episodes = training.envs.episodes
+        record = TrainingRecord(
+            suite=config.suite,
+            horizon=episodes.horizon,
+            slots=network.space.slot_config.slot_ids,
+            blueprints=network.space.blueprints,
+            seed=config.seed,
+            rounds=0,  # none of PPO
+            device=config.device,
+            esper=__version__,
+            settings=_settings(config),
+        )
+        reward, words = episodes.reward, summary or f"{taught} of {config.suite}"
+        return _controller(config, network.policy, reward, record, name, words, licence)
+
+
+@contextmanager
+def _in_one_process(config: TrainingConfig) -> Iterator[Training]:
+    """What the config builds, on one host in this process: for what its cards say."""
+    training = build(replace(config.in_one_process(), run_name=None))
+    try:
+        yield training
+    finally:
+        training.envs.close()
+
+
+def _controller(
+    config: TrainingConfig,
+    policy: GrowthPolicy,
+    reward: RewardConfig,
+    record: TrainingRecord,
+    name: str,
+    summary: str,
+    licence: str,
+) -> Controller:
     card = ControllerCard(
         name=name,
         summary=summary or f"trained on {config.suite}",
@@ -77,14 +131,13 @@ def controller_of_run(
         reward=RewardRecord(
             family=config.reward_family,
             mode=config.reward_mode,
-            rent=rent,
+            rent=reward.rent,
             gamma=config.gamma,
             control_variate=config.reward_control_variate,
-            counts=training.envs.episodes.reward.counts,
+            counts=reward.counts,
         ),
-        training=_training_record(run, checkpoint, config, policy, training.envs.episodes.horizon),
+        training=record,
     )
-    training.envs.close()
     return Controller(card, policy.state_dict())
 
 
@@ -112,12 +165,14 @@ def _training_record(
         device=config.device,
         esper=provenance.esper,
         commit=provenance.git_commit,
-        settings={
-            name: value
-            for name, value in config.to_dict().items()
-            if name not in ("run_directory", "run_name")
-        },
+        settings=_settings(config),
     )
+
+
+def _settings(config: TrainingConfig) -> dict[str, JsonValue]:
+    """All of a run's, but for where it is written."""
+    written = config.to_dict().items()
+    return {name: value for name, value in written if name not in ("run_directory", "run_name")}
 
 
 def _seconds(run: Path) -> float | None:

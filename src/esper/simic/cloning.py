@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -189,6 +190,11 @@ class PolicyNetwork:
             operation_log_likelihood=float(growth_log_probs(evaluation.log_prob)["op"][free].mean()),
         )
 
+    def to(self, device: torch.device | str) -> Self:
+        """Move it to a device, where it is taught and acts from then on."""
+        self.policy.to(device)
+        return self
+
     def actor(self, num_envs: int = 1, *, generator: torch.Generator | None = None) -> Actor:
         """For use; greedy without a generator."""
         return Actor(self.policy, num_envs, generator=generator)
@@ -228,12 +234,13 @@ class PolicyNetwork:
         return -(evaluation.log_prob.sum(1) * free).sum() / max(steps, 1), steps
 
     def _evaluate(self, recording: Recording) -> tuple[HeadEvaluation, Tensor, Tensor]:
-        """Of every recorded step, episodes end to end: its evaluation, its action, and the network's own choice."""
-        hidden = self.policy.initial_hidden(len(recording))
+        """Of every recorded step, episodes end to end: its evaluation, its lesson, and the network's own choice."""
+        device = next(self.policy.parameters()).device
+        recording, hidden = recording.to(device), self.policy.initial_hidden(len(recording)).to(device)
         output = self.policy(recording.inputs(), hidden, recording.plan())
         distribution = self.policy.distribution(output.logits, recording.mask)
-        action = recording.action
-        return distribution.evaluate(action), action, distribution.mode()
+        lesson = recording.lesson
+        return distribution.evaluate(lesson), lesson, distribution.mode()
 
     def _require_fit(self, recording: Recording) -> None:
         if recording.space != self.space:

@@ -75,15 +75,19 @@ class Sequences:
 
     def part(self, episodes: Sequence[int]) -> Self:
         """Some of the episodes, by number."""
-        chosen = torch.tensor(list(episodes), dtype=torch.int64)
-        first, length = self.first[chosen], self.length[chosen]
-        begins = length.cumsum(0) - length
-        places = torch.arange(int(length.sum())) + (first - begins).repeat_interleave(length)
+        chosen, places = torch.tensor(list(episodes), dtype=torch.int64), self.places(episodes)
         return replace(
             self,
             **{name: getattr(self, name)[places] for name in BY_STEP},
             **{name: getattr(self, name)[chosen] for name in BY_EPISODE},
         )
+
+    def places(self, episodes: Sequence[int]) -> Tensor:
+        """(step,) int64: where the steps of some of the episodes are, in this order."""
+        chosen = torch.tensor(list(episodes), dtype=torch.int64)
+        first, length = self.first[chosen], self.length[chosen]
+        begins = length.cumsum(0) - length
+        return torch.arange(int(length.sum())) + (first - begins).repeat_interleave(length)
 
     def to(self, device: torch.device) -> Self:
         """The same on a device."""
@@ -225,17 +229,44 @@ class Recording(Sequences):
         """The slots and blueprints of all episodes."""
         return self.terms.space
 
-    def part(self, episodes: Sequence[int]) -> "Recording":
+    @property
+    def lesson(self) -> Tensor:
+        """(step, head) int64: what a clone is to decide."""
+        return self.action
+
+    def part(self, episodes: Sequence[int]) -> Self:
         """Some of the episodes, by number."""
         chosen = Sequences.part(self, episodes)
         return replace(chosen, rows=tuple(self.rows[number] for number in episodes))
 
-    def split(self, held_out: int) -> tuple["Recording", "Recording"]:
+    def split(self, held_out: int) -> tuple[Self, Self]:
         """All but the last `held_out` episodes, and these."""
         if not 0 < held_out < len(self):
             raise ValueError(f"held_out is {held_out}; expected 1..{len(self) - 1} of {len(self)} episodes")
         count = len(self) - held_out
         return self.part(range(count)), self.part(range(count, len(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Advised(Recording):
+    """Episodes that somebody played, with what a teacher would have decided at each step."""
+
+    advice: Tensor
+    """(step, head) int64, legal there."""
+
+    @property
+    def lesson(self) -> Tensor:
+        """(step, head) int64: what the teacher would have decided."""
+        return self.advice
+
+    def part(self, episodes: Sequence[int]) -> Self:
+        """Some of the episodes, by number."""
+        chosen = Recording.part(self, episodes)
+        return replace(chosen, advice=self.advice[self.places(episodes)])
+
+    def to(self, device: torch.device) -> Self:
+        """The same on a device."""
+        return replace(Recording.to(self, device), advice=self.advice.to(device))
 
 
 def joined(recordings: Iterable[Recording]) -> Recording:

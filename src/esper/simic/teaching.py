@@ -1,0 +1,137 @@
+"""Teaching by somebody who knows more: what a teacher would decide is asked wherever the student goes, and cloned.
+
+A teacher of drawn tasks may know what no controller is shown, such as when the data of a stream change. What it
+decides cannot be copied from its own episodes alone: a student that is late has seeds which the teacher never has.
+So the student plays, the teacher says what it would do in the same state, and the network is taught from all that
+was said so far (the aggregation of data sets of Ross, Gordon and Bagnell, 2011).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+
+import numpy as np
+import torch
+
+from esper.simic.building import build
+from esper.simic.cloning import PolicyNetwork
+from esper.simic.config.training_config import TrainingConfig
+from esper.simic.env.episodes import Episodes
+from esper.simic.env.spaces import Actions
+from esper.simic.evaluation import LearnedPlayer, Player, Rewards
+from esper.simic.offline.recorder import record_episodes
+from esper.simic.offline.recording import Advised, joined
+
+TeacherOf = Callable[[Sequence[str]], Player]
+"""The teacher of envs whose cases are these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """One round of teaching."""
+
+    utility: float
+    """Mean of what was played in it: by the teacher in the first, by the student in the others."""
+    agreement: float
+    """The share of free steps, of all lessons so far, on which the student decides as the teacher afterwards."""
+    acting: float | None
+    """The same where the teacher does not wait; None where it always does."""
+
+
+class AdvisedPlayer:
+    """Plays a student (None: the teacher itself), and keeps what the teacher would have decided in its states."""
+
+    def __init__(self, teacher: Player, student: Player | None = None) -> None:
+        self._teacher, self._student = teacher, student
+        self.advice: list[Actions] = []
+        """(env, head) for each step."""
+
+    def begin(self, num_envs: int) -> None:
+        """Begin anew, both."""
+        self.advice = []
+        for player in (self._teacher, self._student):
+            if player is not None:
+                player.begin(num_envs)
+
+    def act(self, episodes: Episodes, rewards: Rewards) -> Actions:
+        """What the student decides; illegal advice is to wait."""
+        advice = self._teacher.act(episodes, rewards)
+        allowed = episodes.choices.allowed(advice, episodes.masks())
+        self.advice.append(np.where(allowed[:, None], advice, 0))
+        return self.advice[-1] if self._student is None else self._student.act(episodes, rewards)
+
+
+def record_advised(
+    teacher_of: TeacherOf,
+    student: Player | None,
+    episodes: Episodes,
+    wanted: Sequence[tuple[str, int]],
+    *,
+    policy: str,
+) -> tuple[list[Advised], list[float]]:
+    """Play each (case, host seed) and keep what the teacher says on the way; and the utility of each episode.
+
+    Episodes of a group in which a host was lost are left out.
+    """
+    lessons, utilities = [], []
+    for start in range(0, len(wanted), episodes.num_envs):
+        group = wanted[start : start + episodes.num_envs]
+        filled = [*group, *[group[-1]] * (episodes.num_envs - len(group))]
+        player = AdvisedPlayer(teacher_of([case for case, _ in filled]), student)
+        recording, played = record_episodes(player, episodes, group, policy=policy)
+        if len(recording) < len(group) or any(summary.lost for summary in played):
+            continue
+        said = torch.from_numpy(np.stack(player.advice)).long()  # (step, env, head)
+        advice = torch.cat([said[:length, env] for env, length in enumerate(recording.length.tolist())])
+        parts = {name: getattr(recording, name) for name in recording.__dataclass_fields__}
+        lessons.append(Advised(**parts, advice=advice))
+        utilities += [summary.utility or 0.0 for summary in played]
+    return lessons, utilities
+
+
+def teach(
+    config: TrainingConfig,
+    teacher_of: TeacherOf,
+    name: str,
+    *,
+    rounds: int = 4,
+    episodes: int = 64,
+    passes: int = 40,
+    progress: Callable[[int, Lesson], None] = lambda *_: None,
+) -> PolicyNetwork:
+    """A network that decides as the teacher would, as far as what it is shown says.
+
+    config    whose suite, pool, sizes and decisions it is taught with; its rewards need no baseline
+    rounds    of `episodes` each; in the first the teacher plays
+    passes    over all that was said so far, after each round
+    progress  called after each round with its number
+    """
+    training = build(config)
+    try:
+        network = PolicyNetwork(
+            training.envs.space,
+            hidden_size=config.hidden_size,
+            num_lstm_layers=config.num_lstm_layers,
+            seed=config.seed,
+            notes={"config": config.to_dict(), "rule": name, "episodes": rounds * episodes},
+        )
+        pairs, said = cycle(training.pool.pairs()), list[Advised]()
+        for number in range(rounds):
+            student = LearnedPlayer(network.to("cpu").actor) if number else None
+            wanted = list(islice(pairs, episodes))
+            lessons, utilities = record_advised(
+                teacher_of, student, training.envs.episodes, wanted, policy=name
+            )
+            training.envs.episodes.telemetry.take()  # what was played here is not a learner's
+            said += lessons
+            report = network.to(config.device).fit(_together(said), passes=passes)
+            progress(number, Lesson(float(np.mean(utilities)), report.training.joint, report.training.acting))
+        return network.to("cpu")
+    finally:
+        training.envs.close()
+
+
+def _together(lessons: Sequence[Advised]) -> Advised:
+    whole = joined(lessons)
+    parts = {name: getattr(whole, name) for name in whole.__dataclass_fields__}
+    return Advised(**parts, advice=torch.cat([lesson.advice for lesson in lessons]))
