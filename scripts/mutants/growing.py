@@ -123,7 +123,7 @@ GROWING = (
         "tolaria/worlds/toy/host.py",
         "self._effect(slot, life.alpha_target)",
         "self._effect(slot, 1.0)",
-        "tolaria/worlds/toy/test_world.py::test_a_seed_is_probed_at_its_own_target",
+        "tolaria/worlds/toy/test_host.py::test_a_seed_is_probed_at_its_own_target",
     ),
     mutant(
         "best_of_condemned_epochs",
@@ -281,14 +281,14 @@ GROWING = (
         "grower/deciding.py",
         "return all(modules.index(owner) > last for owner in owners)",
         "return True",
-        "grower/test_choosing.py::test_what_counts_as_frozen",
+        "grower/test_deciding.py::test_what_counts_as_frozen",
     ),
     mutant(
         "highest_rate_forgotten",
         "grower/host.py",
         "highest = max(rate, self.report.highest_learning_rate or 0.0)",
         "highest = rate",
-        "grower/test_choosing.py::test_the_learning_rate_is_shown_as_a_share_of_its_highest",
+        "grower/test_deciding.py::test_the_learning_rate_is_shown_as_a_share_of_its_highest",
     ),
     mutant(
         "budget_not_shared",
