@@ -72,24 +72,24 @@ def test_scores_equal_separate_passes() -> None:
 
 def test_stacked_coalitions_equal_separate_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """What CUDA does, on the CPU: several rows a sample, in several parts."""
-    from esper.tolaria.engine import validation
+    from esper.tolaria.engine import population as engine
 
     population, host = _grown()
     plan, scores = plan_coalitions(host.model), population.validate()
-    monkeypatch.setattr(validation, "ROWS_AT_ONCE", 40)
+    monkeypatch.setattr(engine, "ROWS_AT_ONCE", 40)
     out = torch.empty(len(plan.coalitions), 2, 2)
-    validation.validate_host(host, plan, torch.tensor(plan.alphas), out)
+    engine.validate_host(host, plan, torch.tensor(plan.alphas), out)
     expected = (scores.loss, scores.accuracy, scores.judged_loss, scores.judged_accuracy)
     for column, wanted in zip(out.flatten(1).unbind(1), expected, strict=True):
         assert torch.allclose(column, wanted[0], atol=1e-6)
 
 
 def test_validation_in_parts_equals_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    from esper.tolaria.engine import validation
+    from esper.tolaria.engine import population as engine
 
     population, _ = _grown()
     whole = population.validate()
-    monkeypatch.setattr(validation, "ELEMENTS_AT_ONCE", 7 * 13 + 5)  # seven samples at a time, of 47
+    monkeypatch.setattr(engine, "ELEMENTS_AT_ONCE", 7 * 13 + 5)  # seven samples at a time, of 47
     parts = population.validate()
     assert torch.allclose(parts.loss, whole.loss, rtol=0.0, atol=1e-6)
     assert torch.allclose(parts.accuracy, whole.accuracy, rtol=0.0, atol=1e-6)
