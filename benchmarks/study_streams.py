@@ -46,10 +46,7 @@ SEEDS = (
     ("mixer@1",),
     ("mixer@2",),
     ("mixer@0", "mixer@1"),
-    ("mixer@1", "mixer@2"),
     ("conv_small@1",),
-    ("conv_light@2",),
-    ("conv_heavy@1",),
 )
 """What a schedule grows, blueprint@slot."""
 SHUFFLED, NOISY, MANY = 0.3, 0.1, 1500
@@ -58,13 +55,9 @@ WHEN: dict[str, Callable[[DataState], bool]] = {
     "always": lambda _: True,
     "while shuffled": lambda state: state.shuffled >= SHUFFLED,
     "while ordered": lambda state: state.shuffled < SHUFFLED,
-    "while clean": lambda state: state.noise < NOISY,
     "while many": lambda state: state.samples >= MANY,
-    "while clean and many": lambda state: state.noise < NOISY and state.samples >= MANY,
     "while shuffled and clean": lambda state: state.shuffled >= SHUFFLED and state.noise < NOISY,
-    "while it pays": lambda state: (
-        state.shuffled >= SHUFFLED and state.noise < NOISY and state.samples >= MANY
-    ),
+    "while shuffled and many": lambda state: state.shuffled >= SHUFFLED and state.samples >= MANY,
     "renewed": lambda _: True,
 }
 """When the seeds are there, by the state of the data; a renewed one is replaced at each change."""

@@ -23,9 +23,11 @@ def main() -> None:
     options = _options()
     controller = Controller.load(options.controller)
     result = read_bench(options.bench)
+    played = {row.arm for row in result.rows}
     by_arm = {
         policy: _rows(result.rows, policy, options.member if policy == options.arm else 0)
         for policy in (options.arm, WAIT, *RULES)
+        if policy in played
     }
     waited = {key: row.utility or 0.0 for key, row in by_arm[WAIT].items()}
     scores = [

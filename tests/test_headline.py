@@ -28,13 +28,13 @@ def test_the_pages_say_what_was_measured(headline: ModuleType) -> None:
         assert path.read_text() == text, "run: python scripts/headline.py"
 
 
-@pytest.mark.parametrize(("name", "seed"), [("cpu-v1", 2), ("shift-v1", 0)])
-def test_a_shipped_controller_is_one_of_five(name: str, seed: int) -> None:
+@pytest.mark.parametrize(("name", "seed", "of"), [("cpu-v1", 2, 5), ("shift-v1", 0, 5), ("stream-v1", 0, 10)])
+def test_a_shipped_controller_is_one_of_several(name: str, seed: int, of: int) -> None:
     members = [
-        Controller.load(ROOT / "benchmarks" / "controllers" / f"{name}-seed{each}") for each in range(5)
+        Controller.load(ROOT / "benchmarks" / "controllers" / f"{name}-seed{each}") for each in range(of)
     ]
     digests = [member.card.weights_sha256 for member in members]
-    assert len(set(digests)) == 5
+    assert len(set(digests)) == of
     shipped = Controller.load(name).card
     assert digests.index(shipped.weights_sha256) == shipped.training.seed == seed
     own = next(row for row in shipped.evidence if row.policy == name)

@@ -186,6 +186,7 @@ def test_every_rival_has_words_of_its_own() -> None:
         "detect_then_probe",
         "adapters",
         "look_again",
+        "look_always",
     }
     assert str(StreamRival("redo", "threshold 0.1", lambda: UpkeepPlayer(Upkeep), wide=True)) == (
         "redo, as wide as the cap, threshold 0.1"

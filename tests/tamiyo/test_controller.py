@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 
 import esper
-from esper.leyline import ActionSpec, LifecycleOp, Style
+from esper.leyline import ActionSpec, DecisionSettings, LifecycleOp, Style
 from esper.tamiyo import Observer, PolicyInputs
 from esper.tamiyo import controller as controllers
 from esper.tamiyo.actions import GrowthSpace, encode, numbered_slots
@@ -141,19 +141,22 @@ def test_every_shipped_one_loads_and_has_evidence(name: str) -> None:
     [
         ("cpu-v1", [0.4092758, 0.0893373, 0.3661555, 0.0304558, 0.1047755, 0.0]),
         ("shift-v1", [0.2566904, 0.2436031, 0.2942333, 0.0269229, 0.1785502, 0.0]),
+        ("stream-v1", [0.9840477, 0.0000178, 0.0141894, 0.0017447, 0.0, 0.0]),
     ],
 )
 def test_a_shipped_one_decides_as_when_it_was_shipped(name: str, expected: list[float]) -> None:
     """Probabilities of the operations in one known state, whatever newer policies see."""
     host = paper_host("a", "b")
     host.rows = [HOLDING, *host.rows[1:]]
-    space = GrowthSpace.covering([host])
-    observer = Observer(space, 1)
+    controller = Controller.load(name)
+    settings = DecisionSettings(retire=controller.card.decisions.retire)
+    space = GrowthSpace.covering([host]).under(settings)
+    observer = Observer(space, 1, decisions=settings)
     observer.begin(0, host, horizon=20)
     observer.observe()
     action = ActionSpec(LifecycleOp.GERMINATE, "a", "norm", style=Style.GATE, tempo=5, alpha_target=0.5)
     previous = torch.from_numpy(encode(action, space, host.slot_config)).unsqueeze(0)
-    policy = Controller.load(name).policy(space)
+    policy = controller.policy(space)
     output, _ = policy.step(PolicyInputs(observer.flat, previous, torch.ones(1)), policy.initial_hidden(1))
     distribution = policy.distribution(output.logits, torch.from_numpy(observer.masks()))
     probabilities, _ = distribution.choice_probabilities(torch.zeros(1, 8, dtype=torch.int64))

@@ -3,6 +3,7 @@
 suites       the instances and hosts that are scored
 arms         what competes; `matching` has the controls of equal size, `controllers` the learned ones
 ablations    learned controllers that lack something; `stream_rivals` and `look_again` are rivals on streams
+foresight    a teacher of streams, and the linear rule that it taught
 outcomes     results of open-loop schedules, and the tabular benchmark over them
 planning     from a request to a plan
 playing      one arm on the hosts of one instance; `metering` logs what happens to them

@@ -26,8 +26,9 @@ first, fitted on training draws: look_up (the best schedule for the layout of th
 rule at one early epoch), try_2, try_3, try_5 (so many whole runs, the best on validation kept), successive_halving
 (over the same list, schedule_1 to schedule_4, at the cost of try_3); rivals on streams, under the same cap: wide,
 l2_init, shrink_and_perturb, continual_backprop, redo, reset, adapters, look_again (a linear rule after each jump
-of validation); networks of equal size, made from what the --match arm kept on the same host: static (a wider host),
-from_birth, from_scratch, random_matched; blind (the --match arm's decisions on another instance); and what
+of validation), look_always (one after every epoch, taught by a teacher that knows the changes); networks of equal
+size, made from what the --match arm kept on the same host: static (a wider host), from_birth, from_scratch,
+random_matched; blind (the --match arm's decisions on another instance); and what
 --controller names."""
 
 

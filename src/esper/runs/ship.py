@@ -88,6 +88,7 @@ def controller_of_network(
             blueprints=network.space.blueprints,
             seed=config.seed,
             rounds=0,  # none of PPO
+            env_steps=int(str(network.notes["episodes"])) * episodes.horizon,
             device=config.device,
             esper=__version__,
             settings=_settings(config),

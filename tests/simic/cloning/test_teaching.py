@@ -145,6 +145,7 @@ def test_a_taught_network_decides_as_its_teacher_and_becomes_a_controller(
     assert lessons[-1].acting > 0.9
     controller = controller_of_network(network, name="planter")
     assert controller.card.summary == "taught by planting in 16 episodes of toy"
+    assert controller.card.training.env_steps == 16 * 20
     folder = tmp_path_factory.mktemp("controllers") / "planter"
     controller.save(folder)
     again = type(controller).load(folder)

@@ -164,6 +164,7 @@ ARMS = {
     "redo": "never grows; dormant units begin anew",
     "reset": "never grows; layers begin anew when validation drops",
     "adapters": "a small seed for each noticed drop, kept; the oldest is retired where there is no room",
+    "look_always": "a linear rule on what is seen after every epoch, taught by a teacher that knew the changes",
     "look_again": "a linear rule on what is seen after each jump of validation: one seed, or none, or given back",
     "static": "the bare host, wider from the start, with as many parameters as the matched arm ended with",
     "from_birth": "the seeds that the matched arm kept, grown from the first epoch on",
