@@ -6,8 +6,8 @@ play the same episodes on new draws of the suite (or on held-out ones).
 
     python benchmarks/study_offline.py --preset cpu --device cuda --learn-on cuda --episodes 2560 --workers 15 \\
         --seeds 0 1 2 3 4 --set pool_cases=512 lr=3e-3 rounds=30 offline_batches=50 offline_batch=64    # with MPS
-    python benchmarks/study_offline.py --preset toy --episodes 8000 --workers 2 --on held_out --judged 128 \\
-        --set normalize_observations=true first_growth=1 lr=3e-3 rounds=30 offline_batches=50 offline_batch=64
+    python benchmarks/study_offline.py --preset toy --episodes 20480 --together 512 --workers 1 --seeds 0 1 2 \\
+        --on held_out --judged 128 --set normalize_observations=true first_growth=1 lr=2e-3 rounds=60 offline_batch=64
 
 What exists under `--runs` is not made again: recording, training and judging can each be stopped and gone on with.
 """
@@ -46,8 +46,6 @@ from toy_oracle import best_plan
 PATIENT = {"WAIT": 1.0, "ADVANCE": 2.0, "PRUNE": -4.0, "FOSSILIZE": -3.0}
 """Logits of random operations under which most seeds grow up, so that what they are worth is seen, and some become
 part of the host, so that what may grow after them is."""
-TOGETHER = 32
-"""Hosts that a process grows side by side while it records."""
 
 
 def main() -> None:
@@ -63,7 +61,7 @@ def main() -> None:
         },
     )
     began, folder = time.perf_counter(), options.runs / "episodes"
-    record_all(base, folder, options.episodes, options.workers)
+    record_all(base, folder, options.episodes, options.workers, options.together)
     data = Dataset.open([folder])
     gains = [row.gain for row in data.rows if row.gain is not None]
     print(
@@ -111,29 +109,29 @@ def oracle_gain(cases: Sequence[str]) -> float:
     return fmean(best_plan(toy_instance(case), horizon=TOY_HORIZON).gain for case in cases)
 
 
-def record_all(config: TrainingConfig, folder: Path, episodes: int, workers: int) -> None:
-    """Random episodes of the training pool, in files of `TOGETHER`; the pool's baselines are trained first."""
-    parts = [number for number in range(-(-episodes // TOGETHER)) if not _file(folder, number).exists()]
+def record_all(config: TrainingConfig, folder: Path, episodes: int, workers: int, together: int) -> None:
+    """Random episodes of the training pool, in files of `together`; the pool's baselines are trained first."""
+    parts = [number for number in range(-(-episodes // together)) if not _file(folder, number).exists()]
     if not parts:
         return
     training = build(replace(config, num_envs=1, num_minibatches=1))
     prepare_baselines(training, config)
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, spawn) as pool:
-        for _ in pool.map(_record, [(config, folder, number) for number in parts]):
+        for _ in pool.map(_record, [(config, folder, number, together) for number in parts]):
             pass
 
 
-def _record(job: tuple[TrainingConfig, Path, int]) -> None:
+def _record(job: tuple[TrainingConfig, Path, int, int]) -> None:
     """One file: hosts of the pool in turn, each met again with other actions in a later file."""
-    config, folder, number = job
+    config, folder, number, together = job
     torch.set_num_threads(1)
-    training = build(replace(config, num_envs=TOGETHER, num_minibatches=None))
+    training = build(replace(config, num_envs=together, num_minibatches=None))
     episodes = training.envs.episodes
     episodes.critic_looks = config.critic_sees_baseline
     player = RandomPlayer(episodes.space.action_layout, torch.Generator().manual_seed(1000 + number), PATIENT)
-    first = number * TOGETHER
-    wanted = list(islice(cycle(training.pool.pairs()), first, first + TOGETHER))
+    first = number * together
+    wanted = list(islice(cycle(training.pool.pairs()), first, first + together))
     recording, _ = record_episodes(
         player, episodes, wanted, policy="random", log_probs=lambda: player.log_prob
     )
@@ -151,6 +149,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="where hosts are trained")
     parser.add_argument("--learn-on", default="cpu", help="where the offline runs compute")
     parser.add_argument("--episodes", type=int, default=2048, help="to record")
+    parser.add_argument(
+        "--together", type=int, default=32, help="hosts side by side while it records: a file"
+    )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--workers", type=int, default=2, help="processes that record, train and judge")
     parser.add_argument("--minutes", type=float, default=600.0, help="after which training is stopped")

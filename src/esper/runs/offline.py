@@ -40,9 +40,12 @@ class OfflineReport:
 
 
 def judge_offline(
-    given: Path | str, data: Sequence[Path | str], *, updates: int, seed: int = 0
+    given: Path | str, data: Sequence[Path | str], *, updates: int, seed: int = 0, greedy: bool = True
 ) -> OfflineReport:
-    """Estimate the greedy policy of a run (a path) or of a controller (a name); nothing is played."""
+    """Estimate the policy of a run (a path) or of a controller (a name); nothing is played.
+
+    greedy  by its most probable actions, as controllers act in use; else as it samples
+    """
     dataset = Dataset.open(data)
     policy, name, normalize = _policy(given, dataset)
 
@@ -63,7 +66,7 @@ def judge_offline(
             generator=generator,
         ),
         gamma=gamma,
-        greedy=True,
+        greedy=greedy,
         reward_scale=max(dataset.reward.std().item(), 1e-6),
         seed=seed,
     )
@@ -71,7 +74,7 @@ def judge_offline(
     judge.fit(lambda: seen(dataset.draw(BATCH, draw)), updates)
     returns = discounted(everything, gamma)
     known = not bool(everything.log_prob.isnan().any())
-    ratio = log_ratios(policy, everything, greedy=True) if known else None
+    ratio = log_ratios(policy, everything, greedy=greedy) if known else None
     weighted = None if ratio is None else importance_weighted(ratio, returns)
     return OfflineReport(
         policy=name,

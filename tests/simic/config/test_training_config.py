@@ -248,7 +248,7 @@ TRAINER = {
     *("suite", "horizon", "workers", "device", "seed", "rollout_steps", "hidden_size", "exploration_floor"),
     *("num_lstm_layers", "privileged_critic", "warm_start"),
     *("run_name", "run_directory", "run_checkpoint_every", "run_keep_checkpoints", "run_tensorboard"),
-    *("run_record_episodes", "offline", "offline_batch", "offline_batches"),
+    *("run_record_episodes", "offline", "offline_batch", "offline_batches", "offline_policy_share"),
     *("run_wandb", "worker_timeout", "cluster", "cluster_snapshot_every", "initial_op_logits"),
     *("cluster_round_deadline", "reparametrise"),
     *("eval_every", "eval_episodes", "pool_cases", "pool_host_seeds"),

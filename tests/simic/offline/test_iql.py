@@ -20,7 +20,7 @@ from esper.simic.offline.losses import (
     lambda_target,
     q_target,
     rareness,
-    robust_square,
+    return_bounds,
 )
 from esper.simic.offline.recording import Sequences
 from esper.simic.offline.trainer import learns_whole_returns
@@ -62,12 +62,36 @@ def test_targets_and_weights() -> None:
     assert advantage_weight(torch.tensor([3.0, -3.0]), 0.0).tolist() == [1.0, 1.0]
 
 
-def test_a_large_error_counts_by_its_size() -> None:
-    error = torch.tensor([0.5, -5.0, 40.0, -40.0], requires_grad=True)
-    assert robust_square(error).tolist() == [0.25, 25.0, 375.0, 375.0]
-    robust_square(error).sum().backward()
-    assert error.grad is not None
-    assert error.grad.tolist() == [1.0, -10.0, 10.0, -10.0]  # smooth where it changes
+def test_returns_far_out_do_not_widen_their_bounds() -> None:
+    """Of 0..100 the middle 68 % span 16..84: 50 plus and minus ten times 34, whatever the worst of them is."""
+    returns = torch.arange(101.0)
+    assert return_bounds(returns) == pytest.approx((50 - 340, 50 + 340))
+    returns[0] = -1e6
+    assert return_bounds(returns) == pytest.approx((50 - 340, 50 + 340))
+    low, high = return_bounds(torch.full((5,), 2.0))
+    assert low < 2.0 < high
+
+
+@pytest.mark.parametrize("telescopes", [True, False])
+def test_a_return_counts_inside_of_its_bounds(telescopes: bool) -> None:
+    """Only the end of an episode that is out of them pays another reward; by trace 1 all its steps are worth that."""
+    world = Corridor()
+    batch = world.play(world.uniform(), 5, seed=3)
+    whole = batch.whole(GAMMA)
+    broken = replace(batch, reward=batch.reward.clone())
+    end = int(batch.length[:2].sum()) - 1  # of the second episode
+    broken.reward[end] -= 1000.0
+
+    def losses(seen: Sequences, bounds: tuple[float, float]) -> float:
+        learner = corridor_learner(IQLConfig(gamma=GAMMA, trace=1.0), telescopes=telescopes, bounds=bounds)
+        return learner.terms(seen).q_loss.item()
+
+    wide = (-10.0, 10.0)
+    assert losses(batch, wide) == losses(batch, (-math.inf, math.inf))  # nothing is out of them
+    assert losses(broken, (-math.inf, math.inf)) > 1000.0
+    at_the_bound = replace(batch, reward=batch.reward.clone())
+    at_the_bound.reward[end] += -10.0 - whole[1]
+    assert losses(broken, wide) == pytest.approx(losses(at_the_bound, wide), rel=1e-5)
 
 
 def test_worth_travels_along_a_trace() -> None:
@@ -94,10 +118,23 @@ def test_rare_actions_count_more() -> None:
 # A small MDP
 
 
-def corridor_learner(config: IQLConfig, seed: int = 0) -> IQL:
+def corridor_learner(
+    config: IQLConfig,
+    seed: int = 0,
+    *,
+    telescopes: bool = False,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+) -> IQL:
     world = Corridor()
     policy = ActorCritic(STATES + 1, world.layout, widths=(32, 32), generator=generator(seed))
-    return IQL(policy, lambda _: FlatBody(STATES + 1, world.layout), config, seed=seed)
+    return IQL(
+        policy,
+        lambda _: FlatBody(STATES + 1, world.layout),
+        config,
+        telescopes=telescopes,
+        bounds=bounds,
+        seed=seed,
+    )
 
 
 def taught(learner: IQL, episodes: Sequences, updates: int = 250) -> IQL:
@@ -130,8 +167,7 @@ def reference_terms(learner: IQL, batch: Sequences) -> dict[str, float]:
             if not last or bool(batch.terminated[episode]):
                 onward = 0.0 if last else v.head(batch.observation[step + 1]).item()
                 target = batch.reward[step].item() / learner.reward_scale + config.gamma * onward
-                errors = [abs(head(joint).item() - target) for head in q.heads]
-                totals["q_loss"] += sum(error**2 if error <= 5 else 10 * error - 25 for error in errors)
+                totals["q_loss"] += sum((head(joint).item() - target) ** 2 for head in q.heads)
                 counts["q"] += 1
             if int(batch.mask[step].sum()) > 1:
                 assert isinstance(learner.policy, ActorCritic)
@@ -329,6 +365,29 @@ def test_critics_read_whole_episodes() -> None:
     alone.observation[0] += 1.0
     changed = network(alone.inputs(3), alone.plan())
     assert not torch.isclose(changed[-1], together[begin + length - 1])
+
+
+def test_critics_may_learn_alone() -> None:
+    """The policy then stays as it is, to the bit, and its loss is unknown; critics learn as they do with it."""
+    recording = random_episodes(40)
+    alone, together = growth_learner(IQLConfig()), growth_learner(IQLConfig())
+    before = {name: value.clone() for name, value in alone.policy.state_dict().items()}
+    terms = alone.update(recording, policy=False)
+    together.update(recording)
+    assert terms.policy_loss.isnan()
+    assert terms.entropy.shape == (0, len(HEAD_NAMES))
+    assert all(torch.equal(value, alone.policy.state_dict()[name]) for name, value in before.items())
+    for name, value in alone.q.state_dict().items():
+        assert torch.equal(value, together.q.state_dict()[name]), name
+
+
+def test_rare_actions_count_more_for_the_policy_too() -> None:
+    recording = random_episodes(40)
+    plain, balanced = (
+        growth_learner(IQLConfig(beta=0.0, balance=balance)).terms(recording) for balance in (0.0, 1.0)
+    )
+    assert plain.weight.tolist() == [1.0] * recording.steps
+    torch.testing.assert_close(balanced.weight, rareness(recording.log_prob, 1.0))
 
 
 def test_a_batch_that_is_not_finite_moves_nothing() -> None:

@@ -90,6 +90,24 @@ def test_a_run_that_goes_on_equals_one_that_never_stopped(data: Path, tmp_path: 
     assert not torch.equal(one["actor.heads.op.weight"], torch.zeros_like(one["actor.heads.op.weight"]))
 
 
+def test_the_policy_learns_when_the_critics_have(data: Path, tmp_path: Path) -> None:
+    """In the last share of the annealing, from the first learning rate on; without annealing throughout."""
+    news: list[News] = []
+    esper.train(config(data, tmp_path, rounds=5, offline_policy_share=0.4), progress=news.append)
+    rounds = [event for event in news if isinstance(event, RoundFinished)]
+    assert [event.policy_loss is not None for event in rounds] == [False, False, False, True, True]
+    assert [event.entropy is not None for event in rounds] == [False, False, False, True, True]
+    assert all(event.q_loss is not None for event in rounds)
+    saved = read_checkpoint(tmp_path / "offline" / "checkpoints" / "last.pt")["extra"]["offline"]
+    critics, policy = saved["optimizer"]["param_groups"]
+    assert critics["lr"] == pytest.approx(1e-3 * (1 - 0.9 * 0.8))
+    assert policy["lr"] == pytest.approx(1e-3 * (1 - 0.9 * 0.5))
+    news.clear()
+    throughout = config(data, tmp_path, run_name="throughout", rounds=2, lr_anneal_steps=0)
+    esper.train(throughout, progress=news.append)
+    assert all(event.policy_loss is not None for event in news if isinstance(event, RoundFinished))
+
+
 def test_the_seed_and_the_data_decide(data: Path, tmp_path: Path) -> None:
     variants: dict[str, dict[str, object]] = {"a": {}, "b": {}, "c": {"seed": 1}, "d": {"offline_beta": 0.0}}
     for name, changes in variants.items():

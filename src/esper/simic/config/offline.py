@@ -20,7 +20,7 @@ class IQLConfig:
     trace: ranges.Share = 0.0
     """How much of what was done later counts for what an action is worth (lambda): 0 asks V after each step."""
     balance: ranges.Share = 0.0
-    """How far rare actions count as much as frequent ones in what Q learns: 0 as often as they were done, 1 alike."""
+    """How far rare actions count as much as frequent ones for Q and policy: 0 as often as they were done, 1 alike."""
     target_rate: ranges.UpToOne = 0.01
     """How far the slow copies of the critics move with each update."""
     lr: ranges.Positive = 1e-3

@@ -138,12 +138,14 @@ class TrainingConfig(PPOSettings):
     """Batches of a round of an offline run."""
     offline_expectile: ranges.Expectile = 0.8
     """Which expectile of Q over recorded actions V is: 0.5 is what was done, towards 1 the best that was done."""
-    offline_beta: ranges.NotNegative = 10.0
+    offline_beta: ranges.NotNegative = 30.0
     """How sharply better actions are preferred, per standard deviation of the rewards; 0 clones what was done."""
     offline_trace: ranges.Share = 0.95
-    """How much of what was done later counts for what an action is worth (lambda); falls to 0 as lr is annealed."""
+    """How much of what was done later counts for what an action is worth (lambda); falls until the policy learns."""
+    offline_policy_share: ranges.UpToOne = 0.2
+    """Share of lr's annealing, the last, in which the policy learns; before it the critics learn alone."""
     offline_balance: ranges.Share = 0.5
-    """How far rare actions count as much as frequent ones in what Q learns: 0 as often as they were done, 1 alike."""
+    """How far rare actions count as much as frequent ones for Q and policy: 0 as often as they were done, 1 alike."""
     offline_target_rate: ranges.UpToOne = 0.1
     """How far the slow copies of the critics move with each batch."""
 

@@ -8,9 +8,9 @@ Q is only ever asked about actions that were taken: no maximum over masked, depe
 that PPO trains, with its masks and its memory.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 import torch
@@ -23,7 +23,6 @@ from esper.simic.offline.losses import (
     expectile_loss,
     lambda_target,
     rareness,
-    robust_square,
 )
 from esper.simic.offline.recording import Sequences
 from esper.tamiyo import Policy
@@ -43,16 +42,17 @@ class IQLTerms:
     q_loss: Tensor
     """Of both critics together."""
     policy_loss: Tensor
+    """NaN where the policy was not asked."""
     critic_loss: Tensor
-    """Of the policy's own critic, which learns V and nothing else of the policy does."""
+    """Of the policy's own critic, which learns V and nothing else of the policy does; NaN likewise."""
     advantage: Tensor
     """(step,) Q - V, in units of the scaled reward."""
     weight: Tensor
     """(step,) of each step in the policy's loss."""
     entropy: Tensor
-    """(step, head)"""
+    """(step, head); no steps where the policy was not asked"""
     has_choice: Tensor
-    """(step, head) bool"""
+    """(step, head) bool; no steps likewise"""
     explained_variance: Tensor
     """Share of the variance of what Q was to be that it explains, over the batch."""
     grad_norm: Tensor
@@ -69,6 +69,7 @@ class IQL:
     normalize     how the critics see observations (step, feature); None is as they are. The policy sees the batch's
     telescopes    whether rewards are of potential-based shaping: critics then learn the return of the whole episode,
                   and need not know where the potential stands
+    bounds        least and largest return of an episode that counts, see `return_bounds`
     """
 
     def __init__(
@@ -81,9 +82,10 @@ class IQL:
         value_unit: float = 1.0,
         normalize: Callable[[Tensor], Tensor] | None = None,
         telescopes: bool = False,
+        bounds: tuple[float, float] = (-math.inf, math.inf),
         seed: int = 0,
     ) -> None:
-        self._normalize, self._telescopes = normalize, telescopes
+        self._normalize, self._telescopes, self._bounds = normalize, telescopes, bounds
         generator = torch.Generator().manual_seed(seed)
         self.policy, self.config, self.device = policy, config, policy.device
         self.reward_scale, self.value_unit = reward_scale, value_unit
@@ -98,22 +100,22 @@ class IQL:
         critics = [*self.q.parameters(), *self.v.head.parameters()]
         self._networks = (critics, [*groups["actor"], *groups["shared"]], groups["critic"])
         """Critics, the policy, and its own critic: each has its own gradients."""
-        self.optimizer = torch.optim.Adam(chain(*self._networks), lr=config.lr, eps=1e-5)
+        learned = ({"params": critics}, {"params": [*self._networks[1], *self._networks[2]]})
+        self.optimizer = torch.optim.Adam(learned, lr=config.lr, eps=1e-5)
         self.updates = 0
         """Updates done."""
 
-    def terms(self, batch: Sequences, *, trace: float | None = None) -> IQLTerms:
-        """The losses of a batch, all from the networks as they are now; `trace` instead of the config's."""
+    def terms(self, batch: Sequences, *, trace: float | None = None, policy: bool = True) -> IQLTerms:
+        """The losses of a batch, all from the networks as they are now; `trace` instead of the config's.
+
+        policy  whether the policy is asked; without, the losses are those of the critics alone
+        """
         config, plan = self.config, batch.plan()
         seen = batch.inputs(self.v.body.privileged_features)
         if self._normalize is not None:
             # A copy: what comes out of inference mode cannot be learned through.
             seen = replace(seen, observation=self._normalize(seen.observation).clone())
-        reward = batch.reward / self.reward_scale
-        paid = torch.zeros_like(reward)
-        if self._telescopes:  # the whole return, at the end
-            paid = batch.paid(config.gamma) / self.reward_scale
-            reward = torch.where(batch.last, paid + reward, 0.0)
+        reward, paid = self._rewards(batch)
         state, parts = self.q.body.read(seen, plan)
         value, answers = self.v.worth(state), self.q.worth(state, parts, batch.action)
         with torch.no_grad():
@@ -130,39 +132,72 @@ class IQL:
             )
             advantage = slow - value
         value_loss = expectile_loss(slow - value, config.expectile).mean()
-        q_errors = robust_square(answers - target).sum(0)
-        q_loss = mean_over(rareness(batch.log_prob, config.balance) * q_errors, batch.followed)
-        hidden = self.policy.initial_hidden(len(batch)).to(self.device)
-        evaluation, own = self.policy.evaluate_actions(
-            batch.inputs(self.policy.privileged_features), batch.mask, batch.action, hidden, plan
-        )
-        weight = advantage_weight(advantage, config.beta)
-        policy_loss = -mean_over(weight * evaluation.log_prob.sum(-1), ~evaluation.forced)
-        worth = (value.detach() - paid) * (self.reward_scale / self.value_unit)
-        return IQLTerms(
+        rare = rareness(batch.log_prob, config.balance)
+        q_loss = mean_over(rare * (answers - target).square().sum(0), batch.followed)
+        weight = rare * advantage_weight(advantage, config.beta)
+        explained = 1.0 - (target - answers.detach()[0]).var() / target.var()
+        unknown, no_steps = advantage.new_tensor(torch.nan), advantage.new_zeros(0, batch.action.shape[1])
+        terms = IQLTerms(
             value_loss,
             q_loss,
-            policy_loss,
-            critic_loss=0.5 * (own - worth).square().mean(),
+            policy_loss=unknown,
+            critic_loss=unknown,
             advantage=advantage,
             weight=weight,
-            entropy=evaluation.entropy.detach(),
-            has_choice=evaluation.has_choice,
-            explained_variance=1.0 - (target - answers.detach()[0]).var() / target.var(),
+            entropy=no_steps,
+            has_choice=no_steps.bool(),
+            explained_variance=explained,
             grad_norm=torch.zeros(()),
         )
+        worth = (value.detach() - paid) * (self.reward_scale / self.value_unit)
+        return self._asked(terms, batch, worth) if policy else terms
 
-    def update(self, batch: Sequences, *, lr: float | None = None, trace: float | None = None) -> IQLTerms:
-        """One step of all networks on a batch, by `lr` and `trace` instead of the config's if they are given.
+    def _asked(self, terms: IQLTerms, batch: Sequences, worth: Tensor) -> IQLTerms:
+        """The same terms with those of the policy, whose own critic is to learn what each step is worth (step,)."""
+        hidden = self.policy.initial_hidden(len(batch)).to(self.device)
+        evaluation, own = self.policy.evaluate_actions(
+            batch.inputs(self.policy.privileged_features), batch.mask, batch.action, hidden, batch.plan()
+        )
+        return replace(
+            terms,
+            policy_loss=-mean_over(terms.weight * evaluation.log_prob.sum(-1), ~evaluation.forced),
+            critic_loss=0.5 * (own - worth).square().mean(),
+            entropy=evaluation.entropy.detach(),
+            has_choice=evaluation.has_choice,
+        )
 
-        Nothing moves if a loss is not finite.
+    def _rewards(self, batch: Sequences) -> tuple[Tensor, Tensor]:
+        """(step,) scaled: what critics learn from, with returns inside of the bounds; what of it was paid before."""
+        before = batch.paid(self.config.gamma)
+        whole = before + batch.reward  # of the episode, at its last step
+        bounded = whole.clamp(*self._bounds)
+        if self._telescopes:
+            return torch.where(batch.last, bounded, 0.0) / self.reward_scale, before / self.reward_scale
+        reward = batch.reward + torch.where(batch.last, bounded - whole, 0.0)
+        return reward / self.reward_scale, torch.zeros_like(reward)
+
+    def update(
+        self,
+        batch: Sequences,
+        *,
+        lr: float | None = None,
+        policy_lr: float | None = None,
+        trace: float | None = None,
+        policy: bool = True,
+    ) -> IQLTerms:
+        """One step on a batch, of the critics and, unless `policy` is False, of the policy and its own critic.
+
+        By these learning rates and `trace` instead of the config's if they are given. Nothing moves if a loss is not
+        finite.
         """
-        terms = self.terms(batch, trace=trace)
-        losses = (terms.value_loss + terms.q_loss, terms.policy_loss, terms.critic_loss)
+        terms = self.terms(batch, trace=trace, policy=policy)
+        losses = [terms.value_loss + terms.q_loss]
+        if policy:
+            losses += [terms.policy_loss, terms.critic_loss]
         if not bool(torch.isfinite(torch.stack(losses)).all()):
             return terms
         self.optimizer.zero_grad(set_to_none=True)
-        for loss, parameters in zip(losses, self._networks, strict=True):
+        for loss, parameters in zip(losses, self._networks, strict=False):
             shared = loss is terms.policy_loss  # the policy's own critic reads the same memory
             gradients = torch.autograd.grad(loss, parameters, retain_graph=shared)
             for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -170,8 +205,8 @@ class IQL:
             norm = nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
             if shared:
                 terms = replace(terms, grad_norm=norm)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.config.lr if lr is None else lr
+        for group, rate in zip(self.optimizer.param_groups, (lr, policy_lr), strict=True):
+            group["lr"] = self.config.lr if rate is None else rate
         self.optimizer.step()
         self._follow()
         self.updates += 1

@@ -5,20 +5,23 @@ from torch import Tensor
 
 from esper.simic.agent.losses import require_same_shape
 
-MOST_ERROR = 5.0
-"""Up to which errors of Q count by their square."""
+MOST_SPREADS = 10.0
+"""Returns count up to so many spreads from their median."""
 MOST_WEIGHT = 100.0
 """A step counts at most this many times in the policy's loss."""
 
 
-def robust_square(error: Tensor) -> Tensor:
-    """u^2, elementwise; beyond 5 its tangent, 10 |u| - 25 (Huber, 1964).
+def return_bounds(returns: Tensor) -> tuple[float, float]:
+    """The median of returns (episode,) plus and minus 10 spreads, half of what the middle 68 % of them span.
 
-    In units of the rewards' spread a host that was rolled back is an error of 40, and squared it would be nearly all
-    that Q learns from.
+    One host in a hundred that was rolled back pays thirty times what growing well does. Squared, its return would be
+    nearly all that Q learns from; bounded it is the worst of all, and no more than that.
     """
-    size = error.abs()
-    return torch.where(size <= MOST_ERROR, error.square(), MOST_ERROR * (2.0 * size - MOST_ERROR))
+    low, median, high = (
+        returns.double().quantile(returns.new_tensor([0.16, 0.5, 0.84], dtype=torch.float64)).tolist()
+    )
+    reach = MOST_SPREADS * max((high - low) / 2.0, 1e-6)
+    return median - reach, median + reach
 
 
 def expectile_loss(error: Tensor, expectile: float) -> Tensor:

@@ -73,6 +73,10 @@ class Sequences:
         since = until - until[self.first].repeat_interleave(self.length)
         return (since / discount).float()
 
+    def whole(self, gamma: float) -> Tensor:
+        """(episode,) float32: returns as they count at the last step, what was paid before it included."""
+        return (self.paid(gamma) + self.reward)[self.last]
+
     def part(self, episodes: Sequence[int]) -> Self:
         """Some of the episodes, by number."""
         chosen, places = torch.tensor(list(episodes), dtype=torch.int64), self.places(episodes)

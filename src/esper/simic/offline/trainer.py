@@ -4,6 +4,7 @@ The checkpoints are those of any other run, with the critics beside: such a run 
 trained further on hosts, in the same way.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -36,6 +37,7 @@ from esper.simic.env.accounts import PRIVILEGED
 from esper.simic.held_out import is_held_out
 from esper.simic.offline.dataset import Dataset
 from esper.simic.offline.iql import IQL, IQLTerms
+from esper.simic.offline.losses import return_bounds
 from esper.simic.offline.recording import Sequences, Terms
 from esper.simic.reports import Progress, mean_of_known
 from esper.simic.timing import StopRequest, peak_memory_bytes, stop_on_signals
@@ -102,7 +104,8 @@ class _Tally:
 
     def mean(self, pick: Callable[[IQLTerms], torch.Tensor]) -> float | None:
         """Mean over the batches that were applied."""
-        return mean_of_known(pick(each).item() for each in self.terms)
+        values = [pick(each).item() for each in self.terms]
+        return mean_of_known(None if math.isnan(value) else value for value in values)
 
     def entropies(self) -> dict[str, float | None]:
         """head -> mean over steps where it had a choice, None if there was none."""
@@ -114,6 +117,16 @@ class _Tally:
             else None
             for head, name in enumerate(HEAD_NAMES)
         }
+
+
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """How a round learns."""
+
+    trace: float
+    policy: bool
+    """Whether the policy learns, too."""
+    policy_lr: float
 
 
 MOST_GROWTH = 10.0
@@ -165,6 +178,7 @@ class OfflineTrainer:
             value_unit=scale if config.normalize_rewards else 1.0,
             normalize=stats.normalize if self._normalize is None else None,  # critics are not shipped
             telescopes=learns_whole_returns(data.terms.reward.mode, config.gamma, data.terms.horizon),
+            bounds=return_bounds(torch.cat([part.whole(config.gamma) for part in data.parts()])),
             seed=config.seed,
         )
         self._generator = torch.Generator().manual_seed(config.seed)
@@ -179,9 +193,7 @@ class OfflineTrainer:
     def _run_round(self, stop: StopRequest) -> None:
         """Batches, log, save. A stop drops what was learned since the last round, which a resumed run repeats."""
         began, tally = time.perf_counter(), _Tally()
-        lr = self.agent.config.lr_at(self.round)
-        # First what was done until the end, which travels fast; then what is best from each state on.
-        trace = self.config.offline_trace * (1.0 - self.agent.config.annealed_at(self.round))
+        lr, pace = self.agent.config.lr_at(self.round), self._pace()
         for _ in range(self.config.offline_batches):
             batch: Sequences = self.data.draw(self.config.offline_batch, self._generator).to(
                 self.agent.device
@@ -189,7 +201,9 @@ class OfflineTrainer:
             if self._normalize is not None:
                 batch = batch.seen_through(self._normalize, self.learner.policy.privileged_features)
             before = self.learner.updates
-            terms = self.learner.update(batch, lr=lr, trace=trace)
+            terms = self.learner.update(
+                batch, lr=lr, policy_lr=pace.policy_lr, trace=pace.trace, policy=pace.policy
+            )
             if self.learner.updates > before:
                 tally.terms.append(terms)
             else:
@@ -199,6 +213,22 @@ class OfflineTrainer:
         self.round += 1
         self._emit(self._finished(tally, lr, time.perf_counter() - began))
         self._save_all()
+
+    def _pace(self) -> "_Pace":
+        """First critics learn what was done until the end, which travels fast, then what is best from each state on.
+
+        Then the policy learns, too; without annealing, throughout.
+        """
+        config, agent = self.config, self.agent.config
+        alone = 1.0 - config.offline_policy_share if agent.lr_anneal_steps else 0.0
+        progress = agent.annealed_at(self.round)
+        fallen = min(progress / alone, 1.0) if alone else progress
+        since = (progress - alone) / (1.0 - alone)
+        return _Pace(
+            trace=config.offline_trace * (1.0 - fallen),
+            policy=not alone or agent.annealed_at(self.round + 1) > alone,
+            policy_lr=agent.lr * (1.0 - 0.9 * max(since, 0.0)),
+        )
 
     def _finished(self, tally: _Tally, lr: float, seconds: float) -> RoundFinished:
         """The round in numbers; what only hosts could show is unknown."""
@@ -224,7 +254,7 @@ class OfflineTrainer:
             ratio_max=None,
             ratio_min=None,
             explained_variance=tally.mean(lambda terms: terms.explained_variance),
-            grad_norm=tally.mean(lambda terms: terms.grad_norm),
+            grad_norm=tally.mean(lambda terms: terms.grad_norm) if known else None,
             learning_rate=lr,
             entropy_coef=None,
             minibatches_applied=len(tally.terms),
