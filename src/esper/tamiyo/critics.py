@@ -6,24 +6,30 @@ irrelevant enter as nothing, so that two actions which do the same are worth the
 """
 
 from abc import ABC, abstractmethod
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 from esper.tamiyo.actions import GrowthSpace
-from esper.tamiyo.features import BLUEPRINT_FEATURES
+from esper.tamiyo.features import BLUEPRINT_FEATURES, host_features
 from esper.tamiyo.growth_policy import GrowthReader
 from esper.tamiyo.layout import ActionLayout, growth_actions
 from esper.tamiyo.policy import (
+    HIDDEN_GAIN,
+    VALUE_GAIN,
     PolicyInputs,
     SequencePlan,
     one_hot_or_zeros,
+    orthogonal_linear,
     relevant_choices,
     replay,
     value_network,
 )
 
 Parts = tuple[Tensor, ...]
+WIDTH, BOUNDED_WIDTH = 128, 64
+"""Of the hidden layers of heads."""
 
 
 class CriticBody(nn.Module, ABC):
@@ -89,15 +95,19 @@ class GrowthBody(GrowthReader, CriticBody):
             num_lstm_layers=num_lstm_layers,
             generator=generator,
         )
-        self.state_size = hidden_size + privileged_features
+        self.state_size = hidden_size + len(host_features(space)) + privileged_features
         self.action_size = self.layout.sizes[0] + self.width + BLUEPRINT_FEATURES + self.ways.shape[1]
 
     def read(self, inputs: PolicyInputs, plan: SequencePlan) -> tuple[Tensor, Parts]:
-        """The memory after each step and what only critics see; slots and blueprints as they were."""
+        """The memory after each step, the host as it is seen in it, and what only critics see; slots and blueprints.
+
+        What is best may change with a small difference between hosts, which a memory blurs.
+        """
         features, (slots, blueprints, privileged) = self.encode(inputs)
+        host = inputs.observation[:, : len(host_features(self.space))]
         start = features.new_zeros(2 * self.num_lstm_layers, len(plan.first_segments), self.hidden_size)
         memory = self.lstm_ln(replay(self.lstm, features, start, plan))
-        return torch.cat((memory, privileged), dim=-1), (slots, blueprints)
+        return torch.cat((memory, host, privileged), dim=-1), (slots, blueprints)
 
     def embed(self, action: Tensor, parts: Parts) -> Tensor:
         """Operation, the slot it is done to, the blueprint planted there, and how; zeros for what is not used."""
@@ -120,13 +130,25 @@ class GrowthBody(GrowthReader, CriticBody):
         )
 
 
+def critic_head(sizes: tuple[int, ...], generator: torch.Generator) -> nn.Sequential:
+    """Linear and SiLU alternating, and one linear output.
+
+    With tanh and no bias a network begins as an odd function of what it sees, and what pays between two extremes, and
+    at neither, is learned last.
+    """
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in pairwise(sizes):
+        layers += [orthogonal_linear(fan_in, fan_out, HIDDEN_GAIN, generator), nn.SiLU()]
+    return nn.Sequential(*layers, orthogonal_linear(sizes[-1], 1, VALUE_GAIN, generator))
+
+
 class VNetwork(nn.Module):
     """V(s): what is to come from a state."""
 
-    def __init__(self, body: CriticBody, *, generator: torch.Generator, width: int = 64) -> None:
+    def __init__(self, body: CriticBody, *, generator: torch.Generator) -> None:
         super().__init__()
         self.body = body
-        self.head = value_network((body.state_size, width, width), generator)
+        self.head = critic_head((body.state_size, WIDTH, WIDTH), generator)
 
     def forward(self, inputs: PolicyInputs, plan: SequencePlan) -> Tensor:
         """Whole episodes -> (step,)."""
@@ -143,13 +165,17 @@ class QNetwork(nn.Module):
     """Q(s, a), twice: what is to come from an action in a state, by two heads over one body.
 
     The smaller of the two answers is not inflated by chance.
+
+    bounded  narrower heads of tanh, which do not go beyond what they have learned: for a Q that is asked about
+             actions nobody took, and learns from its own answers
     """
 
-    def __init__(self, body: CriticBody, *, generator: torch.Generator, width: int = 64) -> None:
+    def __init__(self, body: CriticBody, *, generator: torch.Generator, bounded: bool = False) -> None:
         super().__init__()
         self.body = body
+        width, head = (BOUNDED_WIDTH, value_network) if bounded else (WIDTH, critic_head)
         sizes = (body.state_size + body.action_size, width, width)
-        self.heads = nn.ModuleList(value_network(sizes, generator) for _ in range(2))
+        self.heads = nn.ModuleList(head(sizes, generator) for _ in range(2))
 
     def forward(self, inputs: PolicyInputs, plan: SequencePlan, action: Tensor) -> Tensor:
         """Whole episodes with the actions (step, head) taken in them -> (2, step)."""

@@ -26,6 +26,7 @@ from esper.simic.offline.recording import Sequences
 from esper.simic.offline.trainer import learns_whole_returns
 from esper.tamiyo import ActorCritic, GrowthPolicy
 from esper.tamiyo.critics import FlatBody, GrowthBody, QNetwork, VNetwork
+from esper.tamiyo.features import host_features
 from known_mdp import GAMMA, STATES, Corridor
 from recorded_toy import random_episodes
 
@@ -351,6 +352,21 @@ def test_critics_may_see_observations_otherwise_than_the_policy() -> None:
     assert one.value_loss.item() != other.value_loss.item()
     again = plain.terms(recording.seen_through(lambda seen: 2.0 * seen, 3))
     assert again.value_loss.item() == pytest.approx(other.value_loss.item())
+
+
+def test_critics_see_the_host_itself_and_begin_without_parity() -> None:
+    """What pays between two extremes is even in what tells them apart: a head that begins odd learns it last."""
+    recording = random_episodes(40)
+    body = GrowthBody(recording.space, privileged_features=3, hidden_size=16, generator=generator(1))
+    seen = recording.inputs(3)
+    state, _ = body.read(seen, recording.plan())
+    features = len(host_features(recording.space))
+    assert torch.equal(state[:, 16 : 16 + features], seen.observation[:, :features])
+    assert torch.equal(state[:, 16 + features :], recording.privileged)
+    probe = torch.randn(64, body.state_size + body.action_size, generator=generator(3))
+    for bounded, even in ((False, True), (True, False)):
+        head = QNetwork(body, generator=generator(2), bounded=bounded).heads[0]
+        assert bool((head(probe) + head(-probe)).abs().mean() > 0.1) is even
 
 
 def test_critics_read_whole_episodes() -> None:

@@ -99,7 +99,8 @@ class FittedQ:
         self._generator = torch.Generator(policy.device).manual_seed(seed)
         generator = torch.Generator().manual_seed(seed)
         self.q, self._slow = (
-            QNetwork(make_body(generator), generator=generator).to(policy.device) for _ in range(2)
+            QNetwork(make_body(generator), generator=generator, bounded=True).to(policy.device)
+            for _ in range(2)
         )
         self._slow.load_state_dict(self.q.state_dict())
         self._slow.requires_grad_(False)
