@@ -14,8 +14,8 @@ MOST_WEIGHT = 100.0
 def return_bounds(returns: Tensor) -> tuple[float, float]:
     """The median of returns (episode,) plus and minus 10 spreads, half of what the middle 68 % of them span.
 
-    One host in a hundred that was rolled back pays thirty times what growing well does. Squared, its return would be
-    nearly all that Q learns from; bounded it is the worst of all, and no more than that.
+    One host of the toy in a hundred is rolled back, and costs more than ten times what the best growth brings. By
+    squares its return would be nearly all that Q learns from; bounded it is the worst of all, and no more than that.
     """
     low, median, high = (
         returns.double().quantile(returns.new_tensor([0.16, 0.5, 0.84], dtype=torch.float64)).tolist()
