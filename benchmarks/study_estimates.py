@@ -74,7 +74,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("runs", nargs="+", type=Path, help="runs whose controllers are judged")
     parser.add_argument("--offline", nargs="+", type=Path, required=True, help="data sets")
     parser.add_argument("--updates", type=int, default=1000, help="of Q")
-    parser.add_argument("--judged", type=int, default=1024, help="hosts to play")
+    parser.add_argument(
+        "--judged", type=int, default=1024, help="hosts to play, the first recorded (%(default)s)"
+    )
     return parser.parse_args()
 
 

@@ -60,7 +60,7 @@ def main() -> None:
             **dict(setting_of(text) for text in options.set),
         },
     )
-    began, folder = time.perf_counter(), options.runs / "episodes"
+    began, folder = time.perf_counter(), options.runs / f"episodes-by-{options.together}"
     record_all(base, folder, options.episodes, options.workers, options.together)
     data = Dataset.open([folder])
     gains = [row.gain for row in data.rows if row.gain is not None]

@@ -24,6 +24,11 @@ def main() -> None:
     controller = Controller.load(options.controller)
     result = read_bench(options.bench)
     played = {row.arm for row in result.rows}
+    missing = [arm for arm in (options.arm, WAIT) if arm not in played]
+    if missing:
+        raise SystemExit(
+            f"{missing[0]} was not played in {options.bench}; there are {', '.join(sorted(played))}"
+        )
     by_arm = {
         policy: _rows(result.rows, policy, options.member if policy == options.arm else 0)
         for policy in (options.arm, WAIT, *RULES)

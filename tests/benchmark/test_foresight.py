@@ -43,6 +43,21 @@ def test_the_teacher_grows_and_gives_back_with_the_data() -> None:
     assert done == [wait, wait, wait, wait, grow, on, wait, wait, wait, LifecycleOp.PRUNE, wait]
 
 
+def test_what_is_no_mixer_is_given_back_even_where_one_is_wanted() -> None:
+    slots = [SimpleNamespace(name=name, blueprint=None) for name in ("a", "b", "c")]
+    slots[1].blueprint = "conv_small"
+    legal = {
+        slot.name: SimpleNamespace(operations=frozenset(), blueprints=(), styles=(), alpha_targets=())
+        for slot in slots
+    }
+    legal["b"].operations = frozenset({LifecycleOp.ADVANCE, LifecycleOp.PRUNE})
+    situation = SimpleNamespace(signals=SimpleNamespace(epoch=5), slots=slots, legal=legal)
+    said = ForesightPolicy(CASE).act(cast(Situation, situation))
+    assert (said.op, said.slot) == (LifecycleOp.PRUNE, "b")
+    slots[1].blueprint = "mixer"
+    assert ForesightPolicy(CASE).act(cast(Situation, situation)).op is LifecycleOp.ADVANCE
+
+
 def test_a_rule_is_fitted_to_what_the_teacher_wants() -> None:
     rng = np.random.default_rng(3)
     seen = rng.standard_normal((500, 3)) * [1.0, 5.0, 0.1] + [0.0, 2.0, 1.0]

@@ -244,6 +244,12 @@ def test_units_begin_anew_only_where_layers_read_one_another() -> None:
         forget("forked")
 
 
+@pytest.mark.parametrize("name", ["look_again", "look_always"])
+def test_what_grows_a_mixer_is_refused_where_there_is_none(name: str) -> None:
+    with pytest.raises(PlanError, match=f"{name} grows a mixer, and slow_bits"):
+        require_streaming(tuned_rivals()[name], "slow_bits")
+
+
 def test_look_again_is_fitted_where_there_are_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
     fitted = replace(FITTED, drop=0.07)
     monkeypatch.setattr(Outcomes, "read", lambda _: Outcomes([OUTCOME]))

@@ -53,10 +53,11 @@ class MixerPolicy(Remembering[_Seen]):
         """The first of: give back what is not wanted, go on with what is, plant it."""
         names = [slot.name for slot in situation.slots]
         wanted = names[_PLACE] if self.wants(situation) else None
-        for name in names:
-            for op in _KEEP if name == wanted else _GIVE_BACK:
-                if refusal(ActionSpec(op, name), situation) is None:
-                    return ActionSpec(op, name)
+        for slot in situation.slots:
+            keeps = slot.name == wanted and slot.blueprint in (None, _BLUEPRINT)
+            for op in _KEEP if keeps else _GIVE_BACK:
+                if refusal(ActionSpec(op, slot.name), situation) is None:
+                    return ActionSpec(op, slot.name)
         if wanted is not None:
             plant = ActionSpec(LifecycleOp.GERMINATE, wanted, _BLUEPRINT)
             cards = [card for card in situation.cards[wanted] if card.name == _BLUEPRINT]

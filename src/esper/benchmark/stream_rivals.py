@@ -260,13 +260,16 @@ def require_streaming(rival: StreamRival, case: str) -> None:
     """Raise PlanError unless the rival can be played on the hosts of this instance.
 
     What is as wide as the cap needs a cap, and a host that can be made wider; what begins units anew needs a network
-    whose layers read one another in turn.
+    whose layers read one another in turn; what grows a mixer needs one to be offered.
     """
     instance = Instance.parse(case)
     if instance.row.counts != "life":
         raise PlanError(f"{rival.name} is a rival on streams, and {case} is none: choose --suite stream")
     if rival.wide and instance.cap is None:
         raise PlanError(f"{rival.name} is as wide as the cap, and {case} has none")
+    row = instance.row
+    if rival.name in (LOOK_AGAIN, LOOK_ALWAYS) and "mixer" not in row.blueprints:
+        raise PlanError(f"{rival.name} grows a mixer, and {case} offers {', '.join(row.blueprints)}")
     try:
         if rival.wide:
             require_widenable(case)

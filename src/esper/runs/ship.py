@@ -13,7 +13,7 @@ from esper.leyline import RunFinished
 from esper.nissa import RunError, read_events, read_provenance
 from esper.simic.agent.checkpoint import DamagedCheckpoint, judged_checkpoints, read_checkpoint
 from esper.simic.building import Training, build
-from esper.simic.cloning import PolicyNetwork
+from esper.simic.cloning import CloningError, PolicyNetwork
 from esper.simic.config.errors import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.reward import RewardConfig
@@ -73,12 +73,12 @@ def controller_of_network(
     network: PolicyNetwork, *, name: str, summary: str = "", licence: str = "MIT"
 ) -> Controller:
     """A network that was taught by example, with a card made of the settings that it was taught under."""
-    settings = network.notes["config"]
-    assert isinstance(settings, dict)
-    config, taught = (
-        TrainingConfig.of(settings),
-        "taught by {rule} in {episodes} episodes".format(**network.notes),
-    )
+    notes = network.notes
+    settings = notes.get("config")
+    if not isinstance(settings, dict):
+        raise CloningError("the network has no notes of the settings that it was taught under")
+    config, taught = TrainingConfig.of(settings), f"taught by {notes['rule']} in {notes['episodes']} episodes"
+    steps, seconds = notes.get("env_steps"), notes.get("seconds")
     with _in_one_process(config) as training:
         episodes = training.envs.episodes
         record = TrainingRecord(
@@ -88,7 +88,8 @@ def controller_of_network(
             blueprints=network.space.blueprints,
             seed=config.seed,
             rounds=0,  # none of PPO
-            env_steps=int(str(network.notes["episodes"])) * episodes.horizon,
+            env_steps=steps if isinstance(steps, int) else None,
+            seconds=seconds if isinstance(seconds, float) else None,
             device=config.device,
             esper=__version__,
             settings=_settings(config),

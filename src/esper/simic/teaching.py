@@ -6,6 +6,7 @@ So the student plays, the teacher says what it would do in the same state, and t
 was said so far (the aggregation of data sets of Ross, Gordon and Bagnell, 2011).
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 
 from esper.simic.building import build
-from esper.simic.cloning import PolicyNetwork
+from esper.simic.cloning import CloningError, PolicyNetwork
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.spaces import Actions
@@ -71,7 +72,7 @@ def record_advised(
 ) -> tuple[list[Advised], list[float]]:
     """Play each (case, host seed) and keep what the teacher says on the way; and the utility of each episode.
 
-    Episodes of a group in which a host was lost are left out.
+    Episodes whose host was lost are left out.
     """
     lessons, utilities = [], []
     for start in range(0, len(wanted), episodes.num_envs):
@@ -79,13 +80,17 @@ def record_advised(
         filled = [*group, *[group[-1]] * (episodes.num_envs - len(group))]
         player = AdvisedPlayer(teacher_of([case for case, _ in filled]), student)
         recording, played = record_episodes(player, episodes, group, policy=policy)
-        if len(recording) < len(group) or any(summary.lost for summary in played):
-            continue
-        said = torch.from_numpy(np.stack(player.advice)).long()  # (step, env, head)
-        advice = torch.cat([said[:length, env] for env, length in enumerate(recording.length.tolist())])
-        parts = {name: getattr(recording, name) for name in recording.__dataclass_fields__}
-        lessons.append(Advised(**parts, advice=advice))
-        utilities += [summary.utility or 0.0 for summary in played]
+        kept = [env for env, summary in enumerate(played) if not summary.lost]
+        if len(recording) < len(group):  # a host that was lost at once has no episode here
+            raise RuntimeError(f"a host of {len(group)} was lost before its first step; begin again")
+        if kept:
+            said = torch.from_numpy(np.stack(player.advice)).long()  # (step, env, head)
+            whole = recording.part(kept)
+            lengths = zip(kept, whole.length.tolist(), strict=True)
+            parts = {name: getattr(whole, name) for name in whole.__dataclass_fields__}
+            advice = torch.cat([said[:length, env] for env, length in lengths])
+            lessons.append(Advised(**parts, advice=advice))
+            utilities += [played[env].utility or 0.0 for env in kept]
     return lessons, utilities
 
 
@@ -106,14 +111,16 @@ def teach(
     passes    over all that was said so far, after each round
     progress  called after each round with its number
     """
-    training = build(config)
+    for what, count in (("rounds", rounds), ("episodes", episodes)):
+        if count < 1:
+            raise ValueError(f"{what} is {count}; expected a whole number >= 1")
+    training, began = build(config), time.monotonic()
     try:
         network = PolicyNetwork(
             training.envs.space,
             hidden_size=config.hidden_size,
             num_lstm_layers=config.num_lstm_layers,
             seed=config.seed,
-            notes={"config": config.to_dict(), "rule": name, "episodes": rounds * episodes},
         )
         pairs, said = cycle(training.pool.pairs()), list[Advised]()
         for number in range(rounds):
@@ -124,8 +131,17 @@ def teach(
             )
             training.envs.episodes.telemetry.take()  # what was played here is not a learner's
             said += lessons
+            if not said:
+                raise CloningError(f"all {episodes} hosts were lost; nothing was learned from {name}")
             report = network.to(config.device).fit(_together(said), passes=passes)
             progress(number, Lesson(float(np.mean(utilities)), report.training.joint, report.training.acting))
+        network.notes = {
+            "config": config.to_dict(),
+            "rule": name,
+            "episodes": sum(len(lesson) for lesson in said),
+            "env_steps": sum(lesson.steps for lesson in said),
+            "seconds": round(time.monotonic() - began, 1),
+        }
         return network.to("cpu")
     finally:
         training.envs.close()

@@ -3,19 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from esper.leyline import ActionSpec, LifecycleOp, Situation
+from esper.leyline import HEAD_NAMES, ActionSpec, EpisodeFinished, LifecycleOp, Situation
 from esper.runs.ship import controller_of_network
+from esper.simic import teaching
 from esper.simic.building import build
+from esper.simic.cloning import CloningError, PolicyNetwork
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.spaces import Actions
 from esper.simic.evaluation import Player, Rewards, RulePlayer
-from esper.simic.offline.recording import Advised
+from esper.simic.offline.recorder import record_episodes
+from esper.simic.offline.recording import BY_STEP, Advised, Recording
 from esper.simic.teaching import Lesson, record_advised, teach
 from esper.tamiyo.rules.policy import refusal
 
@@ -79,8 +83,8 @@ def advised(student: Player | None, count: int = 6) -> list[Advised]:
 
 def test_a_teacher_that_plays_does_what_it_says() -> None:
     for lesson in advised(None):
-        assert torch.equal(lesson.lesson, lesson.advice)
-        assert torch.equal(lesson.action[:, 0], lesson.advice[:, 0])
+        assert lesson.action[:, 0].any()
+        assert torch.equal(lesson.action, lesson.advice)
 
 
 def test_advice_is_of_the_states_of_the_student_who_remembers_what_it_did_itself() -> None:
@@ -105,6 +109,70 @@ def test_a_part_keeps_its_advice() -> None:
     wanted = [*range(sum(length[:2]), sum(length[:3])), *range(length[0])]
     assert part.advice[:, 0].tolist() == wanted
     assert part.lesson is part.advice
+
+
+class Marking:
+    """Says something else in every env and epoch: in which slot to plant."""
+
+    def __init__(self, env: int) -> None:
+        self._env = env
+
+    def reset(self) -> None:
+        """There is nothing to forget."""
+
+    def act(self, situation: Situation) -> ActionSpec:
+        """Plant in the slot of this env and epoch."""
+        slot = situation.slots[marked(self._env, situation.signals.epoch, len(situation.slots))]
+        return ActionSpec(LifecycleOp.GERMINATE, slot.name, situation.cards[slot.name][0].name)
+
+
+def marked(env: int, epoch: int, slots: int) -> int:
+    return (env * env + epoch // (env + 1)) % slots
+
+
+def test_advice_lies_beside_the_step_it_was_given_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of episodes that end early, and without those whose host was lost."""
+
+    def cut(*args: Any, **kwargs: Any) -> tuple[Recording, list[EpisodeFinished]]:
+        recording, played = record_episodes(*args, **kwargs)
+        steps = torch.cat([recording.places([0]), recording.places([1])[:7], recording.places([2, 3])])
+        shorter = {name: getattr(recording, name)[steps] for name in BY_STEP}
+        length = recording.length.clone()
+        length[1] = 7
+        played[2] = replace(played[2], lost=True)
+        return replace(recording, **shorter, length=length), played
+
+    monkeypatch.setattr(teaching, "record_episodes", cut)
+    training = build(CONFIG)
+    lessons, utilities = record_advised(
+        lambda _: RulePlayer(Marking),
+        Waiting(),
+        training.envs.episodes,
+        list(islice(training.pool.pairs(), 4)),
+        policy="marking",
+    )
+    training.envs.close()
+    (lesson,) = lessons
+    assert lesson.length.tolist() == [20, 7, 20]
+    assert len(utilities) == 3
+    slots = training.envs.space.slot_count
+    wanted = [
+        marked(env, epoch, slots) for env, epochs in ((0, 20), (1, 7), (3, 20)) for epoch in range(epochs)
+    ]
+    assert lesson.advice[:, HEAD_NAMES.index("slot")].tolist() == wanted
+
+
+def test_nothing_to_teach_with_is_refused() -> None:
+    with pytest.raises(ValueError, match="rounds is 0"):
+        teach(CONFIG, planting, "planting", rounds=0)
+    with pytest.raises(ValueError, match="episodes is 0"):
+        teach(CONFIG, planting, "planting", episodes=0)
+
+
+def test_a_network_without_notes_is_no_controller() -> None:
+    network = PolicyNetwork(build(CONFIG).envs.space)
+    with pytest.raises(CloningError, match="no notes of the settings"):
+        controller_of_network(network, name="x")
 
 
 def test_illegal_advice_is_to_wait() -> None:

@@ -73,6 +73,13 @@ def test_returns_far_out_do_not_widen_their_bounds() -> None:
     assert low < 2.0 < high
 
 
+def test_returns_that_are_mostly_of_waiting_keep_what_the_others_show() -> None:
+    returns = torch.cat([torch.zeros(800), torch.full((100,), 0.1), torch.full((100,), -0.05)])
+    low, high = return_bounds(returns)
+    assert low < -0.05
+    assert high > 0.1
+
+
 @pytest.mark.parametrize("telescopes", [True, False])
 def test_a_return_counts_inside_of_its_bounds(telescopes: bool) -> None:
     """Only the end of an episode that is out of them pays another reward; by trace 1 all its steps are worth that."""

@@ -83,7 +83,8 @@ def test_a_run_that_goes_on_equals_one_that_never_stopped(data: Path, tmp_path: 
     whole = config(data, tmp_path, run_name="whole")
     esper.train(whole)
     part = config(data, tmp_path, run_name="part", lr_anneal_steps=3)
-    esper.train(replace(part, rounds=1))
+    with pytest.warns(UserWarning, match="the policy learns in the last"):
+        esper.train(replace(part, rounds=1))
     esper.train(part, resume=True)
     one, other = weights(tmp_path / "whole"), weights(tmp_path / "part")
     assert all(torch.equal(value, other[name]) for name, value in one.items())
@@ -164,10 +165,17 @@ def test_what_the_critic_may_see_must_have_been_recorded(data: Path, tmp_path: P
         require_trainable(config(tmp_path / "nothing", tmp_path))
 
 
+def test_too_few_rounds_for_the_policy_to_begin_are_warned_of(data: Path, tmp_path: Path) -> None:
+    words = r"rounds is 2, and the policy learns in the last 0\.2 of lr_anneal_steps=10"
+    with pytest.warns(UserWarning, match=words):
+        esper.train(config(data, tmp_path, rounds=2, lr_anneal_steps=10))
+
+
 def test_observations_are_normalised_by_the_data(data: Path, tmp_path: Path) -> None:
     """The policy then sees them so, as PPO that goes on from it will; without, only the critics do."""
     chosen = config(data, tmp_path, normalize_observations=True, rounds=2, lr_anneal_steps=2)
-    esper.train(replace(chosen, rounds=1))
+    with pytest.warns(UserWarning, match="the policy learns in the last"):
+        esper.train(replace(chosen, rounds=1))
     esper.train(chosen, resume=True)
     esper.train(replace(chosen, run_name="whole"))
     one, other = weights(tmp_path / "offline"), weights(tmp_path / "whole")

@@ -14,14 +14,20 @@ MOST_WEIGHT = 100.0
 def return_bounds(returns: Tensor) -> tuple[float, float]:
     """The median of returns (episode,) plus and minus 10 spreads, half of what the middle 68 % of them span.
 
+    Where most are the same, as of waiting, the spread is the median distance of the others.
+
     One host of the toy in a hundred is rolled back, and costs more than ten times what the best growth brings. By
     squares its return would be nearly all that Q learns from; bounded it is the worst of all, and no more than that.
     """
     low, median, high = (
         returns.double().quantile(returns.new_tensor([0.16, 0.5, 0.84], dtype=torch.float64)).tolist()
     )
-    reach = MOST_SPREADS * max((high - low) / 2.0, 1e-6)
-    return median - reach, median + reach
+    spread = (high - low) / 2.0
+    if spread <= 0.0:
+        distance = (returns.double() - median).abs()
+        others = distance[distance > 0.0]
+        spread = float(others.median()) if len(others) else 1e-6
+    return median - MOST_SPREADS * spread, median + MOST_SPREADS * spread
 
 
 def expectile_loss(error: Tensor, expectile: float) -> Tensor:

@@ -6,6 +6,7 @@ trained further on hosts, in the same way.
 
 import math
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -54,6 +55,7 @@ def require_offline(config: TrainingConfig) -> None:
     data = Dataset.open(config.offline)
     require_fit(training, config, data.terms)
     require_not_held_out(config.suite, data)
+    warn_of_few_rounds(config)
 
 
 def require_fit(training: Training, config: TrainingConfig, found: Terms) -> None:
@@ -80,6 +82,18 @@ def require_fit(training: Training, config: TrainingConfig, found: Terms) -> Non
         raise ConfigError(
             f"offline names data that this run's hosts would not give: they have {difference}; set suite, horizon, "
             "settle, gamma and reward as they were recorded"
+        )
+
+
+def warn_of_few_rounds(config: TrainingConfig) -> None:
+    """Warn where the policy would never begin to learn; more rounds can follow."""
+    annealed, share = config.ppo().annealed_at(config.rounds), config.offline_policy_share
+    if config.lr_anneal_steps and annealed <= 1.0 - share:
+        warnings.warn(
+            f"rounds is {config.rounds}, and the policy learns in the last {share:g} of "
+            f"lr_anneal_steps={config.lr_anneal_steps}, which these do not reach: it stays as it begins, unless "
+            "`esper resume --rounds` goes on",
+            stacklevel=2,
         )
 
 
