@@ -10,6 +10,7 @@ import contextlib
 import os
 import pickle
 import statistics
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from esper.tolaria.worlds.remote import RemoteWorld
 from harness import Row, arguments, interleaved_seconds, median_milliseconds, ratio, report
 
 HOSTS, WORKERS, EPOCHS = 8, 2, 20
+COLUMNS = 64
 
 
 def spread_over(cluster: str | None) -> GrowthVectorEnv:
@@ -76,17 +78,27 @@ def round_rows(steps: int) -> list[Row]:
 
 def cpu_seconds() -> float:
     """CPU time so far of this process and all below it, Ray's own among them; Linux."""
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            numbers = path.read_text().rpartition(")")[2].split()
-            parents[int(path.parent.name)] = int(numbers[1])
-            ticks[int(path.parent.name)] = int(numbers[11]) + int(numbers[12])
+    stats = process_stats()
+    ticks = (int(stats[pid][11]) + int(stats[pid][12]) for pid in below() if pid in stats)
+    return sum(ticks) / os.sysconf("SC_CLK_TCK")
+
+
+def below() -> set[int]:
+    """This process and all below it."""
+    parents = {pid: int(numbers[1]) for pid, numbers in process_stats().items()}
     mine = {os.getpid()}
     while found := {pid for pid, parent in parents.items() if parent in mine} - mine:
         mine |= found
-    return sum(ticks[pid] for pid in mine) / os.sysconf("SC_CLK_TCK")
+    return mine
+
+
+def process_stats() -> dict[int, list[str]]:
+    """pid -> what Linux says of each process, from its state on."""
+    stats = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            stats[int(path.parent.name)] = path.read_text().rpartition(")")[2].split()
+    return stats
 
 
 def weigh(envs: GrowthVectorEnv) -> None:
@@ -103,6 +115,48 @@ def weigh(envs: GrowthVectorEnv) -> None:
         {"message": "the state of one host", "bytes": len(pickle.dumps(state))},
     ]
     report("bench_cluster_messages", f"messages of a worker with {len(hosts)} hosts", rows)
+
+
+def memory_rows(samples: int) -> list[Row]:
+    """Memory that a large table costs two workers with a host each: with data of their own, and from the store."""
+    rows: list[Row] = []
+    for cluster in (None, "local"):
+        small, large = (memory_of_workers(count, cluster) for count in (1000, samples))
+        rows.append(
+            {
+                "hosts_in": "processes" if cluster is None else "cluster",
+                "table_MiB": 4 * samples * COLUMNS / 2**20,
+                "MiB_over_a_small_table": (large - small) / 2**20,
+            }
+        )
+    return rows
+
+
+def memory_of_workers(samples: int, cluster: str | None) -> int:
+    """Bytes that the processes of two workers have after an epoch on a table of so many rows."""
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((samples, COLUMNS)).astype(np.float32)
+    values[:, -1] = rng.integers(4, size=samples)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.npy"
+        np.save(path, values)
+        reward = RewardConfig(control_variate=False)
+        envs = make_env(f"tabular:path={path}", WORKERS, workers=WORKERS, cluster=cluster, reward=reward)
+        envs.reset(seed=0)
+        envs.step(envs.sample_legal(rng))
+        found = private_bytes()
+        envs.close()
+    return found
+
+
+def private_bytes() -> int:
+    """Memory that the processes below this one have each for itself; Linux."""
+    total = 0
+    for pid in below() - {os.getpid()}:
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            total += sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_"))
+    return total
 
 
 def learner_rows(rounds: int) -> list[Row]:
@@ -158,6 +212,11 @@ def main() -> None:
         "bench_cluster_links",
         "messages to two workers whose hosts cost nothing",
         message_rows(50 if quick else 500),
+    )
+    report(
+        "bench_cluster_memory",
+        "memory that two workers add for one table",
+        memory_rows(10_000 if quick else 160_000),
     )
     report("bench_cluster_learner", "the learner, on the toy with 64 hosts", learner_rows(2 if quick else 10))
 
