@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from make_outcomes import ANY_HOST, ANY_PAIR, PLACES, grid_of_any_host
+from esper.leyline import BlueprintCard
+from esper.tolaria.tasks import Instance
+from make_outcomes import ANY_HOST, ANY_PAIR, PLACES, grid, grid_of_any_host
 from study_hosts import headroom, mean_and_error
 
 
@@ -29,3 +31,19 @@ def test_the_grid_of_any_host_has_late_pairs() -> None:
     assert (
         "germinate widen@first t=10; advance first t=11; germinate widen@last t=10; advance last t=11" in grid
     )
+
+
+def test_the_grid_of_targets_has_what_every_base_offers_in_one_form() -> None:
+    schedules = grid("adapt", small=False)
+    assert len(set(schedules)) == 1 + 6 * 4
+    assert "germinate conv_small|mlp_small@last t=2; advance last t=3" in schedules
+    for kind in ("series_batch", "digits_attention"):
+        offered = {card.name for card in slot_cards(f"adapt:base={kind}")}
+        grown = {clause.split("@")[0] for clause in schedules[1:]}
+        assert all(offered & set(each.removeprefix("germinate ").split("|")) for each in grown)
+
+
+def slot_cards(case: str) -> list[BlueprintCard]:
+    instance = Instance.parse(case)
+    model = instance.row.grow(instance.load(), seed=0)
+    return [card for slot in model.slots.values() for card in slot.cards]
