@@ -1,5 +1,6 @@
 """A teacher that knows the plan of a stream, and a linear rule that it teaches."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -99,6 +100,18 @@ def test_what_a_rule_goes_by() -> None:
     assert signs(signals(5, 0.6, 0.5), 0.4, 0.45, grown=True) == pytest.approx((*numbers, 1.0, *numbers))
 
 
+def test_what_was_not_measured_is_not_taken_for_a_number() -> None:
+    known = signals(5, 0.6, 0.5)
+    for unknown in (
+        replace(known, validation_loss=None),
+        replace(known, train_loss=None),
+        replace(known, gradient_norm=None),
+        replace(known, training_samples=None),
+    ):
+        assert signs(unknown, 0.4, 0.45, grown=False) is None
+    assert signs(known, None, 0.45, grown=False) is None
+
+
 def test_looking_always_compares_with_the_epoch_before_and_begins_anew() -> None:
     policy = LookAlwaysPolicy(LinearWish(0.0, (0.0,) * 17))
     assert isinstance(policy, MixerPolicy)
@@ -113,4 +126,4 @@ def test_looking_always_compares_with_the_epoch_before_and_begins_anew() -> None
     assert policy.seen[3] == pytest.approx(0.2)
     policy.reset()
     look(2, 0.5)
-    assert policy.seen[3] == pytest.approx(0.5)
+    assert policy.seen is None

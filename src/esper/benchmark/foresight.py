@@ -30,10 +30,10 @@ _KEEP, _GIVE_BACK = (LifecycleOp.ADVANCE,), (LifecycleOp.PRUNE, LifecycleOp.RETI
 
 @dataclass
 class _Seen:
-    """What a host showed an epoch ago."""
+    """What a host showed an epoch ago; None before there was one."""
 
-    validation: float = 0.0
-    train: float = 0.0
+    validation: float | None = None
+    train: float | None = None
 
 
 class MixerPolicy(Remembering[_Seen]):
@@ -125,31 +125,38 @@ class LookAlwaysPolicy(MixerPolicy):
         self.seen: tuple[float, ...] | None = None
 
     def wants(self, situation: Situation) -> bool:
-        """What the rule says; nothing before the second epoch, or without a rule."""
+        """What the rule says; nothing where something it goes by is not known, or without a rule."""
         signals, before = situation.signals, self.memory
         grown = any(slot.stage.is_live for slot in situation.slots)
-        self.seen = (
-            signs(signals, before.validation, before.train, grown=grown) if signals.epoch > 1 else None
-        )
-        self.memory = _Seen(float(signals.validation_accuracy or 0.0), float(signals.train_accuracy or 0.0))
+        self.seen = signs(signals, before.validation, before.train, grown=grown)
+        self.memory = _Seen(signals.validation_accuracy, signals.train_accuracy)
         return self.wish is not None and self.seen is not None and self.wish.wants(self.seen)
 
 
-def signs(signals: HostSignals, validation: float, train: float, *, grown: bool) -> tuple[float, ...]:
+def signs(
+    signals: HostSignals, validation: float | None, train: float | None, *, grown: bool
+) -> tuple[float, ...] | None:
     """What a linear rule goes by: levels, leads, last steps, and the same again where a seed is alive.
 
     validation, train  accuracies an epoch ago
+
+    None where one of them was not measured.
     """
-    now, trained = float(signals.validation_accuracy or 0.0), float(signals.train_accuracy or 0.0)
-    loss, train_loss = float(signals.validation_loss or 0.0), float(signals.train_loss or 0.0)
+    samples, norm = signals.training_samples, signals.gradient_norm
+    now, trained = signals.validation_accuracy, signals.train_accuracy
+    loss, train_loss = signals.validation_loss, signals.train_loss
+    if validation is None or train is None or now is None or trained is None:
+        return None
+    if samples is None or norm is None or loss is None or train_loss is None:
+        return None
     numbers = (
-        math.log2(signals.training_samples or 1),
+        math.log2(samples),
         now,
         now - trained,
         now - validation,
         trained - train,
         loss,
         loss - train_loss,
-        math.log(max(float(signals.gradient_norm or 0.0), 1e-6)),
+        math.log(max(norm, 1e-6)),
     )
     return (*numbers, float(grown), *(number * grown for number in numbers))

@@ -85,9 +85,8 @@ def run_bench(
             progress(BenchProgress(done, plan.episodes, seconds, seconds_left, latest))
 
         def keep(group: Group, rows: Sequence[BenchRow], file: EpisodeFile | None) -> None:
-            if (
-                episodes is not None and file is not None
-            ):  # before the rows: what has rows is not played again
+            # before the rows: what has rows is not played again
+            if episodes is not None and file is not None:
                 write_bytes(episodes / file.name, file.content)
             store.append(rows)
             work.add(rows)

@@ -87,9 +87,7 @@ def record_advised(
             said = torch.from_numpy(np.stack(player.advice)).long()  # (step, env, head)
             whole = recording.part(kept)
             lengths = zip(kept, whole.length.tolist(), strict=True)
-            parts = {name: getattr(whole, name) for name in whole.__dataclass_fields__}
-            advice = torch.cat([said[:length, env] for env, length in lengths])
-            lessons.append(Advised(**parts, advice=advice))
+            lessons.append(whole.advised(torch.cat([said[:length, env] for env, length in lengths])))
             utilities += [played[env].utility or 0.0 for env in kept]
     return lessons, utilities
 
@@ -148,6 +146,4 @@ def teach(
 
 
 def _together(lessons: Sequence[Advised]) -> Advised:
-    whole = joined(lessons)
-    parts = {name: getattr(whole, name) for name in whole.__dataclass_fields__}
-    return Advised(**parts, advice=torch.cat([lesson.advice for lesson in lessons]))
+    return joined(lessons).advised(torch.cat([lesson.advice for lesson in lessons]))

@@ -243,6 +243,10 @@ class Recording(Sequences):
         chosen = Sequences.part(self, episodes)
         return replace(chosen, rows=tuple(self.rows[number] for number in episodes))
 
+    def advised(self, advice: Tensor) -> "Advised":
+        """The same with what a teacher would have decided, (step, head)."""
+        return Advised(**{each.name: getattr(self, each.name) for each in fields(self)}, advice=advice)
+
     def split(self, held_out: int) -> tuple[Self, Self]:
         """All but the last `held_out` episodes, and these."""
         if not 0 < held_out < len(self):
