@@ -114,7 +114,7 @@ def require_trainable(config: TrainingConfig, *, resume: bool = False) -> None:
     from esper.tolaria.worlds.cluster.connecting import require_cluster
 
     require_suite(config.suite)
-    require_device(config.device, config.suite)
+    require_device(config.device, config.suite, offline=bool(config.offline))
     if config.cluster is not None:
         require_cluster(config.cluster, config.device)
     if config.reparametrise:

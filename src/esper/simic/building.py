@@ -16,7 +16,13 @@ from esper.simic.env import GrowthVectorEnv, make_world
 from esper.simic.env.accounts import PRIVILEGED
 from esper.simic.env.cases import TRAINING_HOSTS, CasePool, CaseSource
 from esper.simic.env.episodes import Episodes
-from esper.simic.env.making import ReparametrisedCases, Setting, Workers, require_reparametrisable
+from esper.simic.env.making import (
+    ReparametrisedCases,
+    Setting,
+    Workers,
+    device_of_hosts,
+    require_reparametrisable,
+)
 from esper.simic.reports import Preparing
 from esper.tamiyo import GrowthPolicy
 from esper.tamiyo.actions import GrowthSpace
@@ -42,7 +48,7 @@ def build(config: TrainingConfig, *, failure_checkpoint: Path | None = None) -> 
     setting = make_world(
         config.suite,
         config.num_envs,
-        device=config.device,
+        device=device_of_hosts(config.device, config.suite),
         workers=Workers(config.workers, config.cluster, config.worker_timeout, config.cluster_snapshot_every),
         horizon=config.horizon,
         governor=config.governor(),
@@ -146,7 +152,7 @@ def evaluation_episodes(
     setting = make_world(
         suite or config.suite,
         num_envs,
-        device=config.device,
+        device=device_of_hosts(config.device, suite or config.suite),
         horizon=config.horizon,
         governor=config.governor(),
     )

@@ -273,13 +273,17 @@ def require_warm_start(config: TrainingConfig) -> None:
     run = None if rule else _run(config.warm_start)
     if run is not None:
         _require_same_units(config, run)
-    elif config.normalize_observations:
+    if not rule:
+        _require_fit(config, run)
+    if run is None and config.normalize_observations:
         raise ConfigError(
             f"normalize_observations is True, and warm_start is {config.warm_start!r}, which knows observations "
             "as they are: switch normalisation off, or start from a run that had it"
         )
-    if rule:
-        return
+
+
+def _require_fit(config: TrainingConfig, run: Path | None) -> None:
+    """Raise ConfigError where weights are not there, or are for other observations or choices."""
     space = make_world(config.suite, 1).space.under(config.decisions)
     sizes = {name: getattr(config, name) for name in _SIZES}
     privileged = len(PRIVILEGED) if config.critic_sees_baseline else 0

@@ -281,8 +281,9 @@ def test_a_rule_is_cloned_and_judged_on_other_episodes() -> None:
     [("nobody", "warm_start is 'nobody'; expected one of wait"), ("missing.safetensors", "no cloned policy")],
 )
 def test_mistakes_are_told_before_anything_takes_time(given: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        train_ppo_vectorized(config(warm_start=given))
+    for normalised in (False, True):  # whether it is there comes before what it knows
+        with pytest.raises(ConfigError, match=message):
+            train_ppo_vectorized(config(warm_start=given, normalize_observations=normalised))
 
 
 @pytest.mark.parametrize("given", ["none", "two words", "weights.pt"])

@@ -218,3 +218,21 @@ def test_a_run_on_hosts_is_no_offline_run(data: Path, tmp_path: Path) -> None:
     esper.train(replace(started, offline=(), rounds=1, eval_every=0))
     with pytest.raises(ConfigError, match=r"a run goes on under the settings .*these differ: offline"):
         esper.train(started, resume=True)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without CUDA")
+def test_the_toy_is_refused_a_gpu_only_where_hosts_are_played(data: Path, tmp_path: Path) -> None:
+    """What computes in an offline run is the learner."""
+    with pytest.raises(ConfigError, match="torch finds no CUDA device"):
+        require_trainable(config(data, tmp_path, device="cuda"))
+    with pytest.raises(ConfigError, match="the toy has nothing to compute there"):
+        require_trainable(config(data, tmp_path, device="cuda", offline=()))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_a_gpu_learns_the_same_from_the_toys_data(data: Path, tmp_path: Path) -> None:
+    for device in ("cpu", "cuda"):
+        esper.train(config(data, tmp_path, device=device, run_name=device))
+    here, there = weights(tmp_path / "cpu"), weights(tmp_path / "cuda")
+    assert all(torch.allclose(here[name], there[name].cpu(), atol=1e-3) for name in here)

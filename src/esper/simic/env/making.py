@@ -228,16 +228,21 @@ def require_suite(name: str) -> None:
         raise ConfigError(str(error)) from error
 
 
-def require_device(device: str, suite: str) -> None:
-    """Raise ConfigError unless the hosts of a suite can be trained on this device."""
+def require_device(device: str, suite: str, *, offline: bool = False) -> None:
+    """Raise ConfigError unless the hosts of a suite (offline: a learner without any) can train on this device."""
     if device == "cpu":
         return
     if device.partition(":")[0] != "cuda":
         raise ConfigError(f"device is {device!r}; expected cpu, cuda or cuda:<number>")
-    if suite in TOY_SUITES:
+    if suite in TOY_SUITES and not offline:
         raise ConfigError(f"device is {device!r}; the toy has nothing to compute there, expected 'cpu'")
     if not torch.cuda.is_available():
         raise ConfigError(f"device is {device!r}, and torch finds no CUDA device; see `esper doctor`")
+
+
+def device_of_hosts(device: str, suite: str) -> str:
+    """Where the hosts of a run live whose learner is on `device`: the toy's compute nothing."""
+    return "cpu" if suite in TOY_SUITES else device
 
 
 def make_env(

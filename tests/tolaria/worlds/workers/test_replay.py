@@ -3,10 +3,12 @@
 import pytest
 
 from esper.leyline import ActionSpec, Beginning, HostStep, Settling, World
-from esper.tolaria.worlds.cluster.world import Journal
 from esper.tolaria.worlds.worker import HostRecord, HostView, ReplayDiffers, replay
 from tiny_tasks import advance, germinate
 from worker_worlds import tiny_engine
+
+pytest.importorskip("ray")
+from esper.tolaria.worlds.cluster.world import Journal
 
 HOSTS = (0, 2)
 
