@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from adapt_choices import SINGLES, TOGETHER
 from esper.benchmark.arms import WAIT, RuleArm, ScheduleArm
 from esper.benchmark.outcomes import WAITING, Outcome, Outcomes, grown
 from esper.benchmark.planning import BenchPlan
@@ -35,13 +36,9 @@ SHIPPED = Path(__file__).parents[1] / "src" / "esper" / "benchmark" / "shipped"
 SELECTION_SEEDS = 500
 """Host seeds of an instance from here on are for choosing; a benchmark scores on the first ones."""
 DRAW_SEED = 77
-BIRTHS = {"cpu": (4,), "shift": (4, 10, 16), "hosts": (2, 8), "stream": (0,), "adapt": (2,)}
+BIRTHS = {"cpu": (4,), "shift": (4, 10, 16), "hosts": (2, 8), "stream": (0,)}
 """When was measured to matter little, but for data that change. On a stream a seed that was always there is compared
-with none, stretch by stretch; on a target the head has learned a little first."""
-ANY_BASE = ("norm", "depthwise", "conv_small|mlp_small", "conv_light|mlp", "mixer|attention", "lora")
-"""Offered in one form or another behind convolutions and behind attention."""
-BASE_PLACES: tuple[int | str, ...] = (0, 1, 2, "last")
-"""The stem, the first blocks, the last one."""
+with none, stretch by stretch."""
 PAIRED = ("mixer", "conv_small", "widen")
 PAIRED_BIRTHS = (0, 10)
 """Early, and late."""
@@ -119,7 +116,7 @@ def grid(suite: str, *, small: bool) -> tuple[str, ...]:
     if suite == "stream" and small:
         return (WAITING, grown("mixer", 1, 0))
     if suite == "adapt":
-        whole = (WAITING, *(grown(*each) for each in product(ANY_BASE, BASE_PLACES, BIRTHS[suite])))
+        whole = (WAITING, *SINGLES.values(), *TOGETHER.values())
         return whole[:3] if small else whole
     space = make_world(suite, 1).space
     slots, births = range(space.slot_count), BIRTHS.get(suite, (0, 5, 10))

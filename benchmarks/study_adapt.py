@@ -1,11 +1,11 @@
 """The headroom gate of `adapt`: is there anything to decide in frozen networks, and which signals say what?
 
-An oracle plays, for each target, the best of: nothing, one seed of one of six kinds in one of four places, or an even
-spread; chosen by validation on other hosts than it is scored on, by test. Against it: every rival of
-`esper.benchmark.adapt_rivals` (the head alone, fine-tuning, LoRA everywhere; learning rates tuned on other draws),
-the even spread, a seed in a random place, each place, and the one seed that is best for all targets. What is compared
-is test accuracy minus rent for added parameters. The gate is open where the oracle is ahead of the best of them by
-more than two standard errors over targets.
+An oracle plays, for each target, the best of: nothing, one seed of one of six kinds in one of four places, a few of
+them together (`adapt_choices.py`), or an even spread; chosen by validation on other hosts than it is scored on, by
+test. Against it: every rival of `esper.benchmark.adapt_rivals` (the head alone, fine-tuning, LoRA everywhere;
+learning rates tuned on other draws), the even spread, a seed in a random place, each place, and for all targets the
+one seed, or the seeds together, that are best. What is compared is test accuracy minus rent for added parameters. The
+gate is open where the oracle is ahead of the best of them by more than two standard errors over targets.
 
 Beside it: how the signals of `esper.kasmina.birth_signals`, measured before anything is trained and after the head
 was, rank the (slot, blueprint) pairs of a target, against what a seed there really gained (Spearman, mean by kind of
@@ -31,6 +31,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import spearmanr
 
+from adapt_choices import KINDS, PLACES, SINGLES, TOGETHER
 from adapt_signals import SIGNALS, Pair, signals_of
 from esper.benchmark.adapt_rivals import AdaptRival, adapt_rivals
 from esper.leyline import DecisionSettings, HostProtocol
@@ -46,20 +47,9 @@ from esper.tolaria.tasks import Instance, suite, task
 from harness import RESULTS, Row, mean_and_error, report
 from spreading import Job, Spread
 
-KINDS = {
-    "norm": "norm",
-    "depthwise": "depthwise",
-    "small": "conv_small|mlp_small",
-    "large": "conv_light|mlp",
-    "mixing": "mixer|attention",
-    "lora": "lora",
-}
-"""What a seed is -> its blueprint behind convolutions, and behind attention."""
-PLACES = ("0", "1", "2", "last")
-"""Slots from the input on: the stem, the first blocks, the last one."""
 NEVER, SPREAD = "head alone", "even spread (frozen_spread)"
-SINGLES = tuple(f"{kind}@{place}" for place in PLACES for kind in KINDS)
-CHOICES = (NEVER, SPREAD, *SINGLES)
+SCHEDULES = SINGLES | TOGETHER
+CHOICES = (NEVER, SPREAD, *SCHEDULES)
 """What the oracle chooses from."""
 SCORED_DRAWS, TUNING_DRAWS = 30_261, 30_262
 """Rng seeds of the targets that are scored, and of those that rivals are tuned on."""
@@ -140,9 +130,8 @@ def policy_of(arm: str) -> RulePolicy:
     """What decides; rivals grow nothing."""
     if arm == SPREAD:
         return rule_policy("frozen_spread")
-    if arm in SINGLES:
-        kind, _, place = arm.partition("@")
-        return SchedulePolicy(f"germinate {KINDS[kind]}@{place} t=0; advance {place} t=1")
+    if arm in SCHEDULES:
+        return SchedulePolicy(SCHEDULES[arm])
     return rule_policy("wait")
 
 
@@ -235,12 +224,17 @@ def judge(lives: Lives, cases: Sequence[str], seeds: Sequence[int], arms: Sequen
     gains: dict[str, list[float]] = defaultdict(list)
     trained: dict[str, list[float]] = defaultdict(list)
     chosen: Counter[str] = Counter()
-    fixed = max(SINGLES, key=lambda arm: sum(lives[arm, case, seed].test for case in whole for seed in seeds))
-    groups = {**{arm: (arm,) for arm in (SPREAD, *arms)}, "random place": SINGLES}
+
+    def worth(arm: str) -> float:
+        return sum(lives[arm, case, seed].test for case in whole for seed in seeds)
+
+    groups = {**{arm: (arm,) for arm in (SPREAD, *arms)}, "random place": tuple(SINGLES)}
     groups |= {
         f"any kind @{place}": tuple(arm for arm in SINGLES if arm.endswith(f"@{place}")) for place in PLACES
     }
-    groups[f"one seed for all: {fixed}"] = (fixed,)
+    for what, some in (("one seed", SINGLES), ("seeds together", TOGETHER)):
+        fixed = max(some, key=worth)
+        groups[f"{what} for all: {fixed}"] = (fixed,)
     for case in whole:
         head = statistics.fmean(lives[NEVER, case, seed].test for seed in seeds)
         best = [_best_elsewhere(lives, case, seed, seeds) for seed in seeds]

@@ -1,10 +1,14 @@
 """The headroom gate of adapt: what is played once, what is chosen where, and the tables of what was played."""
 
+import re
+
 import pytest
 
 import study_adapt as study
+from adapt_choices import PLACES
 from adapt_signals import SIGNALS, Pair
-from esper.tamiyo.rules import Schedule, SchedulePolicy
+from esper.leyline import Stage
+from watched import ModelHost, live, small_model
 
 NOISY, RENAMED, LAYERED = (
     "adapt:amount=0.5,size=100",
@@ -25,12 +29,15 @@ def lives(
     ]
 
 
-@pytest.mark.parametrize("arm", study.SINGLES)
-def test_a_single_seed_is_a_schedule(arm: str) -> None:
-    policy = study.policy_of(arm)
-    assert isinstance(policy, SchedulePolicy)
-    assert Schedule.parse(str(policy.schedule)) == policy.schedule
-    assert len(policy.schedule.clauses) == 2
+@pytest.mark.parametrize("arm", study.SCHEDULES)
+def test_every_seed_of_a_choice_grows_once_the_head_has_met_the_target(arm: str) -> None:
+    host = ModelHost(small_model("series", slots=5))
+    done = live(study.policy_of(arm), host, horizon=20)
+    assert done[0][0] == 2
+    places = [4 if place == "last" else int(place) for place in re.findall(r"@(\w+)", arm)]
+    alive = [place for place, slot in enumerate(host.snapshots()) if slot.stage is not Stage.DORMANT]
+    assert alive == sorted(places)
+    assert all(slot.alpha == 1.0 for slot in host.snapshots() if slot.stage is not Stage.DORMANT)
 
 
 def test_what_is_alike_is_played_once() -> None:
@@ -98,7 +105,7 @@ def test_signals_are_ranked_against_the_gains_of_the_same_pairs() -> None:
     )
     worth = {
         f"{kind}@{place}": 0.5 + 0.1 * index
-        for index, place in enumerate(study.PLACES)
+        for index, place in enumerate(PLACES)
         for kind in blueprints
     }
     known = study.by_key(lives(worth, NOISY, pairs=pairs))
