@@ -13,7 +13,7 @@ shift). All on training draws.
 
     python benchmarks/study_adapt.py --device cuda --workers 15 --seconds 180
 
-plays up to 48 targets on 2 hosts each. On one core, to see it run: `--instances 1 --tune 1 --epochs 3`. After
+plays up to 48 targets on 2 hosts each. On one core, to see it run: `--instances 1 --tune 1 --epochs 6`. After
 `--seconds` nothing new is begun, and the tables are of the targets that every arm has played.
 """
 

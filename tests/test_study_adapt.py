@@ -104,9 +104,7 @@ def test_signals_are_ranked_against_the_gains_of_the_same_pairs() -> None:
         for blueprint in blueprints
     )
     worth = {
-        f"{kind}@{place}": 0.5 + 0.1 * index
-        for index, place in enumerate(PLACES)
-        for kind in blueprints
+        f"{kind}@{place}": 0.5 + 0.1 * index for index, place in enumerate(PLACES) for kind in blueprints
     }
     known = study.by_key(lives(worth, NOISY, pairs=pairs))
     gains = study.pair_gains(known, NOISY, SEEDS)

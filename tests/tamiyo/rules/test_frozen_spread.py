@@ -68,6 +68,16 @@ def test_a_budget_is_divided_evenly_and_spent_on_the_largest_kind_that_fits() ->
     assert live(FrozenSpreadPolicy(), host, horizon=20, budget=2) == []
 
 
+@pytest.mark.parametrize(("horizon", "first"), [(6, 0), (9, 0), (10, 1), (19, 1), (20, 2), (100, 2)])
+def test_the_head_is_alone_for_a_tenth_of_the_run_but_not_for_long(horizon: int, first: int) -> None:
+    policy = FrozenSpreadPolicy()
+    assert live(policy, ModelHost(small_model("series")), horizon=horizon)[0] == (
+        first,
+        "germinate conv_small@blocks.0",
+    )
+    assert policy.may_begin(horizon) == range(first, horizon - 4)
+
+
 def test_nothing_is_begun_that_could_not_come_to_full_strength() -> None:
     assert live(FrozenSpreadPolicy(), ModelHost(small_model("series")), horizon=4) == []
     assert germinations(live(FrozenSpreadPolicy(), ModelHost(small_model("series")), horizon=5))

@@ -21,6 +21,9 @@ ADAPTERS = {
 """layout -> the usual kind of residual, and the kinds that a parameter budget is spent on."""
 EPOCHS_TO_FULL_STRENGTH = 5
 """From germination: one behind the host, three of the ramp, and one to learn in."""
+HEAD_START = 2
+"""Epochs that the head has to itself, a tenth of the run at most. Blended before the head has met its data, a residual
+can throw accuracy back to chance for longer than the governor waits."""
 
 
 @dataclass
@@ -36,9 +39,10 @@ class _Spread:
 class FrozenSpreadPolicy(Remembering[_Spread]):
     """Grows a residual of the layout's usual kind in every slot but the last, one after another from the input on.
 
-    With a parameter budget each place has an equal share of it, and gets the largest kind that the share has room
-    for. Nothing is judged but at the end of the run: a residual is born with a scale of zero, and a host that does
-    not learn cannot come to depend on it. Where more are to come than may live at once, the oldest is fossilised.
+    It begins when the head has learned a little. With a parameter budget each place has an equal share of it, and
+    gets the largest kind that the share has room for. Nothing is judged but at the end of the run: a residual is born
+    with a scale of zero, and a host that does not learn cannot come to depend on it. Where more are to come than may
+    live at once, the oldest is fossilised.
     """
 
     def __init__(self) -> None:
@@ -70,7 +74,7 @@ class FrozenSpreadPolicy(Remembering[_Spread]):
 
     def may_begin(self, horizon: int) -> range:
         """The epochs after which it may germinate, in a run of `horizon` epochs."""
-        return range(horizon - EPOCHS_TO_FULL_STRENGTH + 1)
+        return range(min(HEAD_START, horizon // 10), horizon - EPOCHS_TO_FULL_STRENGTH + 1)
 
 
 def even_spread(situation: Situation) -> list[tuple[str, str]]:
