@@ -22,8 +22,8 @@ ADAPTERS = {
 EPOCHS_TO_FULL_STRENGTH = 5
 """From germination: one behind the host, three of the ramp, and one to learn in."""
 HEAD_START = 2
-"""Epochs that the head has to itself, a tenth of the run at most. Blended before the head has met its data, a residual
-can throw accuracy back to chance for longer than the governor waits."""
+"""Epochs that the head has to itself, a tenth of the run at most. Blended before the head has met its data, a
+residual can throw accuracy back to chance for longer than the governor waits."""
 
 
 @dataclass
