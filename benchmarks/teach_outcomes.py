@@ -1,9 +1,11 @@
-"""Teach a network what the outcomes of schedules know, for PPO to start from.
+"""Teach a network what the outcomes of schedules know, for PPO to start from or to be judged itself.
 
 `look_up`, the best schedule for each layout of hosts on training draws, is played on the training pool and cloned.
+Beside the network a controller is written, in a folder of the same name:
 
     python benchmarks/teach_outcomes.py --preset hosts --outcomes hosts.parquet --out runs/taught.safetensors
     esper train --preset hosts --warm-start runs/taught.safetensors
+    esper bench --suite hosts --seeds 1 --controller runs/taught
 """
 
 import argparse
@@ -11,6 +13,7 @@ from pathlib import Path
 
 from esper.benchmark.outcomes import Outcomes
 from esper.benchmark.rivals import LOOK_UP, LookUpPolicy, fit_look_up, met_hosts
+from esper.runs.ship import controller_of_network
 from esper.simic.cloning import clone_player
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.evaluation import RulePlayer
@@ -30,6 +33,7 @@ def main() -> None:
         config, player, LOOK_UP, episodes=options.episodes, held_out=options.episodes // 8
     )
     network.save(options.out)
+    controller_of_network(network, name=options.out.stem).save(options.out.with_suffix(""))
     for what, agreement in (("taught", report.training), ("held out", report.held_out)):
         if agreement is not None:
             acting = (
