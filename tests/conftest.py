@@ -9,7 +9,10 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 import pytest
 import torch
 
+from esper.tolaria.worlds.starting import PRELOADED
+
 torch.set_num_threads(1)
+PRELOADED += ["esper.grower", "torch.distributed.fsdp", "sklearn.datasets"]  # what processes of tests import as well
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -4,13 +4,14 @@ import os
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
+
+from esper.tolaria.worlds.starting import worker_context
 
 Result = TypeVar("Result")
 LONGEST = timedelta(seconds=60)
@@ -19,8 +20,7 @@ LONGEST = timedelta(seconds=60)
 
 def in_processes(work: Callable[..., Result], *arguments: object, count: int = 2) -> list[Result]:
     """What `work(*arguments)` returns, by rank. An error in one process ends all and is raised here."""
-    context = get_context("forkserver")  # imports once, and forks before any thread began
-    context.set_forkserver_preload(["esper.grower", "torch.distributed.fsdp"])
+    worker_context()  # so that the processes are copies of one that has imported what they need
     with tempfile.TemporaryDirectory() as folder:
         start_processes(_run, (count, folder, work, arguments), nprocs=count, start_method="forkserver")
         return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(count)]

@@ -19,8 +19,8 @@ def fake(folder: Path) -> Path:
     return folder
 
 
-def mutant(text: str, replacement: str, test: str = "test_rule.py") -> Mutant:
-    return Mutant("doubling", "rule.py", text, replacement, (test,))
+def mutant(text: str, replacement: str, test: str = "test_rule.py", name: str = "doubling") -> Mutant:
+    return Mutant(name, "rule.py", text, replacement, (test,))
 
 
 def test_what_is_noticed_what_survives_and_what_is_unfit(
@@ -28,17 +28,18 @@ def test_what_is_noticed_what_survives_and_what_is_unfit(
 ) -> None:
     monkeypatch.setattr(mutate, "ROOT", fake(tmp_path))
     before = (tmp_path / "src" / "esper" / "rule.py").read_text()
-    for row, status, said in (
-        (mutant("2 * x", "3 * x"), 0, "noticed"),
-        (mutant("2 * x", "x + x"), 1, "SURVIVES"),
-        (mutant("4 * x", "x"), 2, "doubling: its text is in src/esper/rule.py 0 times; expected once"),
-        (mutant("twice", "thrice"), 2, "doubling: its tests could not be run"),
-        (mutant("2 * x", "x", "test_nothing.py"), 2, "the tests fail where nothing is broken"),
+    tripled, added = mutant("2 * x", "3 * x", name="tripled"), mutant("2 * x", "x + x", name="added")
+    for rows, status, *said in (
+        ((tripled, added), 1, "tripled  noticed", "added    SURVIVES", "1 of 2 survive"),
+        ((tripled,), 0, "0 of 1 survive"),
+        ((mutant("4 * x", "x"),), 2, "doubling: its text is in src/esper/rule.py 0 times; expected once"),
+        ((mutant("twice", "thrice"),), 2, "doubling: its tests could not be run"),
+        ((mutant("2 * x", "x", "test_nothing.py"),), 2, "the tests fail where nothing is broken"),
     ):
-        monkeypatch.setattr(mutate, "MUTANTS", (row,))
+        monkeypatch.setattr(mutate, "MUTANTS", rows)
         assert mutate.main([]) == status
         out, err = capsys.readouterr()
-        assert said in (err if status == 2 else out)
+        assert all(each in (err if status == 2 else out) for each in said)
     assert (tmp_path / "src" / "esper" / "rule.py").read_text() == before
 
 

@@ -25,13 +25,26 @@ from tiny_tasks import tiny_task
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
 
 
-@pytest.fixture(autouse=True)
-def _tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ESPER_CACHE", str(tmp_path / "cache"))
-    register(tiny_task(epochs=11))
-    yield
-    forget("tiny")
+@pytest.fixture(autouse=True, scope="module")
+def _tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("host_record"))
+        patch.setenv("ESPER_CACHE", str(Path("cache").resolve()))
+        register(tiny_task(epochs=11))
+        yield
+        forget("tiny")
+
+
+@pytest.fixture(scope="module")
+def whole() -> Path:
+    """A run whose rounds are episodes."""
+    return trained("whole", rounds=2)
+
+
+@pytest.fixture(scope="module")
+def parts() -> Path:
+    """A run whose rounds are parts of episodes."""
+    return trained("parts", rounds=4, rollout_steps=7)
 
 
 def trained(name: str, **changes: object) -> Path:
@@ -40,7 +53,6 @@ def trained(name: str, **changes: object) -> Path:
         "num_envs": 3,
         "num_minibatches": 1,
         "hidden_size": 16,
-        "rounds": 3,
         "gamma": 1.0,
         "pool_cases": 1,
         "pool_host_seeds": 2,
@@ -57,13 +69,20 @@ def weights(run: Path) -> dict[str, Tensor]:
     return policy
 
 
+def require_equal_weights(*runs: Path) -> None:
+    first, *others = map(weights, runs)
+    for other in others:
+        assert first.keys() == other.keys()
+        assert all(torch.equal(weight, other[name]) for name, weight in first.items())
+
+
 def hosts_told(run: Path) -> list[Record]:
     return [record for record in read_run(run) if isinstance(record.event, HostEvent)]
 
 
-@pytest.mark.parametrize("rollout_steps", [None, 7], ids=["episodes", "parts of episodes"])
-def test_every_life_is_told_by_the_host_in_its_place(rollout_steps: int | None) -> None:
-    run = trained("mine", rollout_steps=rollout_steps, rounds=4)
+@pytest.mark.parametrize("kind", ["whole", "parts"])
+def test_every_life_is_told_by_the_host_in_its_place(kind: str, request: pytest.FixtureRequest) -> None:
+    run: Path = request.getfixturevalue(kind)
     records = read_run(run)
     decided = [
         (event.round, event.env, event.episode, event.epoch, event.slot, event.blueprint)
@@ -90,9 +109,9 @@ def test_every_life_is_told_by_the_host_in_its_place(rollout_steps: int | None) 
     assert query(run, removed).rows[0][0] > 0  # type: ignore[operator]
 
 
-def test_things_are_told_in_the_order_they_happened() -> None:
+def test_things_are_told_in_the_order_they_happened(parts: Path) -> None:
     seen: list[tuple[int, int, int]] = []
-    for record in read_run(trained("mine", rollout_steps=7, rounds=4)):
+    for record in read_run(parts):
         event = record.event
         if isinstance(event, DecisionTaken | HostEvent):
             assert record.place.round is not None
@@ -108,11 +127,13 @@ def test_things_are_told_in_the_order_they_happened() -> None:
 
 
 def test_telemetry_changes_no_weight_and_what_is_not_wanted_is_not_told() -> None:
-    loud, some, quiet = (trained(level, run_telemetry=level, rounds=2) for level in ("full", "rounds", "off"))
+    into_the_next_episode: dict[str, object] = {"num_envs": 1, "rounds": 2, "rollout_steps": 6}
+    loud, some, quiet = (
+        trained(level, run_telemetry=level, **into_the_next_episode) for level in ("full", "rounds", "off")
+    )
     assert hosts_told(loud)
     assert not hosts_told(some)
-    for run in (some, quiet):
-        assert all(torch.equal(weight, weights(run)[name]) for name, weight in weights(loud).items())
+    require_equal_weights(loud, some, quiet)
     assert not (quiet / "events.jsonl").exists()
 
 
@@ -125,12 +146,11 @@ def test_workers_tell_the_same_and_change_nothing() -> None:
     told = [[(record.place, record.event) for record in hosts_told(run)] for run in (here, there)]
     assert told[0] == told[1]
     assert told[0]
-    for run in (there, quiet):
-        assert all(torch.equal(weight, weights(run)[name]) for name, weight in weights(here).items())
+    require_equal_weights(here, there, quiet)
 
 
-def test_the_time_of_hosts_is_part_of_the_rounds() -> None:
-    rounds = [record.event for record in read_run(trained("mine"), kinds=["round_finished"])]
+def test_the_time_of_hosts_is_part_of_the_rounds(whole: Path) -> None:
+    rounds = [record.event for record in read_run(whole, kinds=["round_finished"])]
     for event in rounds:
         if isinstance(event, RoundFinished):
             assert event.host_seconds is not None

@@ -1,11 +1,11 @@
 """Running a plan: every arm on every host, here or over worker processes, with the rows kept chunk by chunk."""
 
 import math
-import multiprocessing
+import os
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +20,7 @@ from esper.benchmark.rows import BenchRow, RowStore
 from esper.leyline.files import write_bytes
 from esper.simic.timing import QUIET_SECONDS, stop_on_signals
 from esper.tolaria.worlds.cluster.connecting import require_cluster
+from esper.tolaria.worlds.starting import take_environment, worker_context
 
 SIDE_BY_SIDE = 8
 """Hosts of one chunk. They share their data; a kill costs at most the chunks that are being played."""
@@ -224,8 +225,8 @@ def _executor(workers: int, cluster: str | None, device: str) -> Iterator[tuple[
     if workers == 0:
         yield _Here(), 1
         return
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, spawn, initializer=_prepare_process) as pool:
+    environment = dict(os.environ)
+    with ProcessPoolExecutor(workers, worker_context(), _prepare_process, (environment,)) as pool:
         yield pool, workers
 
 
@@ -241,8 +242,9 @@ class _Here(Executor):
         return future
 
 
-def _prepare_process() -> None:
+def _prepare_process(environment: Mapping[str, str]) -> None:
     """One thread, as hosts are small. Signals are left to the process that keeps the rows, so that chunks finish."""
+    take_environment(environment)
     torch.set_num_threads(1)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

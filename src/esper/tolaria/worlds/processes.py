@@ -1,7 +1,7 @@
 """A world whose hosts live in worker processes: the same numbers on several cores."""
 
 import contextlib
-import multiprocessing
+import os
 import pickle
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from esper.leyline import HostSinks
 from esper.tolaria.worlds.remote import PATIENCE_SECONDS, RemoteWorld, WorkerDied, WorkerError, WorkerHung
+from esper.tolaria.worlds.starting import worker_context
 from esper.tolaria.worlds.worker import Answer, Request, WorldFactory, serve
 
 STOP_SECONDS = 5.0
@@ -27,12 +28,11 @@ class WorkerLink:
     def __init__(
         self, factory: WorldFactory, worker: int, num_hosts: int, *, with_events: bool, patience: float | None
     ) -> None:
-        context = multiprocessing.get_context("spawn")  # forking a process with threads is not safe
+        context = worker_context()
         ours, theirs = context.Pipe()
         self.name, self._patience = f"worker {worker}", patience
-        self.process = context.Process(
-            target=serve, args=(theirs, factory, num_hosts, with_events), name=self.name, daemon=True
-        )
+        arguments = (theirs, factory, num_hosts, with_events, dict(os.environ))
+        self.process = context.Process(target=serve, args=arguments, name=self.name, daemon=True)
         self.process.start()
         theirs.close()  # so that its death is seen as the end of the stream
         self.connection: Connection = ours

@@ -33,6 +33,7 @@ from esper.leyline import (
     SlotSnapshot,
     World,
 )
+from esper.tolaria.worlds.starting import take_environment
 
 T = TypeVar("T")
 WorldFactory = Callable[..., World]
@@ -205,8 +206,15 @@ def numeric_terms(device: str) -> dict[str, str]:
     }
 
 
-def serve(connection: Connection, factory: WorldFactory, num_hosts: int, with_events: bool) -> None:
+def serve(
+    connection: Connection,
+    factory: WorldFactory,
+    num_hosts: int,
+    with_events: bool,
+    environment: Mapping[str, str],
+) -> None:
     """The main loop of a worker process; it ends when its parent sends None or is gone."""
+    take_environment(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
     torch.set_num_threads(1)
     log = HostLog()
