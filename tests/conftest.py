@@ -12,7 +12,11 @@ import torch
 from esper.tolaria.worlds.starting import PRELOADED
 
 torch.set_num_threads(1)
-PRELOADED += ["esper.grower", "torch.distributed.fsdp", "sklearn.datasets"]  # what processes of tests import as well
+PRELOADED += [
+    "esper.grower",
+    "torch.distributed.fsdp",
+    "sklearn.datasets",
+]  # what processes of tests import as well
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

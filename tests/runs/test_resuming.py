@@ -17,6 +17,7 @@ from esper.leyline import RunStarted
 from esper.nissa import describe_run, read_events
 from esper.simic.agent import CheckpointError
 from esper.simic.config.errors import ConfigError
+from esper.simic.trainer import TrainingResult
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning"),
@@ -36,6 +37,25 @@ def config(name: str = "mine", **changes: object) -> esper.TrainingConfig:
     return esper.TrainingConfig.preset(
         "toy", **{**settings, **record, "rounds": 5, "eval_every": 0, **changes}
     )
+
+
+_TRAINED: dict[str, tuple[TrainingResult, dict[Path, bytes]]] = {}
+
+
+def content(folder: str = "runs/mine") -> dict[Path, bytes]:
+    files = (path for path in Path(folder).rglob("*") if path.is_file())
+    return {path: path.read_bytes() for path in files if path.name != "writer.lock"}
+
+
+def train(settings: esper.TrainingConfig) -> TrainingResult:
+    """`esper.train`; where a test before has trained the same, its files are written again."""
+    if repr(settings) not in _TRAINED:
+        _TRAINED[repr(settings)] = esper.train(settings), content(f"runs/{settings.run_name}")
+    result, files = _TRAINED[repr(settings)]
+    for path, data in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return result
 
 
 def weights(name: str) -> dict[str, torch.Tensor]:
@@ -88,8 +108,8 @@ def test_a_run_falls_back_to_the_newest_sound_checkpoint_and_ends_as_if_nothing_
     rounds: int,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    esper.train(config())
-    esper.train(config("whole"))
+    train(config())
+    shutil.copytree("runs/mine", "runs/whole")
     for name in damaged:
         damage(CHECKPOINTS / name)
     assert main(["resume", "mine", "--quiet"]) == 0
@@ -104,7 +124,7 @@ def test_a_run_falls_back_to_the_newest_sound_checkpoint_and_ends_as_if_nothing_
 
 def test_the_newest_is_the_one_of_the_latest_round_whatever_the_clock_says() -> None:
     settings = config(rounds=4, run_checkpoint_every=1)
-    esper.train(settings)
+    train(settings)
     os.utime(CHECKPOINTS / "round-000003.pt")
     for newest in ("last.pt", "round-000004.pt"):
         os.utime(CHECKPOINTS / newest, (0, 0))
@@ -115,21 +135,21 @@ def test_the_newest_is_the_one_of_the_latest_round_whatever_the_clock_says() -> 
 
 
 def test_a_damaged_best_is_chosen_anew() -> None:
-    before = esper.train(config(eval_every=1, rounds=2))
+    before = train(config(eval_every=1, rounds=2))
     assert before.best_score is not None
     overwrite(CHECKPOINTS / "best.pt")
     with pytest.warns(
         UserWarning, match=r"damaged: best.pt; going on from last.pt, after round 2; rounds lost: 0"
     ):
         after = esper.train(config(eval_every=1, rounds=3), resume=True)
-    esper.train(config("whole", eval_every=1, rounds=3, lr_anneal_steps=2, entropy_anneal_steps=2))
+    train(config("whole", eval_every=1, rounds=3, lr_anneal_steps=2, entropy_anneal_steps=2))
     require_equal_weights("mine", "whole")
     best = torch.load(CHECKPOINTS / "best.pt", weights_only=True)["extra"]
     assert (best["round"], best["best_score"]) == (3, after.best_score)
 
 
 def test_the_best_is_gone_on_from_where_nothing_newer_is_sound() -> None:
-    esper.train(config(rounds=1, eval_every=1))
+    train(config(rounds=1, eval_every=1))
     overwrite(CHECKPOINTS / "last.pt")
     with pytest.warns(
         UserWarning, match=r"damaged: last.pt; going on from best.pt, after round 1; rounds lost: 0"
@@ -138,7 +158,7 @@ def test_the_best_is_gone_on_from_where_nothing_newer_is_sound() -> None:
 
 
 def test_a_run_without_any_sound_checkpoint_is_refused_with_the_reason() -> None:
-    esper.train(config(rounds=1))
+    train(config(rounds=1))
     cut(CHECKPOINTS / "last.pt")
     with pytest.raises(CheckpointError, match=r"has no sound checkpoint \(.*last.pt: damaged or cut short"):
         esper.train(config(rounds=1), resume=True)
@@ -146,7 +166,7 @@ def test_a_run_without_any_sound_checkpoint_is_refused_with_the_reason() -> None
 
 
 def test_a_resume_under_other_settings_is_refused_with_all_that_differs() -> None:
-    esper.train(config(rounds=2))
+    train(config(rounds=2))
     recorded = Path("runs/mine/events.jsonl").read_bytes()
     with pytest.raises(ConfigError, match=r"these differ: num_envs 4 -> 6, lr 0\.001 -> 0\.002$"):
         esper.train(config(rounds=3, num_envs=6, lr=2e-3), resume=True)
@@ -159,7 +179,7 @@ def test_a_resume_under_other_settings_is_refused_with_all_that_differs() -> Non
 
 
 def test_settings_that_were_edited_in_the_folder_are_compared_too(capsys: pytest.CaptureFixture[str]) -> None:
-    esper.train(config(rounds=2))
+    train(config(rounds=2))
     file = Path("runs/mine/config.json")
     file.write_text(json.dumps({**json.loads(file.read_text()), "gamma": 0.5}))
     assert main(["resume", "mine", "--rounds", "3"]) == 2
@@ -167,7 +187,7 @@ def test_settings_that_were_edited_in_the_folder_are_compared_too(capsys: pytest
 
 
 def test_what_may_change_is_taken_and_recorded() -> None:
-    esper.train(config(rounds=2))
+    train(config(rounds=2))
     esper.train(config(rounds=4, workers=2, run_telemetry="rounds"), resume=True)
     assert start_notes() == [
         None,
@@ -177,7 +197,7 @@ def test_what_may_change_is_taken_and_recorded() -> None:
     assert esper.TrainingConfig.load("runs/mine/config.json") == config(
         rounds=4, workers=2, run_telemetry="rounds", lr_anneal_steps=2, entropy_anneal_steps=2
     )
-    esper.train(config("whole", rounds=4, lr_anneal_steps=2, entropy_anneal_steps=2))
+    train(config("whole", rounds=4, lr_anneal_steps=2, entropy_anneal_steps=2))
     require_equal_weights("mine", "whole")
 
 
@@ -185,10 +205,10 @@ def test_more_rounds_go_on_at_the_end_of_what_was_annealed() -> None:
     """Bit for bit as a run that was asked for all rounds at once, with annealing of the length that the first had."""
     short = config(rounds=4)
     assert (short.lr_anneal_steps, short.entropy_anneal_steps) == (None, None)
-    esper.train(short)
+    train(short)
     assert main(["resume", "mine", "--rounds", "6", "--quiet"]) == 0
     esper.train(replace(short, rounds=7), resume=True)  # as first asked for, but for the rounds
-    esper.train(config("whole", rounds=7, lr_anneal_steps=4, entropy_anneal_steps=3))
+    train(config("whole", rounds=7, lr_anneal_steps=4, entropy_anneal_steps=3))
     require_equal_weights("mine", "whole")
     assert describe_run(Path("runs/mine")).last_round == 7
 
@@ -209,15 +229,10 @@ def test_a_finished_run_says_so_and_stays_as_it_is(capsys: pytest.CaptureFixture
         assert esper.train(config(rounds=2), resume=True) == replace(first, seconds=0.0)
 
 
-def content(folder: str = "runs/mine") -> dict[Path, bytes]:
-    files = (path for path in Path(folder).rglob("*") if path.is_file())
-    return {path: path.read_bytes() for path in files if path.name != "writer.lock"}
-
-
 def test_a_resume_that_is_refused_or_has_nothing_to_do_changes_no_file(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    esper.train(config(rounds=2))
+    train(config(rounds=2))
     before = content()
     assert main(["resume", "mine", "--rounds", "1"]) == 2
     assert capsys.readouterr().err == "esper: rounds is 1; 2 are done\n"
@@ -234,7 +249,7 @@ def test_a_resume_that_is_refused_or_has_nothing_to_do_changes_no_file(
 
 
 def test_lost_checkpoints_are_said_and_recorded(capsys: pytest.CaptureFixture[str]) -> None:
-    esper.train(config(eval_every=4))
+    train(config(eval_every=4))
     for name in ("last.pt", "best.pt"):
         (CHECKPOINTS / name).unlink()
     assert main(["resume", "mine", "--quiet"]) == 0
@@ -247,7 +262,7 @@ def test_lost_checkpoints_are_said_and_recorded(capsys: pytest.CaptureFixture[st
 
 
 def test_a_finished_run_says_only_what_is_damaged(capsys: pytest.CaptureFixture[str]) -> None:
-    assert esper.train(config(eval_every=1, rounds=2)).best_score is not None
+    assert train(config(eval_every=1, rounds=2)).best_score is not None
     overwrite(CHECKPOINTS / "best.pt")
     assert main(["resume", "mine", "--json"]) == 0
     told = capsys.readouterr()
@@ -258,7 +273,7 @@ def test_a_finished_run_says_only_what_is_damaged(capsys: pytest.CaptureFixture[
 
 
 def test_one_checkpoint_that_is_refused_does_not_strand_a_run() -> None:
-    esper.train(config(eval_every=2, rounds=2))
+    train(config(eval_every=2, rounds=2))
     edit(CHECKPOINTS / "best.pt", lambda saved: saved.update(version="esper-ppo-0"))
     (CHECKPOINTS / "round-000009.pt").mkdir()
     with pytest.warns(
@@ -282,7 +297,7 @@ def test_one_checkpoint_that_is_refused_does_not_strand_a_run() -> None:
     ],
 )
 def test_a_checkpoint_with_impossible_parts_is_refused_by_name(change: dict[str, object], why: str) -> None:
-    esper.train(config(rounds=1))
+    train(config(rounds=1))
     part = "counters" if "counters" in change else "extra"
     edit(
         CHECKPOINTS / "last.pt",
@@ -293,7 +308,7 @@ def test_a_checkpoint_with_impossible_parts_is_refused_by_name(change: dict[str,
 
 
 def test_a_run_that_was_killed_before_it_said_that_it_is_finished_says_it() -> None:
-    esper.train(config(rounds=2))
+    train(config(rounds=2))
     events = Path("runs/mine/events.jsonl")
     events.write_bytes(b"".join(events.read_bytes().splitlines(keepends=True)[:-1]))
     assert describe_run(Path("runs/mine")).standing == "crashed"

@@ -2,10 +2,9 @@
 
 import math
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -28,6 +27,7 @@ from esper.simic.config.training_config import TrainingConfig
 from esper.simic.reports import News, Working
 from esper.simic.trainer import TrainingResult, VectorizedPPOTrainer, train_ppo_vectorized
 from listener import Listener
+from stopped_training import StoppedTraining
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
 
@@ -59,9 +59,25 @@ def _same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_run_tells_what_it_did(tmp_path: Path) -> None:
-    listener = Listener()
-    result = train_ppo_vectorized(_config(), checkpoints=Checkpoints(tmp_path / "checkpoints"), sink=listener)
+class Recorded(NamedTuple):
+    """A run of five rounds, and everything that it reported."""
+
+    directory: Path
+    listener: Listener
+    result: TrainingResult
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    directory, listener = tmp_path_factory.mktemp("recorded"), Listener()
+    checkpoints = Checkpoints(directory / "checkpoints")
+    return Recorded(
+        directory, listener, train_ppo_vectorized(_config(), checkpoints=checkpoints, sink=listener)
+    )
+
+
+def test_a_run_tells_what_it_did(recorded: Recorded) -> None:
+    directory, listener, result = recorded
     assert (result.rounds, result.env_steps, result.interrupted) == (5, 5 * 6 * 20, None)
     rounds = [event for event in listener.events if isinstance(event, RoundFinished)]
     assert [event.round for event in rounds] == [1, 2, 3, 4, 5]
@@ -89,16 +105,15 @@ def test_a_run_tells_what_it_did(tmp_path: Path) -> None:
     assert isinstance(last, RunFinished)
     assert last.status == "finished"
     for name in ("last", "best", "round-000002", "round-000004"):
-        assert (tmp_path / "checkpoints" / f"{name}.pt").exists()
+        assert (directory / "checkpoints" / f"{name}.pt").exists()
 
 
-def test_telemetry_and_checkpoints_change_nothing(tmp_path: Path) -> None:
-    train_ppo_vectorized(_config(), checkpoints=Checkpoints(tmp_path / "checkpoints"), sink=Listener())
+def test_telemetry_and_checkpoints_change_nothing(recorded: Recorded) -> None:
     quiet = build(_config(run_telemetry="off", eval_every=0))
     trainer = VectorizedPPOTrainer(_config(run_telemetry="off", eval_every=0), quiet)
     trainer.begin()
     trainer.train()
-    assert _same(_weights(tmp_path), dict(quiet.agent.policy.state_dict()))
+    assert _same(_weights(recorded.directory), dict(quiet.agent.policy.state_dict()))
 
 
 def test_a_long_round_reports_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,14 +141,15 @@ def test_a_long_round_reports_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("saved", ["round-000002", "round-000004"])
-def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, saved: str) -> None:
-    whole, rest = tmp_path / "whole", tmp_path / "rest"
-    uninterrupted = train_ppo_vectorized(_config(), checkpoints=Checkpoints(whole / "checkpoints"))
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, saved: str, recorded: Recorded) -> None:
     resumed = train_ppo_vectorized(
-        _config(), checkpoints=Checkpoints(rest / "checkpoints"), resume=whole / "checkpoints" / f"{saved}.pt"
+        _config(),
+        checkpoints=Checkpoints(tmp_path / "checkpoints"),
+        resume=recorded.directory / "checkpoints" / f"{saved}.pt",
     )
-    assert _same(_weights(whole), _weights(rest))
-    assert (resumed.env_steps, resumed.best_score) == (uninterrupted.env_steps, uninterrupted.best_score)
+    assert _same(_weights(recorded.directory), _weights(tmp_path))
+    whole = recorded.result
+    assert (resumed.env_steps, resumed.best_score) == (whole.env_steps, whole.best_score)
 
 
 def test_environments_of_another_version_are_refused_by_name(tmp_path: Path) -> None:
@@ -157,32 +173,12 @@ def test_workers_change_nothing(tmp_path: Path) -> None:
     assert _same(_weights(tmp_path / "none"), _weights(tmp_path / "two"))
 
 
-_SCRIPT = """
-import sys, warnings
-warnings.simplefilter("ignore")
-from pathlib import Path
-from esper.nissa import Checkpoints
-from esper.simic.trainer import train_ppo_vectorized
-from esper.simic.config.training_config import TrainingConfig
-config = TrainingConfig.load(sys.argv[1])
-resume = Path(sys.argv[3]) if len(sys.argv) > 3 else None
-tell = lambda event: print(type(event).__name__, flush=True)
-store = Checkpoints(Path(sys.argv[2]) / "checkpoints")
-result = train_ppo_vectorized(config, checkpoints=store, resume=resume, progress=tell)
-print("stopped by", result.interrupted, flush=True)
-"""
-
-
-def _start(config: Path, directory: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", _SCRIPT, str(config), str(directory)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    seen = 0
-    for line in process.stdout:  # let it finish some rounds
-        seen += line.startswith("RoundFinished")
-        if seen == 3:
-            break
-    return process
+def _until_round(rounds: int, config: TrainingConfig, directory: Path) -> StoppedTraining:
+    """A training in a process of its own that has finished some rounds."""
+    training = StoppedTraining(config, directory)
+    while rounds:
+        rounds -= training.next_event() == "RoundFinished"
+    return training
 
 
 def _finish(config: TrainingConfig, directory: Path) -> TrainingResult:
@@ -193,22 +189,29 @@ def _finish(config: TrainingConfig, directory: Path) -> TrainingResult:
     )
 
 
+@pytest.fixture(scope="module")
+def six_rounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was never stopped."""
+    directory = tmp_path_factory.mktemp("whole")
+    train_ppo_vectorized(SIX_ROUNDS, checkpoints=Checkpoints(directory / "checkpoints"))
+    return directory
+
+
+SIX_ROUNDS = _config(rounds=6, eval_every=0, num_envs=3, num_minibatches=1)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path: Path, number: signal.Signals) -> None:
-    config = _config(rounds=14, eval_every=0, num_envs=3, num_minibatches=1)
-    config.save(tmp_path / "config.json")
-    with _start(tmp_path / "config.json", tmp_path / "stopped") as process:
-        time.sleep(0.05)  # somewhere in a rollout
-        process.send_signal(number)
-        assert process.stdout is not None
-        told = process.stdout.read()
-        process.wait(timeout=60)
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(
+    tmp_path: Path, number: signal.Signals, six_rounds: Path
+) -> None:
+    training = _until_round(3, SIX_ROUNDS, tmp_path)
+    time.sleep(0.05)  # somewhere in a rollout
+    returned, said = training.stop(number)
     if number is signal.SIGKILL:
-        assert process.returncode == -signal.SIGKILL
+        assert returned == -signal.SIGKILL
     else:
-        assert process.returncode == 0
-        assert f"stopped by {number.name}" in told
-    resumed = _finish(config, tmp_path / "stopped")
-    assert resumed.rounds == 14
-    train_ppo_vectorized(config, checkpoints=Checkpoints(tmp_path / "whole" / "checkpoints"))
-    assert _same(_weights(tmp_path / "whole"), _weights(tmp_path / "stopped"))
+        assert returned == 0
+        assert f"stopped by {number.name}" in said
+    resumed = _finish(SIX_ROUNDS, tmp_path)
+    assert resumed.rounds == 6
+    assert _same(_weights(six_rounds), _weights(tmp_path))
