@@ -1,15 +1,25 @@
 """Rivals on frozen hosts: each is the same target with a host that is trained in another way."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from bench_rows import ROW
 from esper.benchmark.adapt_rivals import ADAPT_ARMS, adapt_rivals
 from esper.benchmark.arms import Hosts
 from esper.benchmark.metering import FlopLedger
+from esper.benchmark.outcomes import WAITING, Outcomes, grown
 from esper.benchmark.planning import BenchRequest, plan_bench
 from esper.benchmark.playing import play_chunk
+from esper.benchmark.rivals import HALVING, LOOK_ONCE, LOOK_UP
+from esper.benchmark.rows import RowStore
+from esper.benchmark.runner import run_bench
 from esper.benchmark.suites import PlanError
+from esper.leyline import Layout
 from esper.tolaria.engine.population import Population
 from esper.tolaria.tasks import Instance
+from make_outcomes import outcome_of
 
 CASE = "adapt:amount=0.5,size=100"
 
@@ -61,3 +71,50 @@ def test_lora_pays_rent_for_what_it_adds() -> None:
     assert row.utility == pytest.approx(
         row.validation_accuracy - 0.01 * row.added_parameters / row.host_parameters
     )
+
+
+GROWN = grown("norm", 0, 2)
+
+
+@pytest.fixture
+def outcomes(tmp_path: Path) -> Path:
+    """On two drawn targets and the one of the suite: a seed gains, behind attention it costs."""
+    worths = {"adapt:data=1,size=100": 0.1, "adapt:base=digits_attention,data=2,size=200": -0.1, CASE: 0.1}
+    rows = [
+        outcome_of(
+            replace(ROW, instance=case, seed=500, validation_accuracy=0.5 + gain * (schedule == GROWN)),
+            held_out=case == CASE,
+            schedule=schedule,
+        )
+        for case, gain in worths.items()
+        for schedule in (WAITING, GROWN)
+    ]
+    Outcomes(rows).write(tmp_path / "adapt.parquet")
+    return tmp_path / "adapt.parquet"
+
+
+def test_what_a_user_would_try_first_is_fitted_on_drawn_targets(outcomes: Path) -> None:
+    names = (LOOK_UP, LOOK_ONCE, "try_2", HALVING)
+    plan = plan_bench(BenchRequest(suite=CASE, arms=names, seeds=1, outcomes=outcomes))
+    arms = {arm.name: arm for arm in plan.arms}
+    assert list(arms) == ["wait", LOOK_UP, LOOK_ONCE, "schedule_1", "try_2", HALVING]
+    assert arms[LOOK_UP].schedules == {Layout.SERIES: GROWN, Layout.TOKENS: WAITING}  # type: ignore[attr-defined]
+    with pytest.raises(
+        PlanError, match=r"look_up needs the outcomes of schedules on adapt.*make_outcomes.py"
+    ):
+        plan_bench(BenchRequest(suite=CASE, arms=(LOOK_UP,), seeds=1))
+
+
+@pytest.mark.slow
+def test_they_are_played_and_the_better_run_is_kept(outcomes: Path, tmp_path: Path) -> None:
+    plan = plan_bench(BenchRequest(suite=CASE, arms=(LOOK_UP, "try_2"), seeds=1, outcomes=outcomes))
+    store = RowStore(tmp_path / "rows")
+    assert run_bench(plan, store, workers=0) is None
+    rows = {row.arm: row for row in store.read()}
+    assert (
+        rows[LOOK_UP].decisions == rows["schedule_1"].decisions == "germinate norm@stem t=2; advance stem t=3"
+    )
+    assert rows[LOOK_UP].utility == rows["schedule_1"].utility
+    runs = [rows["wait"], rows["schedule_1"]]
+    assert rows["try_2"].utility == max(row.utility or 0.0 for row in runs)
+    assert rows["try_2"].training_flops == sum(row.training_flops or 0.0 for row in runs)

@@ -153,7 +153,7 @@ class SchedulePolicy(Remembering[_Pending]):
         now = situation.signals.epoch
         held_up: set[str] = set()
         for clause in [clause for clause in self.memory.clauses if clause.epoch <= now]:
-            action = _resolved(clause, situation)
+            action = resolved(clause, situation)
             if action.slot in held_up:
                 continue
             reason = refusal(action, situation)
@@ -168,7 +168,7 @@ class SchedulePolicy(Remembering[_Pending]):
         return ActionSpec()
 
 
-def _resolved(clause: Clause, situation: Situation) -> ActionSpec:
+def resolved(clause: Clause, situation: Situation) -> ActionSpec:
     """The action with the host's own name of the slot, and with one blueprint."""
     names, written = [slot.name for slot in situation.slots], str(clause.action.slot)
     places = {"first": 0, "middle": (len(names) - 1) // 2, "last": len(names) - 1}

@@ -1,0 +1,273 @@
+"""Teach controllers which schedule suits a case, by a teacher that knows what no controller is shown.
+
+The teacher is fitted on outcomes of schedules on drawn cases (`make_outcomes.py`). What each schedule gains over
+waiting, on validation, is a constant and a weighted sum of what a case is drawn with: its shift or kind of host, its
+base, how many samples, all of these by the layout of the host. The weights w minimise
+
+    sum over hosts of (gain - c - w x)^2 + penalty |w|^2,
+
+so a word that n hosts have counts n / (n + penalty) of what they say, as far as no other word says the same. The
+penalty is the one whose choices gain most, on validation, on cases that were left out.
+
+For a case the teacher wants the seeds of the schedule that is expected to gain most, or none, and in any state it says
+what leads to them. In the first round it plays; then the student plays, and the teacher says what it would have done
+(`esper.simic.teaching`). Each rng seed has draws, hosts and a network of its own, in a process of its own. What is
+written are networks that `esper train --warm-start` takes, and controllers that `esper bench --controller` takes:
+
+    python benchmarks/teach_schedules.py --preset adapt --outcomes adapt.parquet --seeds 0 1 2 --out runs/taught
+"""
+
+import argparse
+import multiprocessing
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from esper.benchmark.outcomes import WAITING, Outcomes
+from esper.benchmark.rivals import met_hosts
+from esper.leyline import ActionSpec, Layout, LifecycleOp, Situation, Stage
+from esper.runs.ship import controller_of_network
+from esper.simic.config.training_config import TrainingConfig
+from esper.simic.env.making import use_one_thread
+from esper.simic.evaluation import Player, RulePlayer
+from esper.simic.teaching import Lesson, teach
+from esper.statistics import Floats
+from esper.tamiyo.rules import Schedule
+from esper.tamiyo.rules.frozen_spread import EPOCHS_TO_FULL_STRENGTH
+from esper.tamiyo.rules.policy import refusal
+from esper.tamiyo.rules.schedule import resolved
+from esper.tolaria.tasks import Instance, task
+from harness import report
+from study_learning import setting_of
+
+TEACHER = "best_schedule"
+PENALTIES = (300.0, 100.0, 30.0, 10.0, 3.0, 1.0)
+"""Of equals the first is taken."""
+DRAWN_SEEDS = ("data", "permutation")
+"""Parameters of a case that say nothing about it."""
+
+
+# The teacher
+
+
+def knowledge(case: str, layout: Layout) -> dict[str, float]:
+    """What is known of a drawn case: words as 1, numbers as logarithms, each alone and by layout."""
+    instance = Instance.parse(case)
+    known = {f"task={instance.task}": 1.0}
+    for name, value in task(instance.task).complete(dict(instance.parameters)).items():
+        if isinstance(value, str):
+            known[f"{name}={value}"] = 1.0
+        elif name not in DRAWN_SEEDS:
+            known[name] = float(np.log2(1.0 + float(value)))
+    return {f"layout={layout}": 1.0} | known | {f"{layout}: {name}": value for name, value in known.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Teacher:
+    """Expects of each schedule a gain over waiting, from what is known of a case."""
+
+    schedules: tuple[str, ...]
+    names: tuple[str, ...]
+    """Of what is known."""
+    constants: Floats
+    """(schedule,)"""
+    weights: Floats
+    """(name, schedule)"""
+
+    def schedule(self, case: str, layout: Layout) -> str:
+        """The one that is expected to gain most."""
+        known = knowledge(case, layout)
+        seen = np.array([known.get(name, 0.0) for name in self.names])
+        return self.schedules[int((self.constants + seen @ self.weights).argmax())]
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """What choices gain over waiting, on test, mean over hosts; none is made with the case that it is scored on."""
+
+    taught: float
+    single_best: float
+    """Of the schedule that is best for all the other cases."""
+    penalty: float
+
+
+def fit_teacher(outcomes: Outcomes, layouts: Mapping[str, Layout]) -> tuple[Teacher, Worth]:
+    """Fit on drawn cases.
+
+    layouts  case -> layout of its host's first slot
+    """
+    rows = [knowledge(case, layouts[case]) for case in outcomes.cases for _ in outcomes.seeds]
+    names = tuple(dict.fromkeys(name for row in rows for name in row))
+    seen = np.array([[row.get(name, 0.0) for name in names] for row in rows])  # (host, name)
+    hosts, folds = np.arange(len(rows)), np.repeat(np.arange(len(outcomes.cases)), len(outcomes.seeds))
+    validation, test = (_gains(outcomes, table) for table in (outcomes.utility, outcomes.score))
+    left_out = [folds == fold for fold in range(len(outcomes.cases))]
+    choices = {}
+    for penalty in PENALTIES:
+        fits = [(out, *shrunk(seen[~out], validation[~out], penalty)) for out in left_out]
+        guesses = [constants + seen[out] @ weights for out, constants, weights in fits]
+        choices[penalty] = np.concatenate(guesses).argmax(axis=1)
+    penalty = max(PENALTIES, key=lambda each: float(validation[hosts, choices[each]].mean()))
+    single = [int(validation[folds != fold].mean(axis=0).argmax()) for fold in folds]
+    taught, same = (float(test[hosts, chosen].mean()) for chosen in (choices[penalty], single))
+    teacher = Teacher(outcomes.schedules, names, *shrunk(seen, validation, penalty))
+    return teacher, Worth(taught, same, penalty)
+
+
+def shrunk(seen: Floats, gains: Floats, penalty: float) -> tuple[Floats, Floats]:
+    """Constants (schedule,) and weights (name, schedule) of the regression of gains on what is known."""
+    mean, centred = seen.mean(axis=0), seen - seen.mean(axis=0)
+    squares = centred.T @ centred + penalty * np.eye(seen.shape[1])
+    weights = np.linalg.solve(squares, centred.T @ gains)
+    return gains.mean(axis=0) - mean @ weights, weights
+
+
+def _gains(outcomes: Outcomes, table: Floats) -> Floats:
+    """(host, schedule): over waiting on the same host."""
+    gains = table - table[:, [outcomes.schedules.index(WAITING)]]
+    flat: Floats = gains.transpose(0, 2, 1).reshape(-1, gains.shape[1])
+    return flat
+
+
+def choosable(outcomes: Outcomes, size: int, most_added: float) -> Outcomes:
+    """Those of waiting, of the single best schedule, and of what adds most to the best of each case.
+
+    size        schedules at most
+    most_added  parameters that a schedule may add, mean over the hosts that lived to the end
+    """
+    added: dict[str, list[int]] = defaultdict(list)
+    for row in outcomes.rows:
+        if row.added_parameters is not None:
+            added[row.schedule].append(row.added_parameters)
+    cheap = {schedule for schedule, costs in added.items() if statistics.fmean(costs) <= most_added}
+    some = Outcomes(row for row in outcomes.rows if row.schedule in cheap)
+    kept = some.portfolio(size)
+    return Outcomes(row for row in some.rows if row.schedule in kept)
+
+
+class WantedPolicy:
+    """Leads, from any state, to the seeds of the schedule that the teacher chooses for a case."""
+
+    def __init__(self, choose: Callable[[str, Layout], str], case: str) -> None:
+        self._choose, self._case = choose, case
+
+    def reset(self) -> None:
+        """It remembers nothing of an episode."""
+
+    def act(self, situation: Situation) -> ActionSpec:
+        """The first of: plant what is due, go on with it, give back what is not wanted, make room."""
+        chosen = Schedule.parse(self._choose(self._case, situation.slots[0].layout))
+        clauses = [clause for clause in chosen.clauses if clause.action.op is LifecycleOp.GERMINATE]
+        wanted = [(clause.epoch, resolved(clause, situation)) for clause in clauses]
+        stages = {slot.name: slot.stage for slot in situation.slots}
+        now, last = situation.signals.epoch, situation.signals.horizon - EPOCHS_TO_FULL_STRENGTH
+        missing = [
+            action
+            for due, action in wanted
+            if due <= now <= last and stages.get(str(action.slot)) is Stage.DORMANT
+        ]
+        seeds = {action.slot: action.blueprint for _, action in wanted}
+        live = [slot for slot in situation.slots if slot.stage.is_live]
+        right = [slot.name for slot in live if seeds.get(slot.name) == slot.blueprint]
+        steps = [*missing, *(ActionSpec(LifecycleOp.ADVANCE, name) for name in right)]
+        steps += [ActionSpec(LifecycleOp.PRUNE, slot.name) for slot in live if slot.name not in right]
+        if missing:
+            steps += [ActionSpec(LifecycleOp.FOSSILIZE, name) for name in right]
+        return next((step for step in steps if refusal(step, situation) is None), ActionSpec())
+
+
+# Teaching
+
+
+def taught(seed: int, teacher: Teacher, options: argparse.Namespace) -> list[Lesson]:
+    """Teach one network and write it."""
+    changed = dict(setting_of(text) for text in options.set)
+    config = TrainingConfig.preset(
+        options.preset, seed=seed, device=options.device, reward_control_variate=False, workers=0, **changed
+    )
+    lessons: list[Lesson] = []
+    began = time.monotonic()
+
+    def show(number: int, lesson: Lesson) -> None:
+        lessons.append(lesson)
+        print(f"seed {seed}, round {number + 1}, {time.monotonic() - began:.0f} s: {lesson}", flush=True)
+
+    def teacher_of(cases: Sequence[str]) -> Player:
+        return RulePlayer(lambda env_idx: WantedPolicy(teacher.schedule, cases[env_idx]))
+
+    network = teach(
+        config,
+        teacher_of,
+        TEACHER,
+        rounds=options.rounds,
+        episodes=options.episodes,
+        passes=options.passes,
+        progress=show,
+    )
+    options.out.mkdir(parents=True, exist_ok=True)
+    name = f"{config.suite}-{seed}"
+    network.save(options.out / f"{name}.safetensors")
+    controller_of_network(network, name=name).save(options.out / name)
+    return lessons
+
+
+def main() -> None:
+    options = _options()
+    suite = TrainingConfig.preset(options.preset).suite
+    drawn = Outcomes.read(options.outcomes).part(held_out=False)
+    _, layouts = met_hosts(drawn.cases, suite)
+    teacher, worth = fit_teacher(choosable(drawn, options.schedules, options.most_added), layouts)
+    chosen = [teacher.schedule(case, layouts[case]) for case in drawn.cases]
+    for schedule in teacher.schedules:
+        print(f"for {chosen.count(schedule)} of {len(chosen)} cases: {schedule or 'wait'}")
+    gains = f"{100 * worth.taught:+.2f} points over waiting, the single best {100 * worth.single_best:+.2f}"
+    print(f"on test, each case left out, its choices gain {gains} (penalty {worth.penalty:g})", flush=True)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(
+        min(options.at_once, len(options.seeds)), mp_context=context, initializer=use_one_thread
+    ) as pool:
+        found = list(pool.map(partial(taught, teacher=teacher, options=options), options.seeds))
+    rows = [
+        {
+            "seed": seed,
+            "round": number,
+            "played by": "student" if number > 1 else "teacher",
+            "utility": f"{lesson.utility:.4f}",
+            "agreement": f"{lesson.agreement:.3f}",
+            "where the teacher acts": "-" if lesson.acting is None else f"{lesson.acting:.3f}",
+        }
+        for seed, lessons in zip(options.seeds, found, strict=True)
+        for number, lesson in enumerate(lessons, start=1)
+    ]
+    report("teach_schedules", f"Lessons on {suite}", rows, out=options.out / "teach_schedules.json")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--preset", default="adapt", help="adapt or hosts (%(default)s)")
+    parser.add_argument("--outcomes", type=Path, required=True, help="what make_outcomes.py wrote")
+    parser.add_argument("--schedules", type=int, default=8, help="that it chooses from (%(default)s)")
+    added = "parameters that a schedule may add on average (%(default)s)"
+    parser.add_argument("--most-added", type=float, default=float("inf"), help=added)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="rng seeds (%(default)s)")
+    parser.add_argument("--at-once", type=int, default=10, help="processes (%(default)s)")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=4, help="of playing and teaching (%(default)s)")
+    parser.add_argument("--episodes", type=int, default=64, help="of a round (%(default)s)")
+    parser.add_argument("--passes", type=int, default=40, help="over what was said, a round (%(default)s)")
+    parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="settings to change")
+    parser.add_argument("--out", type=Path, default=Path("runs/taught"), help="folder (%(default)s)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
