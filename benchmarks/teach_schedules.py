@@ -9,8 +9,8 @@ base, how many samples, all of these by the layout of the host. The weights w mi
 so a word that n hosts have counts n / (n + penalty) of what they say, as far as no other word says the same. The
 penalty is the one whose choices gain most, on validation, on cases that were left out.
 
-For a case the teacher wants the seeds of the schedule that is expected to gain most, or none, and in any state it says
-what leads to them. In the first round it plays; then the student plays, and the teacher says what it would have done
+For a case the teacher wants the seeds of the schedule that is expected to gain most, or none, and in any state it
+says what leads to them. In the first round it plays; then the student plays, and the teacher says what it would do
 (`esper.simic.teaching`). Each rng seed has draws, hosts and a network of its own, in a process of its own. What is
 written are networks that `esper train --warm-start` takes, and controllers that `esper bench --controller` takes:
 
