@@ -1,8 +1,6 @@
 """C12, D3: the learner on Gymnasium environments."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
+from copies import run_in_a_copy
 from esper.simic.agent import PPOAgent, PPOConfig, PPOUpdateMetrics
 from esper.simic.gymnasium_loop import AnyVectorEnv, Evaluation, action_layout, collect, evaluate, learn
 from esper.tamiyo import ActorCritic, ActorState, PolicyOutput, RecurrentActorCritic
@@ -243,8 +242,8 @@ def test_evaluation_takes_an_equal_share_of_each_env() -> None:
 
 
 def run_example(*arguments: str) -> dict[str, float]:
-    command = [sys.executable, "-W", "ignore", str(EXAMPLE), *arguments]
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    code = "import runpy, sys; path = sys.argv.pop(1); runpy.run_path(path, run_name='__main__')"
+    output = run_in_a_copy(code, str(EXAMPLE), *arguments)
     result: dict[str, float] = json.loads(output.strip().splitlines()[-1])
     return result
 

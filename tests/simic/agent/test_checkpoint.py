@@ -1,8 +1,6 @@
 """C8 and D5: exact resume across processes, and what is refused."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from copies import run_in_a_copy
 from esper.simic.agent import CheckpointError, DamagedCheckpoint, PPOAgent, PPOConfig
 from esper.simic.agent.checkpoint import CHECKPOINT_VERSION, read_checkpoint
 from esper.tamiyo import RecurrentActorCritic
@@ -65,17 +64,12 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path: Path) -
     iterate(agent, probe, observation, mask, 3)
     agent.save(tmp_path / "straight.pt")
     code = (
-        "import importlib.util, sys, torch; from pathlib import Path; torch.set_num_threads(1);"
+        "import importlib.util, sys; from pathlib import Path;"
         "spec = importlib.util.spec_from_file_location('case', sys.argv[1]);"
         "case = importlib.util.module_from_spec(spec); spec.loader.exec_module(case);"
         "case.resume_and_finish(Path(sys.argv[2]), 3, Path(sys.argv[3]))"
     )
-    arguments = [__file__, str(tmp_path / "middle.pt"), str(tmp_path / "resumed.pt")]
-    subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        check=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    run_in_a_copy(code, __file__, str(tmp_path / "middle.pt"), str(tmp_path / "resumed.pt"))
     straight, resumed = read_checkpoint(tmp_path / "straight.pt"), read_checkpoint(tmp_path / "resumed.pt")
     assert straight.pop("extra") == resumed.pop("extra") == {}
     assert_identical(straight, resumed)

@@ -12,6 +12,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import FlattenObservation, RecordEpisodeStatistics, TimeLimit
 
 import esper.envs  # noqa: F401 # registers the ids
+from copies import run_in_a_copy
 from esper.leyline import HEAD_NAMES, ActionSpec, EpisodeFinished, LifecycleOp
 from esper.simic.env import GrowthEnv, make_env, make_single_env
 from esper.tamiyo.actions import encode
@@ -163,9 +164,11 @@ def test_rendering_shows_slots_stages_and_alphas() -> None:
     ],
 )
 def test_ids_are_registered_by_their_module(imports: str, env_id: str) -> None:
-    code = f"{imports}; print(gymnasium.make('{env_id}').unwrapped.action_space)"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said.startswith("MultiDiscrete")
+    code = (
+        "import sys; assert not {'gymnasium', 'esper.envs'} & sys.modules.keys(); "
+        f"{imports}; print(gymnasium.make('{env_id}').unwrapped.action_space)"
+    )
+    assert run_in_a_copy(code).startswith("MultiDiscrete")
 
 
 def test_importing_esper_imports_no_gymnasium_and_hooks_nothing() -> None:
