@@ -190,9 +190,23 @@ def test_compiled_models_grow_and_that_is_told(in_place: bool) -> None:
     assert not any(decision.notes for decision in another.history)
 
 
-@pytest.mark.parametrize("stop", [5, 7])  # half way through the schedule's blend, and after it
-@pytest.mark.parametrize("controller", ["schedule", "probe_and_keep", "learned"])
-@pytest.mark.parametrize("anew", [True, False])  # in a new Grower, or in the one that has grown on since
+@pytest.mark.parametrize(
+    ("controller", "stop", "anew"),  # in a new Grower, or in the one that has grown on since
+    [
+        ("schedule", 5, True),  # half way through the schedule's blend
+        ("schedule", 7, False),  # after it
+        ("probe_and_keep", 7, True),
+        ("learned", 5, False),
+        pytest.param("schedule", 5, False, marks=pytest.mark.slow),
+        pytest.param("schedule", 7, True, marks=pytest.mark.slow),
+        pytest.param("probe_and_keep", 5, True, marks=pytest.mark.slow),
+        pytest.param("probe_and_keep", 5, False, marks=pytest.mark.slow),
+        pytest.param("probe_and_keep", 7, False, marks=pytest.mark.slow),
+        pytest.param("learned", 5, True, marks=pytest.mark.slow),
+        pytest.param("learned", 7, True, marks=pytest.mark.slow),
+        pytest.param("learned", 7, False, marks=pytest.mark.slow),
+    ],
+)
 def test_it_goes_on_inside_the_users_checkpoint(controller: str, stop: int, anew: bool) -> None:
     def begin() -> tuple[Grower, torch.optim.Optimizer, Loop, CosineAnnealingLR]:
         loop, model = Loop(), net()

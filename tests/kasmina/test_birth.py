@@ -1,7 +1,11 @@
 """SPEC F2: a newborn seed changes nothing, and yet all of it learns; the skip stays alive at alpha 1."""
 
+from collections.abc import Iterable
+from itertools import product
+
 import pytest
 import torch
+from _pytest.mark.structures import ParameterSet
 
 import esper
 from esper.kasmina import GrowingModel
@@ -9,7 +13,24 @@ from esper.leyline import Layout, Stage, Style
 from tiny import BATCH, SLOT, grow_until, offered, tiny_input, tiny_model
 
 WIDTHS = (1, 3, 8)
-EVERY_SEED = [(layout, blueprint, width) for layout, blueprint in offered() for width in WIDTHS]
+USUAL = 3
+"""A width that no number of heads or groups divides, for which everything is tried in the fast tests."""
+
+
+def every_seed(*others: Iterable[object]) -> list[ParameterSet]:
+    """All of (layout, blueprint, width, ...); slow where neither the width nor all of the others are usual.
+
+    The first of each is. Widths make the body, styles and stages use what it puts out: they meet nowhere.
+    """
+    usual = tuple(next(iter(choices)) for choices in others)
+    return [
+        pytest.param(
+            *seed, width, *chosen, marks=[] if width == USUAL or chosen == usual else pytest.mark.slow
+        )
+        for seed in offered()
+        for width in WIDTHS
+        for chosen in product(*others)
+    ]
 
 
 def _full_alpha(layout: Layout) -> dict[str, torch.Tensor | float]:
@@ -17,8 +38,7 @@ def _full_alpha(layout: Layout) -> dict[str, torch.Tensor | float]:
     return {SLOT: 1.0 if layout is Layout.ROWS else torch.ones(BATCH)}
 
 
-@pytest.mark.parametrize("style", Style)
-@pytest.mark.parametrize(("layout", "blueprint", "width"), EVERY_SEED)
+@pytest.mark.parametrize(("layout", "blueprint", "width", "style"), every_seed(Style))
 def test_identity_at_birth(layout: Layout, blueprint: str, width: int, style: Style) -> None:
     """Outputs equal bit for bit, in TRAINING and switched on at alpha 1; nobody's randomness moves."""
     model, x = tiny_model(layout, width), tiny_input(layout)
@@ -41,9 +61,10 @@ def _output(model: GrowingModel, x: torch.Tensor, autocast: bool) -> torch.Tenso
     return out
 
 
-@pytest.mark.parametrize("stage", [Stage.TRAINING, Stage.HOLDING])
-@pytest.mark.parametrize("style", [Style.LINEAR_ADD, Style.MULTIPLY, Style.GATE])
-@pytest.mark.parametrize(("layout", "blueprint", "width"), EVERY_SEED)
+@pytest.mark.parametrize(
+    ("layout", "blueprint", "width", "style", "stage"),
+    every_seed((Style.LINEAR_ADD, Style.MULTIPLY, Style.GATE), (Stage.TRAINING, Stage.HOLDING)),
+)
 def test_every_parameter_learns_within_two_steps(
     layout: Layout, blueprint: str, width: int, style: Style, stage: Stage
 ) -> None:

@@ -73,7 +73,14 @@ def _give_it_a_voice(model: GrowingModel) -> None:
         seed.scale.fill_(0.5)
 
 
-@pytest.mark.parametrize("style", Style)
+@pytest.mark.parametrize(
+    "style",
+    [
+        Style.LINEAR_ADD,
+        Style.GATE,
+        *(pytest.param(style, marks=pytest.mark.slow) for style in (Style.MULTIPLY, Style.SIGMOID_ADD)),
+    ],
+)
 def test_growth_after_compiling(style: Style) -> None:
     _live_through("aot_eager", "mlp", style)
 

@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -115,8 +117,7 @@ def _train(model: GrowingModel, optimizer: torch.optim.Optimizer, kind: str) -> 
     optimizer.step()
 
 
-@settings(max_examples=60, deadline=None, derandomize="CI" in os.environ)
-@given(
+LIVES = given(
     draw=st.data(),
     kind=st.sampled_from(HOSTS),
     max_live_seeds=st.integers(1, 3),
@@ -124,7 +125,9 @@ def _train(model: GrowingModel, optimizer: torch.optim.Optimizer, kind: str) -> 
     embargo_epochs=st.integers(0, 2),
     momentum=st.booleans(),
 )
-def test_random_legal_lives(
+
+
+def live(
     draw: st.DataObject,
     kind: str,
     max_live_seeds: int,
@@ -159,3 +162,16 @@ def test_random_legal_lives(
         model.tick()
         _train(model, optimizer, kind)
         _check_books(model, optimizer, rules)
+
+
+@settings(max_examples=20, deadline=None, derandomize="CI" in os.environ)
+@LIVES
+def test_random_legal_lives(**drawn: Any) -> None:
+    live(**drawn)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
+@LIVES
+def test_many_random_legal_lives(**drawn: Any) -> None:
+    live(**drawn)

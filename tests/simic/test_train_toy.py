@@ -56,7 +56,7 @@ def test_a_few_seconds_teach_it_to_harm_less(tmp_path: Path) -> None:
         if isinstance(news, RoundFinished) and news.mean_gain is not None:
             gains.append(news.mean_gain)
 
-    esper.train(config(tmp_path, rounds=20, num_envs=32, num_minibatches=4, eval_every=0), progress=listen)
-    assert len(gains) == 20
+    esper.train(config(tmp_path, rounds=10, num_envs=32, num_minibatches=4, eval_every=0), progress=listen)
+    assert len(gains) == 10
     assert fmean(gains[-5:]) > fmean(gains[:3]) + 0.015
     assert fmean(gains[-5:]) > -0.01
