@@ -21,10 +21,10 @@ import argparse
 import multiprocessing
 import statistics
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -136,20 +136,15 @@ def _gains(outcomes: Outcomes, table: Floats) -> Floats:
     return flat
 
 
-def choosable(outcomes: Outcomes, size: int, most_added: float) -> Outcomes:
+def choosable(outcomes: Outcomes, size: int, rent: float | None = None) -> Outcomes:
     """Those of waiting, of the single best schedule, and of what adds most to the best of each case.
 
-    size        schedules at most
-    most_added  parameters that a schedule may add, mean over the hosts that lived to the end
+    size  schedules at most
+    rent  what growing a host by its own size costs; None leaves the suite's. A higher one wants fewer parameters
     """
-    added: dict[str, list[int]] = defaultdict(list)
-    for row in outcomes.rows:
-        if row.added_parameters is not None:
-            added[row.schedule].append(row.added_parameters)
-    cheap = {schedule for schedule, costs in added.items() if statistics.fmean(costs) <= most_added}
-    some = Outcomes(row for row in outcomes.rows if row.schedule in cheap)
-    kept = some.portfolio(size)
-    return Outcomes(row for row in some.rows if row.schedule in kept)
+    rows = outcomes.rows if rent is None else tuple(replace(row, rent=rent) for row in outcomes.rows)
+    kept = Outcomes(rows).portfolio(size)
+    return Outcomes(row for row in rows if row.schedule in kept)
 
 
 class WantedPolicy:
@@ -223,10 +218,13 @@ def main() -> None:
     suite = TrainingConfig.preset(options.preset).suite
     drawn = Outcomes.read(options.outcomes).part(held_out=False)
     _, layouts = met_hosts(drawn.cases, suite)
-    teacher, worth = fit_teacher(choosable(drawn, options.schedules, options.most_added), layouts)
-    chosen = [teacher.schedule(case, layouts[case]) for case in drawn.cases]
-    for schedule in teacher.schedules:
-        print(f"for {chosen.count(schedule)} of {len(chosen)} cases: {schedule or 'wait'}")
+    teacher, worth = fit_teacher(choosable(drawn, options.schedules, options.rent), layouts)
+    chosen = {case: teacher.schedule(case, layouts[case]) for case in drawn.cases}
+    for schedule, cases in Counter(chosen.values()).most_common():
+        print(f"for {cases} of {len(chosen)} cases: {schedule or 'wait'}")
+    added = [row.added_parameters for row in drawn.rows if row.schedule == chosen[row.case]]
+    lived = statistics.fmean(each for each in added if each is not None)
+    print(f"parameters that these add, mean over hosts: {lived:,.0f}")
     gains = f"{100 * worth.taught:+.2f} points over waiting, the single best {100 * worth.single_best:+.2f}"
     print(f"on test, each case left out, its choices gain {gains} (penalty {worth.penalty:g})", flush=True)
     context = multiprocessing.get_context("spawn")
@@ -256,8 +254,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--preset", default="adapt", help="adapt or hosts (%(default)s)")
     parser.add_argument("--outcomes", type=Path, required=True, help="what make_outcomes.py wrote")
     parser.add_argument("--schedules", type=int, default=8, help="that it chooses from (%(default)s)")
-    added = "parameters that a schedule may add on average (%(default)s)"
-    parser.add_argument("--most-added", type=float, default=float("inf"), help=added)
+    rent = (
+        "what growing a host by its own size costs the teacher; a higher one grows less (that of the suite)"
+    )
+    parser.add_argument("--rent", type=float, default=None, help=rent)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="rng seeds (%(default)s)")
     parser.add_argument("--at-once", type=int, default=10, help="processes (%(default)s)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (%(default)s)")

@@ -88,11 +88,15 @@ def test_a_case_is_known_by_what_it_was_drawn_with() -> None:
     assert not any("data" in name for name in known)
 
 
-def test_a_price_leaves_schedules_out_and_waiting_in() -> None:
-    outcomes = drawn({("mirror", DEAR): 0.3, ("noise", EARLY): 0.1})
-    assert set(choosable(outcomes, 8, float("inf")).schedules) == {WAITING, EARLY, DEAR}
-    assert set(choosable(outcomes, 8, 999.0).schedules) == {WAITING, EARLY}
-    assert set(choosable(outcomes, 2, float("inf")).schedules) == {WAITING, DEAR}
+def test_a_higher_rent_wants_fewer_parameters() -> None:
+    """The dear one is a thousand parameters, 0.7 of the host: at a rent of 0.3 it costs 0.21."""
+    outcomes = drawn({(shift, DEAR): 0.2 for shift in SHIFTS} | {(shift, EARLY): 0.1 for shift in SHIFTS})
+    layouts = dict.fromkeys(outcomes.cases, Layout.IMAGE)
+    for rent, wanted in ((None, DEAR), (0.3, EARLY), (20.0, WAITING)):
+        teacher, _ = fit_teacher(choosable(outcomes, 8, rent), layouts)
+        assert {teacher.schedule(case, Layout.IMAGE) for case in outcomes.cases} == {wanted}
+    assert set(choosable(outcomes, 2).schedules) == {WAITING, DEAR}
+    assert set(choosable(outcomes, 2, 0.3).schedules) == {WAITING, EARLY}
 
 
 @pytest.mark.parametrize(
