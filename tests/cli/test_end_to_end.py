@@ -1,12 +1,9 @@
 """The verbs with the real trainer behind them, in the toy."""
 
 import json
-import os
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import esper
+from copies import EsperInACopy
 from esper.cli import main
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
@@ -45,6 +42,12 @@ def require_equal_weights(one: str, other: str) -> None:
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def between(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what passes between processes, so that the run's own holds nothing else."""
+    return tmp_path_factory.mktemp("between")
 
 
 def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
@@ -82,25 +85,11 @@ def test_train_then_ask_then_evaluate(capsys: pytest.CaptureFixture[str]) -> Non
     assert all(score["episodes"] == 5 for score in by_policy.values())
 
 
-def test_a_stopped_run_goes_on_to_the_same_weights(capsys: pytest.CaptureFixture[str]) -> None:
-    command = [sys.executable, "-m", "esper", *train("stopped", 8)]
-    child = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONWARNINGS": "ignore", "PYTHONPATH": str(Path(esper.__file__).parents[1])},
-    )
-    with child:
-        assert child.stdout is not None
-        assert child.stderr is not None
-        for line in child.stdout:
-            if line.startswith("round    3"):
-                break
-        child.send_signal(signal.SIGTERM)
-        child.stdout.read()
-        told = child.stderr.read()
-    assert child.returncode == 130
+def test_a_stopped_run_goes_on_to_the_same_weights(capsys: pytest.CaptureFixture[str], between: Path) -> None:
+    child = EsperInACopy(*train("stopped", 8), folder=between)
+    child.wait_for("round    3")
+    returned, told = child.stop(signal.SIGTERM)
+    assert returned == 130
     assert told == "esper: stopped by SIGTERM; `esper resume runs/stopped` goes on\n"
     (listing,) = ask(capsys, "runs")
     assert listing["standing"] == "interrupted"
@@ -169,30 +158,17 @@ def test_old_checkpoints_go_and_the_best_and_the_last_stay() -> None:
 
 
 def test_a_run_that_is_stopped_before_its_first_round_says_what_is_kept(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, between: Path
 ) -> None:
     """Control curves of real hosts take a while; those that were trained need not be trained again."""
     monkeypatch.setenv("ESPER_CACHE", str(Path("cache").resolve()))
     hosts = "--suite mnist1d:size=500 --horizon 5 --num-envs 1 --num-minibatches 1 --pool-host-seeds 40"
-    command = [sys.executable, "-m", "esper", "train", *shlex.split(hosts), "--eval-every", "0"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(esper.__file__).parents[1])}
-    child = subprocess.Popen(
-        [*command, "--run-name", "mine"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
+    child = EsperInACopy(
+        "train", *shlex.split(hosts), "--eval-every", "0", "--run-name", "mine", folder=between
     )
-    with child:
-        assert child.stdout is not None
-        assert child.stderr is not None
-        for line in child.stdout:
-            if line.startswith("  4 of 40"):
-                break
-        child.send_signal(signal.SIGTERM)
-        child.stdout.read()
-        told = child.stderr.read()
-    assert child.returncode == 130
+    child.wait_for("  4 of 40")
+    returned, told = child.stop(signal.SIGTERM)
+    assert returned == 130
     kept = len(list(Path("cache/controls").iterdir()))
     assert told == (
         f"esper: stopped by SIGTERM while baseline curves were trained ({kept} of 40 are kept); "
