@@ -70,8 +70,12 @@ def test_regression_by_a_metric(capsys: pytest.CaptureFixture[str]) -> None:
     assert any(decision.action.op is LifecycleOp.GERMINATE for decision in grower.history)
 
 
-def test_a_stream_beside_fine_tuning(capsys: pytest.CaptureFixture[str]) -> None:
-    lives = importlib.import_module("sensor_stream").main(["--seeds", "2", "--epochs", "12"])
+def test_a_stream_beside_fine_tuning(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = importlib.import_module("sensor_stream")
+    monkeypatch.setattr(example, "STEPS", 3)
+    lives = example.main(["--seeds", "2", "--epochs", "12"])
     printed = capsys.readouterr().out
     assert "controller live_on, 12 epochs" in printed
     assert "germinate" in printed

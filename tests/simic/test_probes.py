@@ -99,6 +99,7 @@ def test_a_cue_is_remembered() -> None:
     assert score(agent, probe, 30) == pytest.approx(1 / 3)  # one answer in three steps, all right
 
 
+@pytest.mark.slow
 def test_a_cue_cannot_be_remembered_without_memory() -> None:
     probe = DelayedMemory(16, generator())
     agent = train(plain(probe), probe, 80, replace(CONFIG, lr=1e-2), steps=20)
@@ -122,12 +123,12 @@ def test_a_head_that_matters_only_when_another_chose_it() -> None:
 CYCLE = replace(CONFIG, gamma=0.98, gae_lambda=1.0, lr=0.1, n_epochs=4, num_minibatches=2)
 
 
-def cycle_values(*, treat_truncation_as_the_end: bool) -> list[float]:
+def cycle_values(updates: int, *, treat_truncation_as_the_end: bool) -> list[float]:
     probe = EndlessCycle(8, generator())
     policy = ActorCritic(4, probe.layout, widths=(), generator=generator())
     agent = PPOAgent(policy, CYCLE, num_envs=8, num_steps=32, seed=0)
     observation, mask = probe.reset()
-    for _ in range(60):
+    for _ in range(updates):
         while not agent.ready:
             outcome = probe.step(agent.act(observation, mask))
             observation, mask = outcome.observation, outcome.mask
@@ -144,9 +145,9 @@ def cycle_values(*, treat_truncation_as_the_end: bool) -> list[float]:
 
 def test_truncation_bootstraps_and_termination_does_not() -> None:
     """V = 1 / (1 - .98) = 50 only if a time limit is not an end."""
-    right = cycle_values(treat_truncation_as_the_end=False)
+    right = cycle_values(60, treat_truncation_as_the_end=False)
     assert right == pytest.approx([50.0] * 4, abs=1.0)
-    wrong = cycle_values(treat_truncation_as_the_end=True)
+    wrong = cycle_values(20, treat_truncation_as_the_end=True)
     assert max(abs(value - 50.0) for value in wrong) > 1.0
     assert max(wrong) < 10.0
 

@@ -145,7 +145,7 @@ def corridor_learner(
     )
 
 
-def taught(learner: IQL, episodes: Sequences, updates: int = 250) -> IQL:
+def taught(learner: IQL, episodes: Sequences, updates: int = 150) -> IQL:
     """The same after some updates on parts of 50 episodes."""
     draw = generator(7)
     for _ in range(updates):

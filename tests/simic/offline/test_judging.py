@@ -71,13 +71,13 @@ def test_both_come_near_the_truth_of_a_known_mdp(greedy: bool) -> None:
     truth = world.values(world.of_network(policy, greedy=greedy))[0, 2]
     recorded = world.values(world.uniform())[0, 2]
     assert truth > recorded + 0.7
-    batch = world.play(world.uniform(), 3000, seed=0)
+    batch = world.play(world.uniform(), 2000, seed=0)
     weighted = importance_weighted(log_ratios(policy, batch, greedy=greedy), discounted(batch, GAMMA))
     assert weighted.value == pytest.approx(truth, abs=0.15)
     assert 20 < weighted.effective < 2000
     judge = FittedQ(policy, lambda _: FlatBody(STATES + 1, world.layout), gamma=GAMMA, greedy=greedy, lr=1e-2)
     draw = np.random.default_rng(0)
-    judge.fit(lambda: batch.part(draw.choice(3000, 50).tolist()), 400)
+    judge.fit(lambda: batch.part(draw.choice(2000, 50).tolist()), 200)
     assert judge.value(batch).mean().item() == pytest.approx(truth, abs=0.2)
 
 
