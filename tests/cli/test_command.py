@@ -4,6 +4,7 @@ import subprocess
 import sys
 import warnings
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -122,9 +123,9 @@ def test_python_m_esper(capfd: pytest.CaptureFixture[str]) -> None:
     assert "did you mean train?" in capfd.readouterr().err
 
 
-def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    script = f"{sys.executable} -m esper tasks --json | true; exit ${{PIPESTATUS[0]}}"
-    ended = subprocess.run(["bash", "-c", script], check=False, capture_output=True, text=True)
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    script = f"{sys.executable} -m esper runs --json | true; exit ${{PIPESTATUS[0]}}"
+    ended = subprocess.run(["bash", "-c", script], check=False, capture_output=True, text=True, cwd=tmp_path)
     assert ended.returncode == 1
     assert ended.stderr == ""
 

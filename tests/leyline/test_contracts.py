@@ -17,10 +17,6 @@ def test_contracts_import_nothing_heavy(statement: str) -> None:
     assert not {"torch", "numpy", "rich", "sklearn"} & _imported_after(statement)
 
 
-def test_public_names_load_on_first_use() -> None:
-    assert {"torch", "esper.kasmina"} <= _imported_after("import esper; esper.wrap")
-
-
 def test_unknown_public_name() -> None:
     import esper
 

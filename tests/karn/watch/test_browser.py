@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Dialog, Page, expect, sync_playwright
 from playwright.sync_api import Error as PlaywrightError
 
 from esper.leyline import AnomalyRaised, DecisionTaken, EpisodeFinished, RoundFinished
@@ -97,9 +97,15 @@ def address(root: Path) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(scope="module")
+def context(browser: Browser) -> BrowserContext:
+    """What all pages share: scripts that were loaded once."""
+    return browser.new_context(viewport={"width": 1280, "height": 720})
+
+
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    opened = browser.new_page(viewport={"width": 1280, "height": 720})
+def page(context: BrowserContext) -> Iterator[Page]:
+    opened = context.new_page()
     opened.set_default_timeout(PATIENCE)
     expect.set_options(timeout=PATIENCE)
     yield opened
@@ -256,6 +262,19 @@ def test_hostile_names_and_contents_stay_text(page: Page, root: Path, address: s
     shutil.rmtree(run)
 
 
+def test_what_is_written_is_followed_until_the_run_is_deleted(page: Page, root: Path, address: str) -> None:
+    write_synthetic_run(root / "growing", rounds=2, envs=1, finished=False)
+    page.goto(f"{address}?run=growing")
+    wait_for_points(page, "gain", 2)
+    with (root / "growing" / "events.jsonl").open("ab") as file:
+        file.write(line_of(replace(example(RoundFinished), round=3), 9.0))
+    wait_for_points(page, "gain", 3)
+    shutil.rmtree(root / "growing")
+    expect(page.get_by_role("alert")).to_contain_text("gone from the disk")
+    assert points(page, "gain") == 3  # what was known is still shown
+
+
+@pytest.mark.slow
 def test_a_run_that_trains_is_followed_until_it_is_deleted(page: Page, root: Path, address: str) -> None:
     tiny = ["--num-envs", "4", "--num-minibatches", "2", "--hidden-size", "16", "--no-run-tensorboard"]
     live = [
@@ -297,6 +316,7 @@ def test_a_run_that_trains_is_followed_until_it_is_deleted(page: Page, root: Pat
     expect(page.get_by_text("9 of 9")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_the_page_comes_back_with_the_server(page: Page, root: Path) -> None:
     port = free_port()
     with server(root, port) as address:
