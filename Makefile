@@ -35,10 +35,10 @@ demo: $(CORE) ## see networks grow when their data change, adapters grow, and a 
 
 test: $(STAMP) ## the fast tests
 	@echo "Collecting the tests takes each of $(JOBS) processes a while; the first dots come after that."
-	$(BIN)/pytest -q -n $(JOBS) -m "not slow"
+	$(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not slow"
 
 test-slow: $(STAMP) ## the tests that take minutes
-	$(BIN)/pytest -q -n $(JOBS) -m slow
+	$(BIN)/pytest -q -n $(JOBS) --dist worksteal -m slow
 
 lint: $(STAMP) ## ruff, mypy strict, import contracts
 	$(BIN)/ruff check .

@@ -157,8 +157,9 @@ def test_the_loop_under_accelerate(capsys: pytest.CaptureFixture[str], tmp_path:
     assert again.history == grower.history
 
 
-def test_maskable_ppo_trains_and_is_judged() -> None:
+def test_maskable_ppo_trains_and_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     example = importlib.import_module("maskable_ppo")
+    monkeypatch.setattr(example, "STEPS_EACH", 16)
     model, envs = example.train(example.ENVS * example.STEPS_EACH, seed=0)
     assert model.num_timesteps == example.ENVS * example.STEPS_EACH
     assert model.ent_coef < example.ENTROPY

@@ -88,7 +88,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("who", "sampled"), [(SHIPPED, False), (SHIPPED, True), ("tiny", True)])
+@pytest.mark.parametrize(
+    ("who", "sampled"),
+    [(SHIPPED, False), pytest.param(SHIPPED, True, marks=pytest.mark.slow), ("tiny", True)],
+)
 @pytest.mark.parametrize("name", CASES)
 def test_it_runs_unchanged_anywhere(name: str, who: str, sampled: bool, strange: str, tmp_path: Path) -> None:
     assert strange

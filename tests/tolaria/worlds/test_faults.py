@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
@@ -56,6 +57,12 @@ def _live(fault: Fault | None) -> tuple[EngineWorld, list[list[Told]], Recorder]
         for index in range(3):
             told[index].append((world.host(index).report, world.host(index).snapshots()))
     return world, told, recorder
+
+
+@cache
+def _healthy() -> tuple[EngineWorld, list[list[Told]], Recorder]:
+    """The same life with nothing broken, to be looked at only."""
+    return _live(None)
 
 
 def _nan_in_host(world: EngineWorld) -> None:
@@ -124,7 +131,7 @@ FAULTS: dict[str, tuple[Fault, set[str]]] = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_host_is_restored_and_goes_on_and_no_other_is_touched(name: str) -> None:
     fault, verdicts = FAULTS[name]
-    healthy_world, healthy, _ = _live(None)
+    healthy_world, healthy, _ = _healthy()
     world, told, recorder = _live(fault)
     rollbacks = [event for event in recorder.events if isinstance(event, HostRolledBack)]
     assert [(event.host, event.epoch, event.rollbacks) for event in rollbacks] == [

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -117,18 +118,28 @@ def test_what_was_measured_of_a_seed_is_told_to_its_slot() -> None:
     assert reading.probe != reading.probe
 
 
+@cache
+def _saved_life() -> tuple[EngineWorld, list[object], dict[int, bytes]]:
+    """A life that was saved before every epoch: what happened in each, and the files."""
+    world, told, files = _begun(), list[object](), dict[int, bytes]()
+    for epoch in range(EPOCHS):
+        file = io.BytesIO()
+        torch.save(world.snapshot([0])[0], file)
+        files[epoch] = file.getvalue()
+        told += _play(world, range(epoch, epoch + 1))
+    return world, told, files
+
+
+def test_saving_changes_nothing() -> None:
+    assert _saved_life()[1] == _play(_begun(), range(EPOCHS))
+
+
 @pytest.mark.parametrize("saved_at", [1, 2, 3, 5, 6, 7, 10])
 def test_a_host_saved_mid_episode_goes_on_bit_for_bit(saved_at: int) -> None:
-    world = _begun()
-    _play(world, range(saved_at))
-    file = io.BytesIO()
-    torch.save(world.snapshot([0])[0], file)
-    rest = _play(world, range(saved_at, EPOCHS))
-
-    file.seek(0)
+    world, told, files = _saved_life()
     twin = EngineWorld(1)
-    twin.restore({0: torch.load(file, weights_only=True)})
-    assert _play(twin, range(saved_at, EPOCHS)) == rest
+    twin.restore({0: torch.load(io.BytesIO(files[saved_at]), weights_only=True)})
+    assert _play(twin, range(saved_at, EPOCHS)) == told[saved_at:]
     for ours, theirs in zip(world.host(0).model.parameters(), twin.host(0).model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
 
