@@ -47,10 +47,10 @@ ROW, LEFT, RIGHT, TOP = 26, 290, 900, 46
 def verdict_text(tables: Tables) -> str:
     """The verdict in a few sentences."""
     whole, inside = tables[0], next(each for each in tables if each.subset == "inside the training ranges")
-    over_waiting, rival, share, *_ = verdict(whole)
-    _, rival_within, share_within, *_ = verdict(inside)
+    over_waiting, rival, cost, share, *_ = verdict(whole)
+    _, rival_within, _, share_within, *_ = verdict(inside)
     within = f"Inside the training ranges: {_lowered(rival_within)} {share_within}"
-    return textwrap.fill(f"{gate(whole)} {_raised(over_waiting)} {rival} {share} {within}", 118)
+    return textwrap.fill(f"{gate(whole)} {_raised(over_waiting)} {rival} {cost} {share} {within}", 118)
 
 
 def result_line(tables: Tables) -> str:

@@ -391,7 +391,7 @@ def _clone(
         hidden_size=config.hidden_size,
         num_lstm_layers=config.num_lstm_layers,
         seed=config.seed,
-        notes={"config": config.to_dict(), "rule": name, "episodes": episodes},
+        notes={"config": config.to_dict(), "rule": name, "episodes": episodes, "env_steps": recording.steps},
     )
     return network, network.fit(taught, held_out=judged)
 

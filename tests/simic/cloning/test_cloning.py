@@ -22,6 +22,7 @@ from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import make_env
 from esper.simic.env.cases import CasePool
 from esper.simic.env.episodes import Episodes
+from esper.simic.env.making import TOY_HORIZON
 from esper.simic.evaluation import LearnedPlayer, Player, RulePlayer
 from esper.simic.offline.dataset import write_episodes
 from esper.simic.offline.recorder import LogProbs, record_episodes
@@ -272,6 +273,7 @@ def test_a_rule_is_cloned_and_judged_on_other_episodes() -> None:
     assert report.held_out is not None
     assert report.held_out.steps < report.training.steps
     assert network.notes["rule"] == "plateau"
+    assert network.notes["env_steps"] == 24 * TOY_HORIZON
     with pytest.raises(CloningError, match="no rule is named 'nobody'"):
         clone_rule(config(), "nobody")
 
