@@ -17,8 +17,8 @@ from esper.cli import main
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
 
 SMALL = shlex.split(
-    "--suite toy --num-envs 4 --num-minibatches 1 --hidden-size 16 --gamma 1 --pool-cases 8 --eval-every 3 "
-    "--eval-episodes 4 --run-checkpoint-every 2 --no-run-tensorboard"
+    "--suite toy --horizon 6 --num-envs 4 --num-minibatches 1 --hidden-size 16 --gamma 1 --pool-cases 8 "
+    "--eval-every 3 --eval-episodes 4 --run-checkpoint-every 2 --no-run-tensorboard"
 )
 
 
@@ -70,7 +70,7 @@ def test_train_then_ask_then_evaluate(capsys: pytest.CaptureFixture[str]) -> Non
         "(select count(*) from decisions) as decisions, (select count(*) from evaluations) as evaluations"
     )
     assert ask(capsys, "sql", "mine", counts) == [
-        {"rounds": 6, "episodes": 24, "decisions": 480, "evaluations": 2}
+        {"rounds": 6, "episodes": 24, "decisions": 144, "evaluations": 2}
     ]
     germinated = "select count(*) as n from decisions where op = 'GERMINATE'"
     (from_decisions,) = ask(capsys, "sql", "mine", germinated)

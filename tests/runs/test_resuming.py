@@ -33,6 +33,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def config(name: str = "mine", **changes: object) -> esper.TrainingConfig:
     settings = {"num_envs": 4, "num_minibatches": 1, "hidden_size": 16, "pool_cases": 5, "eval_episodes": 2}
+    settings["horizon"] = 6
     record = {"run_tensorboard": False, "run_checkpoint_every": 3, "run_name": name}
     return esper.TrainingConfig.preset(
         "toy", **{**settings, **record, "rounds": 5, "eval_every": 0, **changes}
