@@ -34,6 +34,7 @@ def giver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config(**changes: object) -> TrainingConfig:
     small: dict[str, object] = {
         "num_envs": 7,
+        "horizon": 9,
         "num_minibatches": 2,
         "hidden_size": 16,
         "rounds": 4,
