@@ -75,6 +75,8 @@ def _grown_hosts() -> dict[str, tuple[GrowingModel, Tensor]]:
 
 
 HOSTS = ("mlp", "series", "image", "gpt")
+FAST_GPT = (*(pytest.param(kind, marks=pytest.mark.slow) for kind in HOSTS[:3]), "gpt")
+"""For formats of torch and ONNX: test_export_files.py has them for series and images."""
 
 
 @pytest.mark.parametrize("kind", HOSTS)
@@ -450,7 +452,7 @@ def test_safetensors_round_trip(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize("kind", HOSTS)
+@pytest.mark.parametrize("kind", FAST_GPT)
 @torch.no_grad()
 def test_torch_export_round_trip(kind: str, tmp_path: Path) -> None:
     model, x = _grown_hosts()[kind]
@@ -461,7 +463,7 @@ def test_torch_export_round_trip(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in HOSTS[:3]), "gpt"])
+@pytest.mark.parametrize("kind", FAST_GPT)
 @torch.no_grad()
 def test_onnx(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")

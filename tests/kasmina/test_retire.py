@@ -82,8 +82,16 @@ def _check_books(model: GrowingModel) -> None:
         assert len(group.get("param_names", group["params"])) == len(group["params"])
 
 
-@pytest.mark.parametrize("style", Style)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "style"),
+    [
+        pytest.param(
+            kind, style, marks=[] if style is Style.LINEAR_ADD or kind == KINDS[0] else pytest.mark.slow
+        )
+        for kind in KINDS
+        for style in Style
+    ],
+)
 def test_what_remains_computes_what_it_did_without_the_fossil(kind: str, style: Style) -> None:
     model = _model()
     _fossil(model, kind=kind, style=style)
