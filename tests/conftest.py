@@ -27,6 +27,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Modules go in order when the process ends; frozen ones would be reported as leaks by their libraries."""
+    gc.unfreeze()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Why tests were skipped, a line a reason."""
     skipped = terminalreporter.stats.get("skipped", [])
