@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pytest
 import torch
+from _pytest.mark.structures import ParameterSet
 from torch import Tensor, nn
 
 import esper
 from esper.kasmina import GrowingModel, all_blueprints
-from esper.leyline import Event, Layout, Stage
+from esper.leyline import Event, Layout, Stage, Style
 
 BATCH = 5
 POSITIONS = {
@@ -80,6 +82,24 @@ def offered() -> list[tuple[Layout, str]]:
         for layout in Layout
         for blueprint in all_blueprints()
         if layout in blueprint.layouts
+    ]
+
+
+ALL_STYLES = (Layout.FLAT, Layout.IMAGE, Layout.TOKENS)
+"""Layouts whose seeds the fast tests try in all styles: channels alone, first and last."""
+
+
+def in_styles() -> list[ParameterSet]:
+    """Every (layout, blueprint) in every style; slow where neither is usual: they meet in the channel axis only."""
+    return [
+        pytest.param(
+            layout,
+            blueprint,
+            style,
+            marks=[] if layout in ALL_STYLES or style is Style.LINEAR_ADD else pytest.mark.slow,
+        )
+        for layout, blueprint in offered()
+        for style in Style
     ]
 
 

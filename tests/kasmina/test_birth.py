@@ -10,7 +10,7 @@ from _pytest.mark.structures import ParameterSet
 import esper
 from esper.kasmina import GrowingModel
 from esper.leyline import Layout, Stage, Style
-from tiny import BATCH, SLOT, grow_until, offered, tiny_input, tiny_model
+from tiny import BATCH, SLOT, grow_until, in_styles, offered, tiny_input, tiny_model
 
 WIDTHS = (1, 3, 8)
 USUAL = 3
@@ -84,8 +84,7 @@ def test_every_parameter_learns_within_two_steps(
     assert not silent
 
 
-@pytest.mark.parametrize("style", Style)
-@pytest.mark.parametrize(("layout", "blueprint"), offered())
+@pytest.mark.parametrize(("layout", "blueprint", "style"), in_styles())
 def test_the_host_keeps_learning_at_alpha_one(layout: Layout, blueprint: str, style: Style) -> None:
     """Upstream gradients stay alive through the skip, even when the seed itself passes nothing back."""
     model, x = tiny_model(layout, 8), tiny_input(layout)

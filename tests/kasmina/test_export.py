@@ -17,7 +17,7 @@ from copies import run_in_a_copy
 from esper.kasmina import GrowingModel, GrowthRules, export_with_keys
 from esper.kasmina.hosts import GPT, MLP, ConvNet
 from esper.leyline import Layout, Stage, Style
-from tiny import SLOT, grow_until, offered, tiny_input, tiny_model
+from tiny import SLOT, grow_until, in_styles, tiny_input, tiny_model
 
 
 def _speak_up(model: GrowingModel) -> GrowingModel:
@@ -34,8 +34,7 @@ def _no_trace_of_esper(module: nn.Module) -> None:
     assert not [part for part in module.modules() if type(part).__module__.startswith("esper")]
 
 
-@pytest.mark.parametrize("style", Style)
-@pytest.mark.parametrize(("layout", "blueprint"), offered())
+@pytest.mark.parametrize(("layout", "blueprint", "style"), in_styles())
 @torch.no_grad()
 def test_every_seed_exports_exactly(layout: Layout, blueprint: str, style: Style) -> None:
     model, x = tiny_model(layout, 8), tiny_input(layout)

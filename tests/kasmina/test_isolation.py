@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import esper
 from esper.kasmina import GrowingModel
 from esper.leyline import Layout, Stage, Style
-from tiny import SLOT, offered, tiny_host, tiny_input, tiny_model
+from tiny import SLOT, in_styles, tiny_host, tiny_input, tiny_model
 
 
 def _loss(model: nn.Module, x: Tensor) -> Tensor:
@@ -27,8 +27,7 @@ def _seed_with_output(model: GrowingModel) -> nn.Module:
     return seed
 
 
-@pytest.mark.parametrize("style", Style)
-@pytest.mark.parametrize(("layout", "blueprint"), offered())
+@pytest.mark.parametrize(("layout", "blueprint", "style"), in_styles())
 def test_host_forward_and_gradients_are_the_bare_hosts(layout: Layout, blueprint: str, style: Style) -> None:
     bare, x = tiny_host(layout), tiny_input(layout)
     model = tiny_model(layout)

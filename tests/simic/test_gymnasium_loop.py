@@ -83,7 +83,8 @@ class MaskedSwitches(gym.Env[NDArray[np.float32], NDArray[np.int64]]):
 
 
 @pytest.mark.filterwarnings("ignore:advantage std before normalisation:RuntimeWarning")
-@pytest.mark.parametrize("memory", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", [False, True])
 def test_masks_truncation_and_several_heads_on_a_gymnasium_env(memory: bool) -> None:
     envs: AnyVectorEnv = SyncVectorEnv([MaskedSwitches] * 4, autoreset_mode=AutoresetMode.SAME_STEP)
     layout = action_layout(envs.single_action_space)

@@ -48,6 +48,7 @@ def test_the_toy_preset_comes_near_the_oracle(seed: int, tmp_path: Path) -> None
     assert score.gain / gain >= 0.8
 
 
+@pytest.mark.slow
 def test_a_few_seconds_teach_it_to_harm_less(tmp_path: Path) -> None:
     """An untrained policy loses 0.02 to 0.035; what is learned first is not to. A wrong sign loses more."""
     gains: list[float] = []
