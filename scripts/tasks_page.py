@@ -60,8 +60,17 @@ how fast it trains beside a loop that is run eagerly. On an H200 (torch 2.11, 16
 | 128, the recipe's | 158,830 | 15,389 | 10.7 [10.2, 10.9] |
 | 512 | 233,299 | 62,313 | 3.8 [3.7, 4.1] |
 
-After 20 epochs left alone the median of 12 hosts (learning rates 0.1, 0.2 and 0.4, four each) had 88.7 % on
-validation. Their test splits were not opened: the time was up.
+Left alone for 20 epochs (`--only accuracy`, 33 s), four hosts with the recipe's own settings:
+
+| rng seed | training, mirrored and cropped | validation (5,000 samples) | test |
+| --- | --- | --- | --- |
+| 0 | 90.9 | 88.5 | 88.1 |
+| 1 | 90.8 | 89.0 | 88.2 |
+| 2 | 90.6 | 88.8 | 87.7 |
+| 3 | 90.6 | 88.6 | 87.8 |
+
+Their mean on test, 87.9 %, is 0.6 below the goal of 88.5. Weight decay of 1e-4 and 2e-4 and a rate of 0.4 end
+within 0.2 of it (two hosts each). A ninth of the training samples is kept for validation.
 """
 
 _DISK = """## Data on disk
