@@ -2,9 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# A virtual environment cannot be moved, so the stamps carry the folder it was made in. CORE runs the demo; STAMP has all
-# extras and what tests.
-HERE := $(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f1)
+# A virtual environment can neither be moved nor change its interpreter, so the stamps carry the folder it was made in and the
+# version. CORE runs the demo; STAMP has all extras and what tests.
+HERE := $(shell printf %s "$(CURDIR) $$($(PYTHON) -V)" | cksum | cut -d' ' -f1)
 CORE := $(VENV)/.core-$(HERE)
 STAMP := $(VENV)/.ready-$(HERE)
 PIP := $(BIN)/pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt --editable
@@ -34,7 +34,7 @@ demo: $(CORE) ## see networks grow when their data change, adapters grow, and a 
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP) ## the fast tests
-	@echo "Collecting the tests takes each of $(JOBS) processes a while; the first dots come after that."
+	@echo "Collecting the tests takes each of $(JOBS) processes a while; the first dots come after that, the last ones some eight minutes later."
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not slow"
 
 test-slow: $(STAMP) ## the tests that take minutes

@@ -3,10 +3,12 @@
 import hashlib
 import json
 import tomllib
+from importlib.metadata import distributions
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[1]
 CONTROLLERS = ("cpu-v1",)
@@ -34,3 +36,17 @@ def test_nothing_of_it_is_left_out_of_a_wheel() -> None:
     assert settings == {"targets": {"wheel": {"packages": ["src/esper"]}}}
     ignored = (ROOT / ".gitignore").read_text().split()
     assert not {"*.parquet", "*.safetensors", "*.json", "controllers/", "shipped/"} & set(ignored)
+
+
+def test_every_pin_can_be_had_by_the_first_python_that_is_promised() -> None:
+    """Debian's 3.11 is 3.11.2: a package that asks for more cannot be set up there."""
+    pins = [
+        line.partition("==")[0]
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line and not line.startswith("#")
+    ]
+    installed = {each.name: each for each in distributions() if each.name}
+    wanted = {name: installed[name].metadata for name in {*pins} & installed.keys()}
+    assert len(wanted) > len({*pins}) // 2
+    asked = {name: each["Requires-Python"] for name, each in wanted.items() if "Requires-Python" in each}
+    assert {name: python for name, python in asked.items() if "3.11.2" not in SpecifierSet(python)} == {}

@@ -244,7 +244,10 @@ def test_a_resume_that_is_refused_or_has_nothing_to_do_changes_no_file(
         edit(path, lambda saved: saved["extra"]["envs"].update(version=0))
     overwrite(CHECKPOINTS / "previous.pt")
     before = content()
-    with pytest.raises(CheckpointError, match="the saved environments have version 0"):
+    with (
+        pytest.warns(UserWarning, match=r"damaged: previous\.pt; going on from last\.pt"),
+        pytest.raises(CheckpointError, match="the saved environments have version 0"),
+    ):
         esper.train(config(rounds=3), resume=True)
     assert content() == before
 

@@ -230,7 +230,7 @@ def test_the_toy_is_refused_a_gpu_only_where_hosts_are_played(data: Path, tmp_pa
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_learns_the_same_from_the_toys_data(data: Path, tmp_path: Path) -> None:
     for device in ("cpu", "cuda"):
         esper.train(config(data, tmp_path, device=device, run_name=device))
