@@ -18,12 +18,9 @@ written are networks that `esper train --warm-start` takes, and controllers that
 """
 
 import argparse
-import multiprocessing
 import statistics
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,11 +30,8 @@ import numpy as np
 from esper.benchmark.outcomes import WAITING, Outcomes
 from esper.benchmark.rivals import met_hosts
 from esper.leyline import ActionSpec, Layout, LifecycleOp, Situation, Stage
-from esper.runs.ship import controller_of_network
 from esper.simic.config.training_config import TrainingConfig
-from esper.simic.env.making import use_one_thread
 from esper.simic.evaluation import Player, RulePlayer
-from esper.simic.teaching import Lesson, teach
 from esper.statistics import Floats
 from esper.tamiyo.rules import Schedule
 from esper.tamiyo.rules.frozen_spread import EPOCHS_TO_FULL_STRENGTH
@@ -45,7 +39,7 @@ from esper.tamiyo.rules.policy import refusal
 from esper.tamiyo.rules.schedule import resolved
 from esper.tolaria.tasks import Instance, task
 from harness import report
-from study_learning import setting_of
+from lessons import add_options, teach_seeds
 
 TEACHER = "best_schedule"
 PENALTIES = (300.0, 100.0, 30.0, 10.0, 3.0, 1.0)
@@ -181,36 +175,9 @@ class WantedPolicy:
 # Teaching
 
 
-def taught(seed: int, teacher: Teacher, options: argparse.Namespace) -> list[Lesson]:
-    """Teach one network and write it."""
-    changed = dict(setting_of(text) for text in options.set)
-    config = TrainingConfig.preset(
-        options.preset, seed=seed, device=options.device, reward_control_variate=False, workers=0, **changed
-    )
-    lessons: list[Lesson] = []
-    began = time.monotonic()
-
-    def show(number: int, lesson: Lesson) -> None:
-        lessons.append(lesson)
-        print(f"seed {seed}, round {number + 1}, {time.monotonic() - began:.0f} s: {lesson}", flush=True)
-
-    def teacher_of(cases: Sequence[str]) -> Player:
-        return RulePlayer(lambda env_idx: WantedPolicy(teacher.schedule, cases[env_idx]))
-
-    network = teach(
-        config,
-        teacher_of,
-        TEACHER,
-        rounds=options.rounds,
-        episodes=options.episodes,
-        passes=options.passes,
-        progress=show,
-    )
-    options.out.mkdir(parents=True, exist_ok=True)
-    name = f"{config.suite}-{seed}"
-    network.save(options.out / f"{name}.safetensors")
-    controller_of_network(network, name=name).save(options.out / name)
-    return lessons
+def players(cases: Sequence[str], teacher: Teacher) -> Player:
+    """The teacher of envs whose cases are these."""
+    return RulePlayer(lambda env_idx: WantedPolicy(teacher.schedule, cases[env_idx]))
 
 
 def main() -> None:
@@ -227,23 +194,7 @@ def main() -> None:
     print(f"parameters that these add, mean over hosts: {lived:,.0f}")
     gains = f"{100 * worth.taught:+.2f} points over waiting, the single best {100 * worth.single_best:+.2f}"
     print(f"on test, each case left out, its choices gain {gains} (penalty {worth.penalty:g})", flush=True)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        min(options.at_once, len(options.seeds)), mp_context=context, initializer=use_one_thread
-    ) as pool:
-        found = list(pool.map(partial(taught, teacher=teacher, options=options), options.seeds))
-    rows = [
-        {
-            "seed": seed,
-            "round": number,
-            "played by": "student" if number > 1 else "teacher",
-            "utility": f"{lesson.utility:.4f}",
-            "agreement": f"{lesson.agreement:.3f}",
-            "where the teacher acts": "-" if lesson.acting is None else f"{lesson.acting:.3f}",
-        }
-        for seed, lessons in zip(options.seeds, found, strict=True)
-        for number, lesson in enumerate(lessons, start=1)
-    ]
+    rows = teach_seeds(options.preset, partial(players, teacher=teacher), TEACHER, options)
     report("teach_schedules", f"Lessons on {suite}", rows, out=options.out / "teach_schedules.json")
 
 
@@ -258,14 +209,7 @@ def _options() -> argparse.Namespace:
         "what growing a host by its own size costs the teacher; a higher one grows less (that of the suite)"
     )
     parser.add_argument("--rent", type=float, default=None, help=rent)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="rng seeds (%(default)s)")
-    parser.add_argument("--at-once", type=int, default=10, help="processes (%(default)s)")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=4, help="of playing and teaching (%(default)s)")
-    parser.add_argument("--episodes", type=int, default=64, help="of a round (%(default)s)")
-    parser.add_argument("--passes", type=int, default=40, help="over what was said, a round (%(default)s)")
-    parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="settings to change")
-    parser.add_argument("--out", type=Path, default=Path("runs/taught"), help="folder (%(default)s)")
+    add_options(parser)
     return parser.parse_args()
 
 
