@@ -1,4 +1,4 @@
-"""How the held-out instances of the suites `cpu`, `shift`, `stream`, `hosts` and `adapt` were made.
+"""How the held-out instances of the suites `cpu`, `shift`, `stream`, `hosts`, `adapt` and `adapt_stream` were made.
 
 python scripts/held_out.py            prints them
 """
@@ -13,6 +13,7 @@ from esper.tolaria.tasks.host_draws import draw_any, in_corner
 from esper.tolaria.tasks.shift import KINDS
 from esper.tolaria.tasks.streaming import DRAWN_SWITCHES, SPRINKLED_KINDS, streaming
 from esper.tolaria.tasks.suites import HELD_OUT_DATA, Parameters, any_case, instance_of, shifting
+from esper.tolaria.tasks.target_draws import draw_targets, meets_other_shift
 
 _HELD_OUT_PERMUTATIONS = (1_000_000, 1_100_000)
 _HELD_OUT_KIND = "corrupt"
@@ -37,7 +38,18 @@ def generate_held_out(each: int = 16, cornered: int = 8, seed: int = 20_000) -> 
                 parameters = shifting(parameters, KINDS[place % len(KINDS)], rng)
             lists[suite].append(str(instance_of("mnist1d" if suite == "cpu" else suite, parameters)))
     own = {"stream": _streams(20, seed), "hosts": _hosts(200, seed), "adapt": _targets(200, seed)}
-    return lists | own
+    return lists | own | {"adapt_stream": _target_streams(60, seed)}
+
+
+def _target_streams(count: int, seed: int) -> list[str]:
+    """Turn by turn like the draws, and with a target of a shift that is never drawn; each with its own samples."""
+    rng, cases = np.random.default_rng([seed, 5]), []
+    for place in range(count):
+        parameters = draw_targets(rng, DRAWN_SHIFTS)
+        while place % 2 and not meets_other_shift(parameters):
+            parameters = draw_targets(rng, (*DRAWN_SHIFTS, *HELD_OUT_SHIFTS))
+        cases.append(str(Instance.of("adapt_stream", parameters | {"data": _HELD_OUT_DATA_FROM + place})))
+    return cases
 
 
 def _targets(count: int, seed: int) -> list[str]:

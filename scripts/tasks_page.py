@@ -110,6 +110,11 @@ contrast, positions that are mirrored, turned or shuffled, classes with other na
 100 to 2,000 labels, a third of the time some of them wrong. The base is frozen and its head is trained. Half of its
 200 held-out instances have a shift that no draw has: blur, stretch, classes that are merged. `trains=`, `statistics=`
 and `lr=` make of an instance what others do with a base: fine-tuning, LoRA everywhere ([adapters](adapters.md)).
+
+`adapt_stream` draws a base whose target changes 3 to 8 times in a life of 120 epochs, each time to a shift of another
+group (inputs, geometry, labels, domain, nothing) or back to one that was there, with 100 to 300 labels, some of them
+wrong, and a cap on added parameters. Half of its 60 held-out instances meet a shift that no draw has ([targets that
+change](adapt_stream.md)).
 """
 
 _OWN = """## A task of your own

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bench_rows import ROW
@@ -15,8 +16,13 @@ from esper.benchmark.playing import play_chunk
 from esper.benchmark.rivals import HALVING, LOOK_ONCE, LOOK_UP
 from esper.benchmark.rows import RowStore
 from esper.benchmark.runner import run_bench
+from esper.benchmark.stream_rivals import tuned_rivals
 from esper.benchmark.suites import PlanError
-from esper.leyline import Layout
+from esper.leyline import Beginning, Layout
+from esper.simic.env.making import make_world
+from esper.simic.evaluation import RulePlayer
+from esper.simic.reward import RewardConfig
+from esper.tolaria.engine.host import TrainedHost
 from esper.tolaria.engine.population import Population
 from esper.tolaria.tasks import Instance
 from make_outcomes import outcome_of
@@ -47,6 +53,38 @@ def test_they_are_arms_of_a_benchmark_of_adapt_alone() -> None:
     with pytest.raises(PlanError, match="lora4 trains a base in another way, and hosts of digits have none"):
         plan_bench(BenchRequest(suite="digits", arms=("lora4",), seeds=1))
     assert "lora4" not in {arm.name for arm in plan_bench(BenchRequest(suite="digits", seeds=1)).arms}
+
+
+def test_on_targets_that_change_those_of_streams_that_can_be_played_are_arms_too() -> None:
+    names = ("frozen_spread", "reset", "adapters", "fine_tuning", "lora4")
+    plan = plan_bench(BenchRequest(suite="adapt_stream", arms=names, seeds=1))
+    assert [arm.name for arm in plan.arms] == ["wait", *names]
+    with pytest.raises(PlanError, match="wide is for hosts that learn as a whole, and those of adapt_stream"):
+        plan_bench(BenchRequest(suite="adapt_stream", arms=("wide",), seeds=1))
+    with pytest.raises(PlanError, match=r"adapters is a rival on streams, and adapt:.* is none"):
+        plan_bench(BenchRequest(suite=CASE, arms=("adapters",), seeds=1))
+
+
+@pytest.mark.parametrize(
+    ("base", "kind"), [("series_batch", "conv_small"), ("digits_attention", "mlp_small")]
+)
+def test_an_adapter_is_of_the_kind_that_the_base_offers(base: str, kind: str) -> None:
+    """Validation falls when names change; the head has two epochs, then slots are filled from the input on."""
+    case = f"adapt_stream:base={base},cap=1.0,plan=rename@3/none@9,size=100"
+    player = tuned_rivals(frozen=True)["adapters"].player()
+    assert isinstance(player, RulePlayer)
+    episodes = make_world(case, 1, horizon=9).episodes(
+        reward=RewardConfig(counts="life", control_variate=False), decisions=player.decisions(1)
+    )
+    episodes.begin_many([Beginning(0, case, 0)])
+    player.begin(1)
+    host = episodes.host(0)
+    assert isinstance(host, TrainedHost)
+    for _ in range(6):  # noticed after the fourth
+        episodes.step(player.act(episodes, np.zeros(1)))
+    assert all(slot.seed is None for slot in host.slots)
+    episodes.step(player.act(episodes, np.zeros(1)))
+    assert [slot.snapshot().blueprint for slot in host.slots] == [kind] + [None] * (len(host.slots) - 1)
 
 
 def test_what_is_frozen_costs_no_backward() -> None:

@@ -56,5 +56,8 @@ def test_tables_are_reported_with_and_without_digits_and_by_corner() -> None:
     adapt = subsets(bench_suite("adapt").instances)
     assert list(adapt) == ["all", "inside the training ranges", "held-out shifts"]
     assert [len(part) for part in adapt.values()] == [200, 100, 100]
+    targets = subsets(bench_suite("adapt_stream").instances)
+    assert list(targets) == list(adapt)
+    assert [len(part) for part in targets.values()] == [60, 30, 30]
     assert list(subsets(("digits",))) == ["all"]
     assert list(subsets(("toy:draw=1",))) == ["all"]

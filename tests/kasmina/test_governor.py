@@ -50,6 +50,13 @@ def test_a_host_that_begins_beyond_that_is_judged_by_its_own_beginning() -> None
     assert governor.judge(replace(WELL, train_loss=18.1)) is Verdict.DIVERGED
 
 
+def test_a_loss_on_data_that_have_just_changed_is_no_divergence() -> None:
+    governor = _governor()
+    assert governor.judge(replace(WELL, train_loss=20.0), on_new_data=True) is None
+    assert governor.judge(replace(WELL, train_loss=math.nan), on_new_data=True) is Verdict.NOT_FINITE
+    assert governor.judge(replace(WELL, train_loss=20.0)) is Verdict.DIVERGED
+
+
 def test_overfitting_is_no_divergence() -> None:
     assert _governor().judge(replace(WELL, validation_loss=50.0)) is None
 

@@ -17,10 +17,12 @@ pytestmark = [
 
 STREAM = "stream:plan=shuffle@2/samples700@2/noise20@2/labels@4/return0@6/alarm@8,size=900"
 BITS = "slow_bits:every=2"
+TARGETS = "adapt_stream:plan=noise80@2/rename@4/return1@6/none@8,size=100"
 GERMINATE, ADVANCE = LifecycleOp.GERMINATE, LifecycleOp.ADVANCE
 GROWN = {
     STREAM: {1: ActionSpec(GERMINATE, "blocks.1", "mixer"), 3: ActionSpec(ADVANCE, "blocks.1")},
     BITS: {1: ActionSpec(GERMINATE, "blocks.0", "mlp"), 3: ActionSpec(ADVANCE, "blocks.0")},
+    TARGETS: {1: ActionSpec(GERMINATE, "stem", "conv_small"), 3: ActionSpec(ADVANCE, "stem")},
 }
 EPOCHS = 10
 
@@ -51,7 +53,7 @@ def lived(case: str, script: dict[int, ActionSpec], *, captured: bool) -> tuple[
     return torch.tensor(told), steps
 
 
-@pytest.mark.parametrize("case", [STREAM, BITS])
+@pytest.mark.parametrize("case", [STREAM, BITS, TARGETS])
 @pytest.mark.parametrize("grows", [False, True])
 def test_a_captured_life_is_the_eager_one(case: str, grows: bool) -> None:
     script = GROWN[case] if grows else {}
@@ -63,7 +65,7 @@ def test_a_captured_life_is_the_eager_one(case: str, grows: bool) -> None:
     assert torch.allclose(captured, eager, rtol=5e-2, atol=2e-2)
 
 
-@pytest.mark.parametrize("case", [STREAM, BITS])
+@pytest.mark.parametrize("case", [STREAM, BITS, TARGETS])
 def test_a_change_of_the_data_captures_nothing_anew(case: str) -> None:
     told, steps = lived(case, {}, captured=True)
     assert len({id(step) for step in steps}) == 1

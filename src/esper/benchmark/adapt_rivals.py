@@ -1,6 +1,6 @@
 """What others do with a base on a target: train its head alone, fine-tune all of it, or add LoRA at every layer.
 
-Each is an instance of the task `adapt` that trains something else and grows nothing. `benchmarks/study_adapt.py`
+Each is an instance of the same task that trains something else and grows nothing. `benchmarks/study_adapt.py`
 tunes learning rates on drawn targets.
 """
 
@@ -14,6 +14,8 @@ from esper.tamiyo.rules import rule_policy
 from esper.tolaria.tasks import Instance, Parameter
 from esper.tolaria.tasks.bases import BASES
 
+BASED = ("adapt", "adapt_stream")
+"""The tasks whose hosts are bases."""
 RATES = {"fine_tuning": (0.0005, 0.002, 0.005), "lora": (0.002, 0.005, 0.015)}
 """Learning rates that are tried."""
 
@@ -59,7 +61,7 @@ ADAPT_ARMS: Mapping[str, AdaptRival] = {
     "lora4": AdaptRival("lora4", "lora4", lr=0.005),
     "lora16": AdaptRival("lora16", "lora16", lr=0.002),
 }
-"""The arms that a benchmark of `adapt` has besides, as `benchmarks/study_adapt.py` tuned them on other draws."""
+"""The arms that a benchmark of bases has besides, as `benchmarks/study_adapt.py` tuned them on other draws."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from esper.benchmark.adapt_rivals import ADAPT_ARMS, AdaptArm
+from esper.benchmark.adapt_rivals import ADAPT_ARMS, BASED, AdaptArm
 from esper.benchmark.arms import (
     BLIND,
     LEARNED,
@@ -43,7 +43,6 @@ from esper.benchmark.rivals import (
 )
 from esper.benchmark.stream_rivals import (
     STREAM_RIVALS,
-    TUNED,
     StreamArm,
     looking_again,
     require_streaming,
@@ -59,6 +58,7 @@ ALL_ARMS = (WAIT, *RULES, *ADAPT_ARMS, *SCHEDULES, *RIVALS, *STREAM_RIVALS, *MAT
 """Every arm but the learned ones, which a request names by its controllers."""
 _BEST_RULE = {
     "adapt": "frozen_spread",
+    "adapt_stream": "frozen_spread",
     "hosts": "by_layout",
     "shift": "detect_then_probe",
     "toy_shift": "detect_then_probe",
@@ -154,7 +154,7 @@ def plan_bench(request: BenchRequest) -> BenchPlan:
     if reference not in request.controllers and set(names) & {*MATCHED, BLIND}:
         names.add(reference)
     members = next((arm.members for arm in learned if arm.name == reference), 1)
-    tuned = TUNED if _lives(suite) else {}
+    tuned = tuned_rivals(frozen=_based(suite)) if _lives(suite) else {}
     arms: list[Arm] = [RuleArm(name) for name in (WAIT, *RULES) if name in names and name not in tuned]
     arms += _stream_arms(request, suite, names & set(tuned))
     arms += [AdaptArm(name, rival) for name, rival in ADAPT_ARMS.items() if name in names]
@@ -254,7 +254,7 @@ def _impossible(request: BenchRequest, suite: BenchSuite) -> dict[str, str]:
                 f"{name} needs the outcomes of schedules on {suite.name}, and none are shipped: make them with "
                 f"`python benchmarks/make_outcomes.py --suite {suite.name}` and give --outcomes"
             )
-    if any(instance.partition(":")[0] != "adapt" for instance in suite.instances):
+    if not _based(suite):
         for name in ADAPT_ARMS:
             reasons[name] = (
                 f"{name} trains a base in another way, and hosts of {suite.name} have none: see adapt"
@@ -275,18 +275,26 @@ def _impossible(request: BenchRequest, suite: BenchSuite) -> dict[str, str]:
 
 
 def _impossible_rivals(suite: BenchSuite) -> dict[str, str]:
-    reasons = {}
-    for name, rival in tuned_rivals().items():
+    rivals, reasons = tuned_rivals(frozen=_based(suite) and _lives(suite)), {}
+    for name in STREAM_RIVALS:
+        if name not in rivals:
+            reasons[name] = f"{name} is for hosts that learn as a whole, and those of {suite.name} are bases"
+            continue
         try:
-            require_streaming(rival, suite.instances[0])
+            require_streaming(rivals[name], suite.instances[0])
         except PlanError as error:
             reasons[name] = str(error)
-    return {name: reason for name, reason in reasons.items() if name in STREAM_RIVALS}
+    return reasons
 
 
 def _lives(suite: BenchSuite) -> bool:
     """Whether lives count on it, and not ends."""
     return suite.name not in TOY_SUITES and Instance.parse(suite.instances[0]).row.counts == "life"
+
+
+def _based(suite: BenchSuite) -> bool:
+    """Whether its hosts are bases, frozen but for their heads."""
+    return all(instance.partition(":")[0] in BASED for instance in suite.instances)
 
 
 def _learned_arm(name: str, paths: Sequence[Path | str], suite: str) -> LearnedArm:
@@ -343,11 +351,11 @@ def _rival_arms(drawn: Outcomes, suite: BenchSuite, names: set[str]) -> Iterator
 
 def _stream_arms(request: BenchRequest, suite: BenchSuite, names: set[str]) -> Iterator[StreamArm]:
     """Rivals with the settings that were tuned; `look_again` is fitted anew where there are outcomes."""
-    rivals = tuned_rivals()
+    rivals = tuned_rivals(frozen=_based(suite))
     if LOOK_AGAIN in names and (request.outcomes or shipped_outcomes(suite.name)):
         drawn = Outcomes.read(_outcomes_file(request, suite)).part(held_out=False)
         rivals[LOOK_AGAIN] = looking_again(fit_look_again(drawn, _phase_samples(drawn.cases)))
-    yield from (StreamArm(rivals[name]) for name in TUNED if name in names)
+    yield from (StreamArm(rival) for name, rival in rivals.items() if name in names)
 
 
 def _phase_samples(cases: Sequence[str]) -> dict[str, list[tuple[int, int]]]:

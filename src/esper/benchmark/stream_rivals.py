@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from esper.simic.env.spaces import Actions
 from esper.simic.evaluation import Player, Rewards, RulePlayer
 from esper.tamiyo.falls import DropDetector
 from esper.tamiyo.rules import RulePolicy, rule_policy
+from esper.tamiyo.rules.frozen_spread import HEAD_START
 from esper.tamiyo.rules.policy import Remembering, affordable, refusal
 from esper.tamiyo.rules.probing import DetectThenProbePolicy
 from esper.tolaria.engine.host import TrainedHost
@@ -106,6 +108,8 @@ class _Adapters:
     best: float | None = None
     wanted: bool = False
     """Whether a change was noticed that has no adapter yet."""
+    since: int = 0
+    """Epochs since the last one was noticed."""
     order: list[str] = field(default_factory=list)
     """Slots that have one, the oldest first."""
 
@@ -114,14 +118,18 @@ class _Adapters:
 class AdapterPolicy(Remembering[_Adapters]):
     """Grows a small seed for each change that it notices, and fossilizes it.
 
-    Slots are filled from the output backwards. When none is free, or the cap has no room, the oldest adapter is
-    retired for the next one; without `replace` nothing grows any more.
+    Slots are filled from the output backwards, or from the input on. When none is free, or the cap has no room, the
+    oldest adapter is retired for the next one; without `replace` nothing grows any more.
     """
 
     drop: float = 0.2
     """How far validation accuracy must fall below its best since the last change."""
     kind: str = "lora"
+    """A blueprint, or several with | between them, of which the first that is offered is taken."""
     replace: bool = True
+    from_input: bool = False
+    head_start: int = 0
+    """Epochs from a change that is noticed to its adapter, in which the host meets the new data alone."""
 
     def __post_init__(self) -> None:
         DropDetector(self.drop)
@@ -136,22 +144,27 @@ class AdapterPolicy(Remembering[_Adapters]):
         """Tend the youngest adapter, or make the next one."""
         memory = self.memory
         detector = DropDetector(self.drop, memory.best)
-        memory.wanted = detector.noticed(situation.signals.validation_accuracy) or memory.wanted
+        noticed = detector.noticed(situation.signals.validation_accuracy)
+        memory.wanted, memory.since = noticed or memory.wanted, 0 if noticed else memory.since + 1
         memory.best = detector.best
         for slot in situation.slots:
             for op in (LifecycleOp.ADVANCE, LifecycleOp.FOSSILIZE):
                 if op in situation.legal[slot.name].operations:
                     return ActionSpec(op, slot.name)
-        if not memory.wanted or any(slot.stage.is_live for slot in situation.slots):
+        early = not memory.wanted or memory.since < self.head_start
+        if early or any(slot.stage.is_live for slot in situation.slots):
             return ActionSpec()
         return self._next(situation)
 
     def _next(self, situation: Situation) -> ActionSpec:
         memory = self.memory
-        for slot in reversed(situation.slots):
-            action = ActionSpec(LifecycleOp.GERMINATE, slot.name, self.kind)
-            cards = [card for card in situation.cards[slot.name] if card.name == self.kind]
-            if cards and affordable(cards[0], situation.signals) and refusal(action, situation) is None:
+        for slot in situation.slots if self.from_input else reversed(situation.slots):
+            offered = {card.name: card for card in situation.cards[slot.name]}
+            card = next((offered[kind] for kind in self.kind.split("|") if kind in offered), None)
+            if card is None or not affordable(card, situation.signals):
+                continue
+            action = ActionSpec(LifecycleOp.GERMINATE, slot.name, card.name)
+            if refusal(action, situation) is None:
                 memory.wanted = False
                 memory.order.append(slot.name)
                 return action
@@ -246,14 +259,40 @@ TUNED = {
 }
 """name -> the rival in the setting that `benchmarks/study_streams.py` found best on tuning draws, in words."""
 
+FROZEN_TUNED = {
+    "reset": "reset, last layer at a drop of 0.3",
+    "adapters": "adapters, conv_small|mlp_small from the input on at a drop of 0.15",
+}
+"""Where bodies are frozen fewer can be played: a first choice of settings (`study_adapt_streams.py` tunes its own)."""
+
 STREAM_RIVALS = tuple(name for name in TUNED if name not in RULES)
 """Arms of streams alone; on these, the rule among the tuned is played with its tuned setting."""
 
 
-def tuned_rivals() -> dict[str, StreamRival]:
-    """name -> the rival as a benchmark plays it."""
-    every = {str(rival): rival for rival in stream_rivals()}
-    return {name: every[words] for name, words in TUNED.items()}
+def frozen_rivals() -> list[StreamRival]:
+    """Those that can be played where the body is frozen, in every setting."""
+    rivals = []
+    for drop in (0.15, 0.3):
+        resetting = partial(UpkeepPlayer, partial(Reset, only_last=True), drop)
+        rivals.append(StreamRival("reset", f"last layer at a drop of {drop:g}", resetting))
+    for kind, from_input in product(("lora", "conv_small|mlp_small"), (False, True)):
+        where = " from the input on" if from_input else ""
+        for drop in (0.15, 0.25):
+            policy = partial(
+                AdapterPolicy, drop=drop, kind=kind, from_input=from_input, head_start=HEAD_START
+            )
+            setting = f"{kind}{where} at a drop of {drop:g}"
+            rivals.append(StreamRival("adapters", setting, partial(_rule, policy)))
+    return rivals
+
+
+def tuned_rivals(*, frozen: bool = False) -> dict[str, StreamRival]:
+    """name -> the rival as a benchmark plays it.
+
+    frozen  on hosts whose body is frozen, of which fewer rivals can be played
+    """
+    every = {str(rival): rival for rival in (frozen_rivals() if frozen else stream_rivals())}
+    return {name: every[words] for name, words in (FROZEN_TUNED if frozen else TUNED).items()}
 
 
 def require_streaming(rival: StreamRival, case: str) -> None:

@@ -9,6 +9,7 @@ from esper.simic.held_out import SCORED_TOO
 from esper.tolaria.tasks import Instance, suite, suite_names
 from esper.tolaria.tasks.adapt_draws import of_other_shift
 from esper.tolaria.tasks.host_draws import in_corner, of_other_kind, of_other_size
+from esper.tolaria.tasks.target_draws import meets_other_shift
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
 _FIRST_HOST_SEED = 3_000_000
@@ -80,7 +81,7 @@ def subsets(instances: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
 
 
 def _cornered(case: Instance) -> bool:
-    drawn_through = case.task in ("stream", "adapt")
+    drawn_through = case.task in ("stream", "adapt", "adapt_stream")
     return not drawn_through and in_corner(dict(case.parameters))
 
 
@@ -93,4 +94,7 @@ def _of_other_size(case: Instance) -> bool:
 
 
 def _of_other_shift(case: Instance) -> bool:
-    return case.task == "adapt" and of_other_shift(dict(case.parameters))
+    parameters = dict(case.parameters)
+    return (case.task == "adapt" and of_other_shift(parameters)) or (
+        case.task == "adapt_stream" and meets_other_shift(parameters)
+    )

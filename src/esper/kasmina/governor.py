@@ -91,9 +91,13 @@ class Governor:
         if loss > self.rules.divergence_factor * self.untrained_loss:
             self.untrained_loss = loss
 
-    def judge(self, vitals: Vitals) -> Verdict | None:
-        """None if the host may go on."""
-        verdict = self._verdict(vitals)
+    def judge(self, vitals: Vitals, *, on_new_data: bool = False) -> Verdict | None:
+        """None if the host may go on.
+
+        on_new_data  whether the epoch was the first on data that have changed: a host that was confident of the old
+                     ones is then far above a uniform guess, and has not diverged
+        """
+        verdict = self._verdict(vitals, on_new_data=on_new_data)
         if verdict is None:
             self.best_accuracy = max(self.best_accuracy, vitals.validation_accuracy or 0.0)
             self.consecutive = 0
@@ -122,13 +126,14 @@ class Governor:
         """Whether as many rollbacks in a row as the rules allow have not helped."""
         return self.consecutive >= self.rules.max_consecutive
 
-    def _verdict(self, vitals: Vitals) -> Verdict | None:
+    def _verdict(self, vitals: Vitals, *, on_new_data: bool) -> Verdict | None:
         numbers = (vitals.train_loss, vitals.gradient_norm, vitals.validation_loss)
         if not all(number is None or math.isfinite(number) for number in numbers):
             return Verdict.NOT_FINITE
         if not vitals.seeds_finite:
             return Verdict.SEED_NOT_FINITE
-        if (vitals.train_loss or 0.0) > self.rules.divergence_factor * self.untrained_loss:
+        diverged = (vitals.train_loss or 0.0) > self.rules.divergence_factor * self.untrained_loss
+        if diverged and not on_new_data:
             return Verdict.DIVERGED
         self.epochs_at_chance = self.epochs_at_chance + 1 if self._at_chance(vitals) else 0
         if self.epochs_at_chance >= self.rules.collapse_patience:

@@ -11,7 +11,8 @@ from esper.tolaria.data import Phase
 from esper.tolaria.engine.population import Population
 from esper.tolaria.final_report import phase_scores
 from esper.tolaria.tasks import Instance, ParameterError, suite
-from esper.tolaria.tasks.changes import Change, parse_plan
+from esper.tolaria.tasks.changes import CHANGES
+from esper.tolaria.tasks.plans import Change
 from esper.tolaria.tasks.streaming import REGIME_EPOCHS, switch_epochs
 from esper.tolaria.worlds.engine import EngineWorld
 from world_steps import begin_host, run_epoch
@@ -34,8 +35,8 @@ def equal(one: Phase, other: Phase) -> bool:
 
 def test_a_plan_is_read_and_written() -> None:
     text = "shuffle60@4/labels@9/classes5@12/samples700@12/noise30@20/corrupt25@30/return1@31/alarm@40"
-    assert "/".join(map(str, parse_plan(text))) == text
-    assert parse_plan("shuffle@4") == (Change(4, "shuffle", 100),)
+    assert "/".join(map(str, CHANGES.parse(text))) == text
+    assert CHANGES.parse("shuffle@4") == (Change(4, "shuffle", 100),)
 
 
 @pytest.mark.parametrize(
@@ -78,12 +79,12 @@ def test_a_cap_is_part_of_the_instance() -> None:
 def test_switches_are_placed_apart_wherever_there_is_room() -> None:
     rng = np.random.default_rng(0)
     for count in (1, 4, 7):
-        ends = [0, *switch_epochs(count, rng), 100]
+        ends = [0, *switch_epochs(count, 100, rng), 100]
         assert len(ends) == count + 2
         assert all(late - early >= REGIME_EPOCHS for early, late in pairwise(ends))
-    assert {switch_epochs(1, rng)[0] for _ in range(1000)} == set(range(12, 89))
+    assert {switch_epochs(1, 100, rng)[0] for _ in range(1000)} == set(range(12, 89))
     with pytest.raises(ValueError, match="count is 8; 100 epochs have room for 7 switches"):
-        switch_epochs(8, rng)
+        switch_epochs(8, 100, rng)
 
 
 # What the data become

@@ -6,10 +6,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from esper.tolaria.data.shifts import SHIFTS
 from esper.tolaria.tasks import Instance, all_tasks, suite, suite_names, task
 from esper.tolaria.tasks.adapt_draws import DRAWN_SHIFTS, HELD_OUT_SHIFTS, of_other_shift
+from esper.tolaria.tasks.adapt_stream import targets_of
 from esper.tolaria.tasks.bases import BASES
-from esper.tolaria.tasks.changes import CHANGE_KINDS, Change, parse_plan
+from esper.tolaria.tasks.changes import CHANGES
 from esper.tolaria.tasks.host_draws import (
     REPARAMETRISED,
     held_out_only,
@@ -18,7 +20,9 @@ from esper.tolaria.tasks.host_draws import (
     of_other_size,
     reparametrised,
 )
+from esper.tolaria.tasks.plans import Change
 from esper.tolaria.tasks.stream import phases_of
+from esper.tolaria.tasks.target_draws import lora_share, meets_other_shift
 from held_out import generate_held_out
 
 
@@ -39,10 +43,10 @@ def parameters(instance: Instance) -> dict[str, int | float | str]:
 
 
 def test_the_names_and_an_unknown_one() -> None:
-    assert suite_names() == ("cpu", "shift", "stream", "hosts", "adapt", "digits", "mnist1d")
+    assert suite_names() == ("cpu", "shift", "stream", "hosts", "adapt", "adapt_stream", "digits", "mnist1d")
     assert all(suite(name).name == name for name in suite_names())
     with pytest.raises(
-        ValueError, match="no suite is named 'gpu'; there are cpu, shift, stream, hosts, adapt, digits"
+        ValueError, match="no suite is named 'gpu'; there are cpu, shift, stream, hosts, adapt, adapt_stream"
     ):
         suite("gpu")
 
@@ -91,6 +95,40 @@ def test_half_of_the_frozen_targets_have_shifts_that_are_never_drawn() -> None:
         assert {row.get("base", "series_batch") for row in rows} == set(BASES)
         assert {row.get("shift", "noise") for row in rows} >= set(DRAWN_SHIFTS)
         assert 0.2 < sum("noise" in row for row in rows) / len(rows) < 0.45
+
+
+def test_targets_that_follow_one_another_change_something_else() -> None:
+    drawn, held_out = draws("adapt_stream", 200), suite("adapt_stream").held_out
+    assert [str(instance) for instance in held_out] == generate_held_out()["adapt_stream"]
+    lives = [
+        targets_of(task("adapt_stream").complete(dict(instance.parameters)))
+        for instance in (*drawn, *held_out)
+    ]
+    for life in lives:
+        assert all(one.group != other.group for (_, one), (_, other) in pairwise(life))
+        ends = [*(start for start, _ in life), 120]
+        assert all(late - early >= 12 for early, late in pairwise(ends))
+    assert {len(life) - 1 for life in lives[:200]} == set(range(3, 9))
+    groups = [target.group for life in lives[:200] for _, target in life]
+    assert all(
+        0.1 < groups.count(group) / len(groups) < 0.3 for group in {kind.group for kind in SHIFTS.values()}
+    )
+    assert 0.3 < sum("return" in instance.changes for instance in drawn) / 200 < 0.9
+
+
+def test_half_of_the_frozen_streams_of_targets_have_shifts_that_are_never_drawn() -> None:
+    drawn = [dict(instance.parameters) for instance in draws("adapt_stream", 200)]
+    held_out = [dict(instance.parameters) for instance in suite("adapt_stream").held_out]
+    assert not any(map(meets_other_shift, drawn))
+    assert [meets_other_shift(row) for row in held_out] == [False, True] * 30
+    assert min(int(row["data"]) for row in held_out) > max(int(row["data"]) for row in drawn)
+    for rows in (drawn, held_out):
+        assert {row.get("base", "series_batch") for row in rows} == set(BASES)
+        assert all(100 <= int(row.get("size", 200)) <= 300 for row in rows)
+        assert all(0.1 <= float(row["noise"]) <= 0.4 for row in rows)
+    for row in drawn:
+        share = float(row.get("cap", 0.25)) / lora_share(BASES[str(row.get("base", "series_batch"))])
+        assert min(abs(share - cap) for cap in (0.4, 0.7, 1.0)) < 0.01
 
 
 def test_draws_of_hosts_fill_their_ranges() -> None:
@@ -221,10 +259,10 @@ def test_the_number_of_samples_does_not_tell_the_regime() -> None:
 
 def test_stream_draws_keep_kinds_of_changes_and_permutations_for_the_held_out() -> None:
     def plans(some: Iterable[Instance]) -> list[list[Change]]:
-        return [list(parse_plan(str(dict(instance.parameters)["plan"]))) for instance in some]
+        return [list(CHANGES.parse(str(dict(instance.parameters)["plan"]))) for instance in some]
 
     drawn, held_out = plans(draws("stream", 200)), plans(suite("stream").held_out)
-    assert {change.kind for plan in drawn for change in plan} == set(CHANGE_KINDS) - {"corrupt"}
+    assert {change.kind for plan in drawn for change in plan} == set(CHANGES.names) - {"corrupt"}
     assert sum(any(change.kind == "corrupt" for change in plan) for plan in held_out) == 20
     for plan in drawn + held_out:
         epochs = [0, *sorted({change.epoch for change in plan}), 100]

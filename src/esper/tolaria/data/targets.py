@@ -51,12 +51,23 @@ def source_split(family: str, size: int, data: int) -> Split:
     return _split(*_DRAWN[family](size, data))
 
 
-def target_data(family: str, *, shift: str, amount: float, size: int, noise: float, data: int) -> TaskData:
+def target_data(
+    family: str,
+    *,
+    shift: str,
+    amount: float,
+    size: int,
+    noise: float,
+    data: int,
+    drawn: int | None = None,
+) -> TaskData:
     """A family after a shift, with `size` labelled samples to train on, `noise` of them with wrong labels.
 
-    data  rng seed of the samples, and of what the shift draws: places, names, signs
+    data   rng seed of the samples
+    drawn  rng seed of what the shift draws: places, names, signs; None is that of the samples
     """
-    classes, rng = FAMILIES[family].classes, np.random.default_rng([data, _SHIFT_TAG])
+    classes = FAMILIES[family].classes
+    rng = np.random.default_rng([data if drawn is None else drawn, _SHIFT_TAG])
     parts = _digit_targets(size, data) if family == "digits" and shift != "domain" else None
     if parts is None:
         count = VALIDATION + TEST + size

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from esper.kasmina import GrowingModel, Slot
+from esper.kasmina.hosts.pretrained import PretrainedHost
 from esper.kasmina.model import GrowingHost
 from esper.kasmina.persistence import laid_out_like
 from esper.leyline import ActionSpec, EventSink, LifecycleOp, Stage, Style, gate_parameters
@@ -223,6 +224,11 @@ class TrainedHost(GrowingHost):
         return self.epoch > 0 and self.data.phase_at(self.epoch) != self._met_phase
 
     @property
+    def phase_began(self) -> bool:
+        """Whether the epoch that was trained last was the first on its data, and there were others before."""
+        return self.epoch > 1 and self.data.phase_at(self.epoch - 2) != self._met_phase
+
+    @property
     def _met_phase(self) -> int:
         """The phase of the epoch that was trained last: all that an observer may know of the data."""
         return self.data.phase_at(max(self.epoch - 1, 0))
@@ -230,6 +236,15 @@ class TrainedHost(GrowingHost):
     @property
     def _coming_samples(self) -> range:
         return self.data.ranges[self.data.phase_at(self.epoch)]
+
+    def adopt_statistics(self, epoch: int) -> None:
+        """Give a host whose statistics are to be its target's those of the inputs that epoch `epoch` trains on.
+
+        They are estimated in place, with the network as it is; labels are not needed.
+        """
+        if isinstance(self.model.host, PretrainedHost):
+            samples = self.data.ranges[self.data.phase_at(epoch)]
+            self.model.host.adopt_statistics(self.data.inputs[samples.start : samples.stop])
 
     def training_inputs(self, count: int) -> Tensor:
         """The first training samples of the epoch that was trained last, at most so many."""

@@ -1,6 +1,17 @@
 """Tasks: what a host is trained on and how. Importing this registers the rows that Esper ships."""
 
-from esper.tolaria.tasks import adapt, bits, drawn, files, images, regression, series, shift, stream
+from esper.tolaria.tasks import (
+    adapt,
+    adapt_stream,
+    bits,
+    drawn,
+    files,
+    images,
+    regression,
+    series,
+    shift,
+    stream,
+)
 from esper.tolaria.tasks.instance import Instance as Instance
 from esper.tolaria.tasks.instance import data_changes as data_changes
 from esper.tolaria.tasks.parameters import Parameter as Parameter
@@ -17,6 +28,6 @@ from esper.tolaria.tasks.task import forget as forget
 from esper.tolaria.tasks.task import register as register
 from esper.tolaria.tasks.task import task as task
 
-_HOMES = (series, shift, stream, bits, images, files, regression, drawn, adapt)
+_HOMES = (series, shift, stream, bits, images, files, regression, drawn, adapt, adapt_stream)
 for _row in (row for home in _HOMES for row in home.ROWS):
     register(_row)

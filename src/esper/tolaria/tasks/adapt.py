@@ -125,7 +125,7 @@ def with_base(row: Task, parameters: Mapping[str, Parameter]) -> Task:
     )
 
 
-_ROW = Task(
+ADAPT = Task(
     name="adapt",
     summary="a frozen network that was trained before, to be adapted to samples or labels that have shifted",
     host=partial(adapt_host, base=BASES["series_batch"], trains="head", statistics="target"),
@@ -140,4 +140,4 @@ _ROW = Task(
     steps_per_epoch=20,
     epochs=20,
 )
-ROWS = (_ROW,)
+ROWS = (ADAPT,)

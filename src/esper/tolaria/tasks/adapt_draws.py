@@ -4,13 +4,13 @@ Some shifts are never drawn to train on: one of the inputs, one of the geometry,
 held-out list are such.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from esper.tolaria.data.shifts import SHIFTS
 from esper.tolaria.data.targets import FAMILIES
-from esper.tolaria.tasks.bases import BASES
+from esper.tolaria.tasks.bases import BASES, Base
 from esper.tolaria.tasks.instance import Instance
 from esper.tolaria.tasks.parameters import Parameter
 
@@ -37,21 +37,26 @@ def draw_target(rng: np.random.Generator, shifts: tuple[str, ...]) -> Parameters
     """A base with one of these shifts, without the seed of the samples; a third of them have wrong labels."""
     base = BASES[str(rng.choice(tuple(BASES)))]
     family = FAMILIES[base.family]
-    possible = tuple(shift for shift in shifts if shift != "turn" or len(family.sample) == 3)
-    shift = str(rng.choice(possible))
+    shift = str(rng.choice(possible_shifts(base, shifts)))
     parameters: Parameters = {
         "base": base.name,
         "shift": shift,
         "size": round(float(np.exp(rng.uniform(np.log(100), np.log(family.most_labels))))),
         "noise": 0.0 if rng.random() < 2 / 3 else round(float(rng.uniform(0.05, _MOST_NOISE)), 2),
     }
-    amounts = _NOISES[base.family] if shift == "noise" else _AMOUNTS.get(shift)
-    if amounts is not None:
-        parameters["amount"] = _amount(shift, amounts, rng)
+    if SHIFTS[shift].most is not None:
+        parameters["amount"] = draw_amount(base, shift, rng)
     return parameters
 
 
-def _amount(shift: str, amounts: tuple[float, float], rng: np.random.Generator) -> float:
+def possible_shifts(base: Base, shifts: Sequence[str]) -> tuple[str, ...]:
+    """Those of these shifts that its samples can have."""
+    return tuple(shift for shift in shifts if shift != "turn" or len(FAMILIES[base.family].sample) == 3)
+
+
+def draw_amount(base: Base, shift: str, rng: np.random.Generator) -> float:
+    """How much of a shift, of which there is more and less."""
+    amounts = _NOISES[base.family] if shift == "noise" else _AMOUNTS[shift]
     while True:
         amount = round(float(rng.uniform(*amounts)), 2)
         if shift != "contrast" or not _FLAT[0] < amount < _FLAT[1]:

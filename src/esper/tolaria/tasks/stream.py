@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esper.tolaria.data import Phase, SealedTest, Split, TaskData, mnist1d
-from esper.tolaria.tasks.changes import DataState, parse_plan, states
+from esper.tolaria.tasks.changes import CHANGES, DataState, changed
 from esper.tolaria.tasks.parameters import Parameter, ParameterSpec
+from esper.tolaria.tasks.plans import states
 from esper.tolaria.tasks.series import MNIST1D, MNIST1D_PARAMETERS
 
 EPOCHS = 100
@@ -59,7 +60,7 @@ def phases_of(parameters: Mapping[str, Parameter]) -> list[tuple[int, DataState]
         samples=int(parameters["size"]),
         noise=float(parameters["noise"]),
     )
-    return states(first, parse_plan(str(parameters["plan"])), seed=int(parameters["permutation"]))
+    return states(first, CHANGES.parse(str(parameters["plan"])), changed, seed=int(parameters["permutation"]))
 
 
 def check_stream(parameters: Mapping[str, Parameter]) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from esper.tolaria.tasks.changes import Change
 from esper.tolaria.tasks.parameters import Parameter, ParameterError
+from esper.tolaria.tasks.plans import Change, written
 from esper.tolaria.tasks.stream import CAP, EPOCHS, phases_of
 
 SPRINKLED_KINDS = ("shuffle", "labels", "classes", "samples", "return", "alarm")
@@ -47,7 +47,7 @@ def streaming(
         "classes": 10,
         "cap": float(rng.choice(_CAPS)),
     }
-    switched = switch_epochs(switches, rng)
+    switched = switch_epochs(switches, EPOCHS, rng)
     plan: list[Change] = []
     paying: list[bool | None] = [pays]  # after so many changes; None amid a switch
     for epoch in sorted([*switched, *_sprinkled_epochs(switched, rng)]):
@@ -55,28 +55,28 @@ def streaming(
             pays = not pays
             plan += _switch(epoch, pays, paying, rng)
             paying += [None] * (len(plan) - len(paying)) + [pays]
-            stream["plan"] = _written(plan)
+            stream["plan"] = written(plan)
             phases_of(stream)  # a switch changes something: an error here is one of the draws
             continue
         while True:
             change = _drawn(epoch, str(rng.choice(kinds)), paying, rng)
             try:
-                phases_of(stream | {"plan": _written([*plan, change])})
+                phases_of(stream | {"plan": written([*plan, change])})
             except ParameterError:  # it would change nothing
                 continue
             break
         plan.append(change)
         paying.append(pays)
-        stream["plan"] = _written(plan)
+        stream["plan"] = written(plan)
     return stream
 
 
-def switch_epochs(count: int, rng: np.random.Generator) -> list[int]:
-    """Uniform over all ways to cut a life into so many and one regimes that last."""
-    free = EPOCHS - (count + 1) * REGIME_EPOCHS
+def switch_epochs(count: int, epochs: int, rng: np.random.Generator) -> list[int]:
+    """Uniform over all ways to cut a life of so many epochs into `count` and one regimes that last."""
+    free = epochs - (count + 1) * REGIME_EPOCHS
     if free < 0:
         raise ValueError(
-            f"count is {count}; {EPOCHS} epochs have room for {EPOCHS // REGIME_EPOCHS - 1} switches"
+            f"count is {count}; {epochs} epochs have room for {epochs // REGIME_EPOCHS - 1} switches"
         )
     gaps = np.sort(rng.choice(free + count, size=count, replace=False)) - np.arange(count)
     return [REGIME_EPOCHS * place + int(gap) for place, gap in enumerate(gaps, start=1)]
@@ -122,8 +122,4 @@ def _drawn(epoch: int, kind: str, paying: Sequence[bool | None], rng: np.random.
         "corrupt": 0 if rng.random() < 0.3 else int(rng.integers(20, 61)),
         "return": int(rng.choice([number for number, paid in enumerate(paying) if paid is now])),
     }
-    return Change(epoch, kind, amounts.get(kind, 0))
-
-
-def _written(plan: Sequence[Change]) -> str:
-    return "/".join(map(str, plan))
+    return Change(epoch, kind, amounts.get(kind))

@@ -12,7 +12,7 @@ from importlib.resources import files
 import numpy as np
 
 from esper.tolaria.data.mnist1d import POSITIONS
-from esper.tolaria.tasks import adapt_draws, host_draws
+from esper.tolaria.tasks import adapt_draws, host_draws, target_draws
 from esper.tolaria.tasks.host_draws import in_corner
 from esper.tolaria.tasks.instance import Instance
 from esper.tolaria.tasks.parameters import Parameter
@@ -74,6 +74,12 @@ def draw_adapt(rng: np.random.Generator) -> Instance:
     """A frozen base and a target; some shifts are never drawn."""
     parameters = adapt_draws.draw_target(rng, adapt_draws.DRAWN_SHIFTS)
     return Instance.of("adapt", parameters | {"data": int(rng.integers(*_DRAWN_DATA))})
+
+
+def draw_adapt_stream(rng: np.random.Generator) -> Instance:
+    """A frozen base whose target changes; some shifts are never drawn."""
+    parameters = target_draws.draw_targets(rng, adapt_draws.DRAWN_SHIFTS)
+    return Instance.of("adapt_stream", parameters | {"data": int(rng.integers(*_DRAWN_DATA))})
 
 
 def suite(name: str) -> Suite:
@@ -151,6 +157,13 @@ _SUITES: dict[str, Callable[[], Suite]] = {
         draw_adapt,
         _frozen("adapt"),
         adapt_draws.covering(),
+    ),
+    "adapt_stream": lambda: Suite(
+        "adapt_stream",
+        "frozen networks whose target changes 3 to 8 times while they live; held out are some shifts, too",
+        draw_adapt_stream,
+        _frozen("adapt_stream"),
+        target_draws.covering(),
     ),
     "digits": lambda: Suite(
         "digits",

@@ -292,7 +292,10 @@ class EngineWorld:
 
     def _notice_new_data(self, host_idx: int) -> None:
         host, governor = self.host(host_idx), self._governors[host_idx]
-        if governor is not None and host.phase_ended:
+        if not host.phase_ended:
+            return
+        host.adopt_statistics(host.epoch)
+        if governor is not None:
             governor.forget_best()
 
     def _judge(self, host_idx: int, numbers: HostNumbers) -> Verdict | None:
@@ -313,7 +316,8 @@ class EngineWorld:
                 # one that overfits explains nothing either: of quantities only losses condemn
                 validation_accuracy=None if host.data.source.regression else report.validation_accuracy,
                 seeds_finite=all(seed["gradients_finite"] is not False for seed in numbers.seeds.values()),
-            )
+            ),
+            on_new_data=host.phase_began,
         )
         if verdict is None:
             return None
@@ -362,7 +366,10 @@ class EngineWorld:
         memory = self._memories[host_idx]
         assert memory is not None
         memory[0].restore()
-        self.host(host_idx).stream.load_state_dict(memory[1])
+        host = self.host(host_idx)
+        if len(host.data.source.phases) > 1:  # the memory may be of an earlier one
+            host.adopt_statistics(host.epoch - 1)
+        host.stream.load_state_dict(memory[1])
         self.population.forget_step(host_idx)
 
 
