@@ -263,7 +263,7 @@ FROZEN_TUNED = {
     "reset": "reset, last layer at a drop of 0.3",
     "adapters": "adapters, conv_small|mlp_small from the input on at a drop of 0.15",
 }
-"""Where bodies are frozen fewer can be played: a first choice of settings (`study_adapt_streams.py` tunes its own)."""
+"""Where bodies are frozen fewer can be played: first settings, which `study_adapt_streams.py` does not go by."""
 
 STREAM_RIVALS = tuple(name for name in TUNED if name not in RULES)
 """Arms of streams alone; on these, the rule among the tuned is played with its tuned setting."""
