@@ -3,7 +3,8 @@
 python scripts/life_of_a_network.py             draws the record
 python scripts/life_of_a_network.py --record    records it anew with examples/sensor_stream.py first: half a minute
 
-The picture plays by CSS alone. Where nothing moves (on paper; for readers who want less motion) it shows the end.
+The picture plays by CSS alone, and begins with the pause at its end: its first frame, and what is shown where nothing
+moves (on paper; for readers who want less motion), is the whole picture.
 """
 
 import argparse
@@ -43,7 +44,7 @@ WORDS = {
 COLOURS = {**STAGES, PRUNED: VERMILION}
 
 SECONDS, PLAYED = 30, 80
-"""Length of the film, and the percentage of it that is not the pause at its end."""
+"""Length of the film, and the percentage of it that is not the pause at its end, in which the whole is shown."""
 WIDTH, HEIGHT = 960, 408
 LEFT, RIGHT, TOP, BOTTOM = 70, 790, 204, 318
 """Of the plot of accuracy."""
@@ -267,7 +268,7 @@ def _themes() -> str:
         ".rail,.branch{fill:none;stroke:var(--faint);stroke-width:2}.grid{stroke:var(--grid);stroke-opacity:.7}"
         ".alone,.grown{fill:none;stroke:var(--faint);stroke-width:2}.alone{stroke-dasharray:5 3}"
         ".grown{stroke:var(--grown);stroke-width:2.5}.head{stroke:var(--ink)}.middle{text-anchor:middle}"
-        f"[style]{{animation:none {SECONDS}s linear infinite}}.seed circle{{transform-box:fill-box;"
+        f"[style]{{animation:none {SECONDS}s linear -{SECONDS * (PLAYED + 1) / 100:g}s infinite}}.seed circle{{transform-box:fill-box;"
         "transform-origin:center}.cover{transform-box:fill-box;transform-origin:right;transform:scaleX(0)}"
         ".gone{opacity:0}@media (prefers-reduced-motion:reduce){[style]{animation:none!important}}"
     )

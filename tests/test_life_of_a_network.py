@@ -52,6 +52,29 @@ def test_it_stands_alone_and_moves_without_a_script(found: life.Record) -> None:
         assert 0.0 <= shares[0] <= shares[-1] <= 100.0
 
 
+def test_the_first_frame_is_the_whole_picture() -> None:
+    """A film that begins elsewhere has a cover over its lines, and seeds that are not there yet."""
+    text = life.PICTURE.read_text()
+    (length, begins) = re.search(r"animation:none (\d+)s linear -([\d.]+)s infinite", text).groups()  # type: ignore[union-attr]
+    share = 100 * float(begins) / float(length)
+    whole = {
+        "cover": "transform:scaleX(0)",
+        "head": "transform:none;stroke-opacity:0",
+        "sum": "opacity:1",
+    }
+    for name, declared in whole.items():
+        frames = re.search(rf"@keyframes {name}{{(.*?}})}}", text)
+        assert frames is not None
+        timed = [
+            (float(percent.rstrip("%")), there)
+            for percents, there in re.findall(r"([\d.,%]+){(.*?)}", frames[1])
+            for percent in percents.split(",")
+        ]
+        before = [there for percent, there in timed if percent <= share]
+        after = [there for percent, there in timed if percent >= share]
+        assert before[-1] == after[0] == declared, name
+
+
 def test_the_record_is_whole(found: life.Record) -> None:
     lists: list[Sized] = [found.alone, found.grown, found.added_parameters, *found.slots.values()]
     assert {len(entries) for entries in lists} == {life.EPOCHS}
