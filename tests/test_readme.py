@@ -12,13 +12,16 @@ from esper.kasmina import forget
 README = Path(__file__).parents[1] / "README.md"
 
 
-def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readmes_python_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("ESPER_CACHE", str(tmp_path))
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
     assert len(blocks) == 1
     scope: dict[str, object] = {}
     exec(compile(blocks[0], str(README), "exec"), scope)
     assert isinstance(scope["plain"], torch.nn.Module)
+    assert re.search(r"^score 0\.\d{4} after epoch 10.* \(validation accuracy\)$", capsys.readouterr().out, re.M)
 
 
 def test_growing_by_hand_runs() -> None:

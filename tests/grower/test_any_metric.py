@@ -165,7 +165,10 @@ def test_a_life_with_any_loss(name: str) -> None:
     assert grower.history[3].score == pytest.approx(-before[3] / before[0])  # type: ignore[operator]
     assert rule.seen[:4] == [decision.score for decision in grower.history[:4]]
     assert grower.history[-1].slots["body"].contribution is not None
-    assert f"score: - validation loss / {before[0]:.4g}, the first one" in grower.explain()
+    unit = f"- validation loss / {before[0]:.4g}, the first one"
+    assert f"score: {unit}" in grower.explain()
+    last = grower.history[-1]
+    assert f"score {last.score:.4f} after epoch {last.epoch} ({unit})" in grower.explain()
     grower.finish()
 
 

@@ -69,6 +69,7 @@ def test_the_best_epoch_is_what_finish_returns() -> None:
     assert held == {"0"}
     epoch = [decision.score for decision in grower.history].index(best) + 1
     assert f"finish: back at epoch {epoch}, which validated best" in grower.explain()
+    assert f"score {best:.4f} after epoch {epoch} (" in grower.explain()
     assert loop.validate(grower.model.eval())["validation_accuracy"] == best
 
 

@@ -268,6 +268,7 @@ def test_what_it_says() -> None:
     told = grower.explain()
     parts = ["controller SchedulePolicy, 9 epochs", "advance 0", "switching it on would change the score by"]
     parts += ["fossilize 0 (contribution ", "added 224 parameters"]
+    parts += [f"score {grower.history[-1].score:.4f} after epoch 9 (validation accuracy)\n"]
     for part in parts:
         assert part in told, part
     assert "nothing was grown" in grown(1)[0].explain()
@@ -288,7 +289,9 @@ def test_what_the_end_took_out_is_told() -> None:
     grower, *_ = grown(6, schedule="germinate mlp@0 t=2; germinate norm@1 t=4; advance 0 t=5", rent=100.0)
     assert "finish" not in grower.explain()
     grower.finish()
-    assert "finish: removed mlp at 0, norm at 1 (unfinished, or not worth the rent)" in grower.explain()
+    told = grower.explain()
+    assert "finish: removed mlp at 0, norm at 1 (unfinished, or not worth the rent)" in told
+    assert f"score {grower.history[-1].score:.4f} after epoch 6, before finish removed seeds (" in told
 
 
 def test_the_picture(tmp_path: Path) -> None:

@@ -261,8 +261,17 @@ def explain(
     if returned is not None:
         lines.append(f"finish: back at epoch {returned}, which validated best")
         history = [decision for decision in history if decision.epoch <= returned]
-    lines += ["", *_outcome(model, history)]
+    lines += ["", *_last_score(history, scale, settled=bool(removed)), *_outcome(model, history)]
     return "\n".join(lines)
+
+
+def _last_score(history: Sequence[Decision], scale: Scale, *, settled: bool) -> list[str]:
+    """The last score that is known, in its unit; a settled model is not measured again."""
+    scored = [decision for decision in history if decision.score is not None]
+    if not scored:
+        return []
+    last, before = scored[-1], ", before finish removed seeds" if settled else ""
+    return [f"score {last.score:.4f} after epoch {last.epoch}{before} ({scale})"]
 
 
 def _outcome(model: GrowingModel, history: Sequence[Decision]) -> list[str]:
@@ -277,8 +286,8 @@ def _outcome(model: GrowingModel, history: Sequence[Decision]) -> list[str]:
     if bare and scored[-1].seeds_take_part:
         last = scored[-1]
         lines.append(
-            f"score {last.score:.4f} where the trend up to epoch {bare[-1]}, the last without a seed, led to "
-            f"{last.forecast:.4f}: utility {last.gain_forecast:+.4f} over the forecast, which is no measurement"
+            f"the trend up to epoch {bare[-1]}, the last without a seed, led to {last.forecast:.4f} after epoch "
+            f"{last.epoch}: utility {last.gain_forecast:+.4f} over the forecast, which is no measurement"
         )
     return lines
 
