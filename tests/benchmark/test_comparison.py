@@ -136,7 +136,7 @@ def test_without_headroom_nothing_is_claimed_of_it() -> None:
     assert "cannot show that deciding by instance pays" in gate(table)
     assert table.notes[0].share is None
     assert "It closes" not in " ".join(verdict(table))
-    assert "not measured" in gate(bench_table(made(wait=flat(0.5), a=flat(0.6)), ["a"]))
+    assert "Not measured: the headroom" in gate(bench_table(made(wait=flat(0.5), a=flat(0.6)), ["a"]))
 
 
 def test_where_growth_hurts_is_where_the_best_schedule_waits() -> None:

@@ -387,9 +387,12 @@ def best_rival(table: BenchTable, treatment: str) -> Comparison | None:
 
 
 def gate(table: BenchTable) -> str:
-    """A sentence on what the table can show at all; it comes before anything else."""
+    """A sentence on what the table can show at all; it comes before anything else where that was measured."""
     if table.headroom is None:
-        return "Headroom: not measured; the arms sbs and vbs are not both in this table."
+        return (
+            "Not measured: the headroom, which is what deciding for each instance could win. "
+            "It takes the arms sbs and vbs, and they are not both in this table."
+        )
     headroom = table.headroom
     which = "some schedules" if headroom.schedules is None else f"{headroom.schedules} schedules"
     text = (

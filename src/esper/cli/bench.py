@@ -173,13 +173,14 @@ def tables_text(made: "Sequence[BenchTable]") -> str:
     """Every table with its verdict, as text."""
     from esper.benchmark import gate, verdict
 
-    parts = [gate(made[0]), *verdict(made[0])]
+    first, found = gate(made[0]), verdict(made[0])
+    parts = [*found, first] if made[0].headroom is None else [first, *found]
     for each in made:
         parts += [f"\n{each.suite}, {each.subset}: {len(each.instances)} instances x {each.seeds} hosts"]
         if each.left_out:
             parts.append(f"{len(each.left_out)} instances are left out: not every arm has played them")
         parts.append(_lines(each))
-        if each is not made[0]:
+        if each is not made[0] and each.headroom is not None:
             parts.append(gate(each))
     return "\n".join(parts)
 

@@ -1,6 +1,7 @@
 """The page of a benchmark: made from rows alone, self-contained, with every picture that the rows allow."""
 
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from esper.karn.report.figures import (
 )
 from esper.karn.report.page import network_of
 from esper.leyline import LifecycleOp
+
+CHROMIUM = shutil.which("chromium")
 
 
 def bench_rows(*, instances: int = 3, seeds: int = 4) -> list[BenchRow]:
@@ -89,6 +92,35 @@ def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
     assert "learned (2 training seeds) is" in page
     assert "Headroom:" in page
     assert "&lt;what it is&gt;" in page  # texts are escaped
+
+
+def test_a_headroom_that_was_not_measured_comes_last_in_the_verdict() -> None:
+    rows = [row for row in bench_rows() if row.arm in ("wait", "learned")]
+    (block,) = re.findall(r'<section class="verdict">(.*?)</section>', report_html(result_of(rows)), re.S)
+    assert block.startswith("<p>learned (2 training seeds) is")
+    assert block.endswith("not both in this table.</p>")
+    measured = report_html(result_of(bench_rows()))
+    assert re.search(r'<section class="verdict"><p class="gate \w+">Headroom: ', measured)
+
+
+@pytest.mark.slow  # a browser starts
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium")
+def test_no_table_is_cut_at_1280_pixels(tmp_path: Path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    rows = [
+        replace(row, arm="successive_halving") if row.arm == "sbs" else row
+        for row in bench_rows()
+        if row.arm != "vbs"
+    ]
+    write_report(result_of(rows), tmp_path / "report.html")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 720})
+        page.goto((tmp_path / "report.html").as_uri())
+        beyond = "[...document.querySelectorAll('.scroll:has(table)')].map(e => e.scrollWidth - e.clientWidth)"
+        found = page.evaluate(beyond)
+        browser.close()
+    assert found == [0, 0]
 
 
 def test_a_treatment_that_waits_and_a_toy_have_their_page_too() -> None:

@@ -103,14 +103,18 @@ where and when. Here every arm, learned or not, met the same {hosts:,} hosts: {m
 
 
 def _verdict(table: BenchTable) -> str:
-    kind = "open" if table.headroom is not None and table.headroom.open else "shut"
+    if table.headroom is None:
+        first, last = "", f'<p class="small">{escape(gate(table))}</p>'
+    else:
+        kind = "open" if table.headroom.open else "shut"
+        first, last = f'<p class="gate {kind}">{escape(gate(table))}</p>', ""
     sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in verdict(table))
     left = (
         f"<p>{len(table.left_out)} instances are left out: not every arm has played them yet.</p>"
         if table.left_out
         else ""
     )
-    return f'<section class="verdict"><p class="gate {kind}">{escape(gate(table))}</p>{sentences}{left}</section>'
+    return f'<section class="verdict">{first}{sentences}{left}{last}</section>'
 
 
 def _section(title: str, body: str, text: str = "") -> str:
@@ -131,11 +135,15 @@ def _figure(figure: go.Figure) -> str:
 def _tables(result: BenchResult) -> str:
     first, *parts = result.tables
     folded = "".join(
-        f"<details><summary>{escape(part.subset)}: {len(part.instances)} instances</summary>"
-        f"<p>{escape(gate(part))}</p>{_arm_table(part)}</details>"
+        f"<details><summary>{escape(part.subset)}: {_instances(part)}</summary>"
+        f"{'' if part.headroom is None else f'<p>{escape(gate(part))}</p>'}{_arm_table(part)}</details>"
         for part in parts
     )
     return _arm_table(first) + folded
+
+
+def _instances(table: BenchTable) -> str:
+    return f"{len(table.instances)} instance{'s' if len(table.instances) > 1 else ''}"
 
 
 def _arm_table(table: BenchTable) -> str:
