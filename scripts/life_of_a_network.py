@@ -268,7 +268,8 @@ def _themes() -> str:
         ".rail,.branch{fill:none;stroke:var(--faint);stroke-width:2}.grid{stroke:var(--grid);stroke-opacity:.7}"
         ".alone,.grown{fill:none;stroke:var(--faint);stroke-width:2}.alone{stroke-dasharray:5 3}"
         ".grown{stroke:var(--grown);stroke-width:2.5}.head{stroke:var(--ink)}.middle{text-anchor:middle}"
-        f"[style]{{animation:none {SECONDS}s linear -{SECONDS * (PLAYED + 1) / 100:g}s infinite}}.seed circle{{transform-box:fill-box;"
+        f"[style]{{animation:none {SECONDS}s linear -{SECONDS * (PLAYED + 1) / 100:g}s infinite}}"
+        ".seed circle{transform-box:fill-box;"
         "transform-origin:center}.cover{transform-box:fill-box;transform-origin:right;transform:scaleX(0)}"
         ".gone{opacity:0}@media (prefers-reduced-motion:reduce){[style]{animation:none!important}}"
     )

@@ -21,7 +21,9 @@ def test_the_readmes_python_runs(
     scope: dict[str, object] = {}
     exec(compile(blocks[0], str(README), "exec"), scope)
     assert isinstance(scope["plain"], torch.nn.Module)
-    assert re.search(r"^score 0\.\d{4} after epoch 10.* \(validation accuracy\)$", capsys.readouterr().out, re.M)
+    assert re.search(
+        r"^score 0\.\d{4} after epoch 10.* \(validation accuracy\)$", capsys.readouterr().out, re.M
+    )
 
 
 def test_growing_by_hand_runs() -> None:

@@ -117,7 +117,9 @@ def test_no_table_is_cut_at_1280_pixels(tmp_path: Path) -> None:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 720})
         page.goto((tmp_path / "report.html").as_uri())
-        beyond = "[...document.querySelectorAll('.scroll:has(table)')].map(e => e.scrollWidth - e.clientWidth)"
+        beyond = (
+            "[...document.querySelectorAll('.scroll:has(table)')].map(e => e.scrollWidth - e.clientWidth)"
+        )
         found = page.evaluate(beyond)
         browser.close()
     assert found == [0, 0]
