@@ -24,7 +24,7 @@ def _grown(host: nn.Module, x: Tensor, blueprint: str, causal: bool = False) -> 
     model.slots[names[2]].life.alpha = 0.3
     for slot in model.slots.values():
         assert slot.seed is not None
-        slot.sync_alpha()
+        slot.sync_seed()
         with torch.no_grad():
             slot.seed.scale.copy_(torch.randn(slot.seed.scale.shape, generator=generator))
     return model.eval()

@@ -299,3 +299,29 @@ def test_under_causality_a_broken_position_does_not_reach_back() -> None:
     with torch.no_grad():
         seed.scale.fill_(1.0)
         assert torch.equal(model(calm)[:, :5], model(wild)[:, :5])
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_fossil_is_the_host_gradients_that_overflow_are_seen_and_the_next_ones_train_it(
+    model: GrowingModel, restored: bool
+) -> None:
+    grow_until(model, SLOT, Stage.FOSSILIZED, "exploding")
+    if restored:
+        model = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model.attach(optimizer)
+    seed = model.slots[SLOT].seed
+    assert seed is not None
+
+    def gradient(loss_scale: float) -> Tensor:
+        optimizer.zero_grad()
+        out = model(tiny_input(Layout.FLAT))
+        assert isinstance(out, Tensor)
+        (out.square().mean() * loss_scale).backward()
+        assert seed.scale.grad is not None
+        return seed.scale.grad
+
+    assert not gradient(float("inf")).isfinite().all()  # as those of the host, for a scaler to see
+    finite = gradient(1.0)
+    assert finite.isfinite().all()
+    assert finite.abs().sum() > 0.0

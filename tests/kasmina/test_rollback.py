@@ -281,3 +281,14 @@ def test_a_model_without_an_optimiser_is_remembered_too() -> None:
             parameter.zero_()
     snapshot.restore()
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(model.parameters(), before, strict=True))
+
+
+def test_a_seed_that_was_fossilised_since_is_guarded_again() -> None:
+    model = _model()
+    _live(model, 6)
+    snapshot = ModelSnapshot(model)
+    snapshot.take()
+    model.fossilize("blocks.1")
+    snapshot.restore()
+    fossils = {name: slot.seed.part_of_host for name, slot in model.slots.items() if slot.seed is not None}
+    assert fossils == {"blocks.0": True, "blocks.1": False}

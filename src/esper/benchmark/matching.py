@@ -235,7 +235,7 @@ def build_in(model: GrowingModel, seed: SeedRow) -> None:
     slot.life.stage, slot.life.alpha = Stage.HOLDING, seed.alpha_target
     slot.life.epochs_in_stage = slot.life.rules.min_holding_epochs
     model.fossilize(seed.slot)
-    slot.sync_alpha()
+    slot.sync_seed()
 
 
 class ScratchPlayer:

@@ -188,4 +188,4 @@ def _mirror(slot: Slot, theirs: Slot) -> None:
     ):
         theirs.plant(copy.deepcopy(seed).requires_grad_(False).to(theirs.placement()[0]))
     theirs.restore(slot.record(), slot.life.rules)
-    theirs.sync_alpha()
+    theirs.sync_seed()

@@ -265,6 +265,7 @@ class ReadAdapter:
             raise AdapterError(f"{self.folder}: {name} does not fit the seeds that {CONFIG} names")
         for slot, seed in seeds.items():
             self._fill(slot, seed)
+            seed.part_of_host = True
         return seeds
 
     def _require_same_names(self, ours: Iterable[str]) -> None:

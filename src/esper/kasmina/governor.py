@@ -210,6 +210,7 @@ class ModelSnapshot:
         for slot, (record, seed, trainable) in zip(self._model.slots.values(), self._slots, strict=True):
             slot.restore(record, self._model.rules)
             slot.seed = seed
+            slot.sync_seed()
             for parameter, trained in zip(seed.parameters() if seed else (), trainable, strict=True):
                 parameter.requires_grad_(trained)
         care = self._model.care

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.sharding import whole
-from esper.kasmina.slot import Slot
 
 VANISHING_NORM = 1e-7
 EXPLODING_NORM = 1e2
@@ -126,6 +125,15 @@ class _Step:
         return len(self.host), [(name, len(norms)) for name, norms in self.seeds.items()], self.scale is None
 
 
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """Parameters whose gradients are looked at."""
+
+    host: list[nn.Parameter]
+    seeds: dict[str, list[nn.Parameter]]
+    """By slot."""
+
+
 class GradientWatch:
     """Counts the optimiser's steps and sums gradient norms on the device; nothing waits until `take`.
 
@@ -142,6 +150,7 @@ class GradientWatch:
         self._missed: dict[str, int] = {}  # slot -> steps without any gradient of its seed, which learns
         self._seeds: dict[str, Tensor] = {}  # slot -> (norm, share vanished, share exploded, steps), summed
         self._unread: list[_Step] = []  # of one form, not yet in the sums
+        self._watched: _Watched | None = None  # found at the first step since `take`
         self._handle = optimizer.register_step_pre_hook(self._look)
 
     def detach(self) -> None:
@@ -152,7 +161,7 @@ class GradientWatch:
         """The host's gradient norm and what is known of each seed, means over the steps; begins the next epoch."""
         self._read()
         host, seeds = self._host, self._seeds
-        self.steps, self._host, self._seeds, self._missed = 0, None, {}, {}
+        self.steps, self._host, self._seeds, self._missed, self._watched = 0, None, {}, {}, None
         found = {}
         for name, sums in seeds.items():
             norm, vanished, exploded, steps = sums.tolist()
@@ -180,7 +189,7 @@ class GradientWatch:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
         device = next(self._model.host.parameters()).device
-        self._unread = []
+        self._unread, self._watched = [], None
         self.steps = int(state["steps"])
         self._host = None if state["host"] is None else torch.tensor(state["host"], device=device)
         self._seeds = {
@@ -194,18 +203,14 @@ class GradientWatch:
             self._before_first()
             self._before_first = None
         self.steps += 1
-        growing = self._growing()
-        for name, slot in growing:
-            learning = [p for p in slot.seed.parameters() if p.requires_grad] if slot.seed else []
-            if learning and all(p.grad is None for p in learning):
+        watched = self._watched = self._watched or self._find()
+        seeds = {name: [p.grad for p in of if p.grad is not None] for name, of in watched.seeds.items()}
+        for name, of in watched.seeds.items():
+            if not seeds[name] and any(p.requires_grad for p in of):
                 self._missed[name] = self._missed.get(name, 0) + 1
-        host = [p.grad for p in self._model.bare_parameters() if p.grad is not None and not p.grad.is_sparse]
+        host = [p.grad for p in watched.host if p.grad is not None and not p.grad.is_sparse]
         if not host:
             return
-        seeds = {
-            name: [p.grad for p in slot.seed.parameters() if p.grad is not None] if slot.seed else []
-            for name, slot in growing
-        }
         norms = {name: norms_of(gradients) for name, gradients in seeds.items() if gradients}
         step = _Step(norms_of(host), norms, _scale(optimizer))
         if self._unread and (len(self._unread) == STEPS_TOGETHER or self._unread[0].form != step.form):
@@ -233,13 +238,14 @@ class GradientWatch:
             rows = torch.cat((torch.where(here, seen, 0.0), here.float()), dim=1)  # (step, 4)
             self._seeds[name] = _added(self._seeds.get(name), rows)
 
-    def _growing(self) -> list[tuple[str, Slot]]:
-        """The slots with seeds that are live and do not fade, by name."""
-        return [
-            (name, slot)
+    def _find(self) -> "_Watched":
+        """Seeds that are live and do not fade. Nothing is born or ends between two calls of `take`."""
+        growing = {
+            name: list(slot.seed.parameters())
             for name, slot in self._model.slots.items()
             if slot.seed is not None and slot.stage.is_live and not slot.life.fading
-        ]
+        }
+        return _Watched(list(self._model.bare_parameters()), growing)
 
 
 def _added(sums: Tensor | None, rows: Tensor) -> Tensor:

@@ -216,6 +216,7 @@ class GrowingModel(LivingHost, nn.Module):
         if self.care is not None:
             self.care.forget(parameters)
         if place.life.fading:
+            place.sync_seed()
             self._emit(SeedFading(place.name, place.alpha, speed))
         else:
             place.clear()
@@ -225,6 +226,7 @@ class GrowingModel(LivingHost, nn.Module):
         """Keep a seed: it is part of the host from now on, and its live place is free again."""
         place = self._require(slot, LifecycleOp.FOSSILIZE)
         place.life.fossilize()
+        place.sync_seed()
         if self.care is not None:
             self.care.settle(place)
         self._changed(place, Stage.HOLDING, LifecycleOp.FOSSILIZE)
@@ -238,7 +240,7 @@ class GrowingModel(LivingHost, nn.Module):
             slot.life.tick()
             if not (slot.stage.is_live or slot.stage is Stage.FOSSILIZED):
                 slot.clear()
-            slot.sync_alpha()
+            slot.sync_seed()
             self._changed(slot, before, None)
 
     def report(

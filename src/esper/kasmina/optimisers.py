@@ -239,12 +239,11 @@ class OptimiserCare:
         if isinstance(overflow, Tensor):
             slot.non_finite[0].logical_and_(overflow.sum().to(slot.non_finite.device) == 0)
         flag = slot.take_step_flag()
-        gradients = [p for p in seed.parameters() if p.grad is not None]
-        if flag.device.type == "cpu":
-            if flag:
-                for parameter in gradients:
-                    parameter.grad = None
-        else:
-            for parameter in gradients:
-                assert parameter.grad is not None
+        on_cpu = flag.device.type == "cpu"
+        if on_cpu and not flag:
+            return
+        for parameter in seed.parameters():
+            if on_cpu:
+                parameter.grad = None
+            elif parameter.grad is not None:
                 local(parameter.grad).masked_fill_(flag, 0.0)

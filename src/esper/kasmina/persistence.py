@@ -114,7 +114,7 @@ def reinstate(
         for name, tensor in unique_tensors(model).items():
             fill(tensor, tensors[f"model/{name}"])
     for slot in model.slots.values():
-        slot.sync_alpha()
+        slot.sync_seed()
     if model.care is not None and record.optimizer is not None:
         _restore_optimizer(model, model.care, record.optimizer, tensors)
 

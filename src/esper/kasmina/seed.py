@@ -1,6 +1,7 @@
 """A seed: a blueprint's body behind a zero-initialised scale, how it joins the host and how it is born."""
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -46,6 +47,16 @@ def finite_mask(delta: Tensor, axes: tuple[int, ...]) -> Tensor:
     return total - total == 0.0  # isfinite in two kernels instead of four
 
 
+def can_be_read(tensor: Tensor) -> bool:
+    """Whether its values can be asked for without a wait: on the CPU, in a program that runs as it is written."""
+    return type(tensor) is Tensor and tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def all_finite(tensor: Tensor) -> bool:
+    """One reduction, which NaN and Inf pass through; False also of finite entries whose sum is not."""
+    return math.isfinite(tensor.detach().sum())
+
+
 def isolate(h: Tensor, delta: Tensor, penalty: Tensor | float) -> Tensor:
     """y = h + (delta - stop(delta)), with the gradient of penalty/2 mean(delta^2) added to delta's.
 
@@ -62,27 +73,21 @@ def drop_non_finite_gradient(x: Tensor) -> Tensor:
     It stands between the host and a live seed: whatever breaks inside the seed, the host's gradient stays
     the one that came through the skip.
     """
+    if not (x.requires_grad and torch.is_grad_enabled()):
+        return x
     guarded: Tensor = _DropNonFiniteGradient.apply(x)  # type: ignore[no-untyped-call]
     return guarded
 
 
 class _Isolate(torch.autograd.Function):
     @staticmethod
-    def forward(h: Tensor, delta: Tensor, penalty: Tensor | float) -> Tensor:  # noqa: ARG004
-        return h.clone()  # not a view of h: the host may go on in place
-
-    @staticmethod
-    def setup_context(
-        ctx: FunctionCtx,
-        inputs: tuple[Tensor, Tensor, Tensor | float],
-        output: Tensor,  # noqa: ARG004
-    ) -> None:
-        _, delta, penalty = inputs
+    def forward(ctx: FunctionCtx, h: Tensor, delta: Tensor, penalty: Tensor | float) -> Tensor:
         if isinstance(penalty, Tensor):
             ctx.save_for_backward(delta, penalty)
         else:
             ctx.save_for_backward(delta)
             ctx.penalty = penalty  # type: ignore[attr-defined]
+        return h.clone()  # not a view of h: the host may go on in place
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor, None]:
@@ -93,15 +98,13 @@ class _Isolate(torch.autograd.Function):
 
 class _DropNonFiniteGradient(torch.autograd.Function):
     @staticmethod
-    def forward(x: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor) -> Tensor:  # noqa: ARG004
         return x.view_as(x)
 
     @staticmethod
-    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
-
-    @staticmethod
     def backward(ctx: FunctionCtx, grad: Tensor) -> Tensor:  # noqa: ARG004
+        if can_be_read(grad) and all_finite(grad):
+            return grad
         return torch.nan_to_num(grad, nan=0.0, posinf=0.0, neginf=0.0)
 
 
@@ -115,6 +118,9 @@ class Seed(nn.Module):
     alpha: Tensor
     non_finite: Tensor
     """As in `Slot.non_finite`. No buffer: there is nothing in it to average, to send or to save."""
+
+    part_of_host = False
+    """Whether it is a fossil: nothing is kept out of its output or its gradients, so what breaks there shows."""
 
     def __init__(self, blueprint: Blueprint, site: Site, composition: Composition) -> None:
         super().__init__()
@@ -133,8 +139,8 @@ class Seed(nn.Module):
 
     def forward(
         self, h: Tensor, args: tuple[object, ...], kwargs: Mapping[str, object]
-    ) -> tuple[Tensor, Tensor]:
-        """delta in h's dtype, and where it is finite, sample by sample.
+    ) -> tuple[Tensor, Tensor | None]:
+        """delta in h's dtype, and where it is finite, sample by sample; of a fossil that is not asked.
 
         A body that reads the submodule's input is given `args` and `kwargs`.
         """
@@ -152,11 +158,15 @@ class Seed(nn.Module):
         d = d * per_channel(self.scale, self._layout)
         gate: Tensor | None = None if self.gate is None else self.gate(h)
         delta = compose_delta(self.composition, h, d, gate).to(dtype)
+        if self.part_of_host:
+            return delta, None
         # tanh hides an infinite d, so there it is d that must be finite
         return delta, finite_mask(d if self.composition is Composition.MULTIPLY else delta, self._guard_axes)
 
-    def note(self, finite: Tensor) -> None:
+    def note(self, finite: Tensor | None) -> None:
         """Note an output that was not finite: for the next step if it is learned from, else for the report."""
+        if finite is None or (can_be_read(finite) and finite.all()):
+            return
         flags = self._flags_on(finite.device)
         flags[0 if torch.is_grad_enabled() else 1].logical_or_(~finite.all())
 
@@ -169,7 +179,11 @@ class Seed(nn.Module):
 
     def _clean_gradient(self, gradient: Tensor) -> Tensor:
         """Zero if this or any output since the last step was not finite; the flag stays on the device."""
+        if self.part_of_host:
+            return gradient
         broken = self._flags_on(gradient.device)[0]
+        if can_be_read(gradient) and not broken and all_finite(gradient):
+            return gradient
         broken.logical_or_(~torch.isfinite(gradient.sum()))
         return gradient.masked_fill(broken, 0.0)
 

@@ -14,7 +14,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.utils._pytree import tree_map_only
 
 from esper.kasmina.blueprints import Blueprint, Site
-from esper.kasmina.seed import Seed, drop_non_finite_gradient, isolate
+from esper.kasmina.seed import Seed, can_be_read, drop_non_finite_gradient, isolate
 from esper.kasmina.sharding import whole
 from esper.kasmina.stage_machine import Count, Facts, GrowthRules, Life, LivingSlot, Ramp, Share
 from esper.kasmina.tree import Seat, bare_parameters
@@ -288,9 +288,12 @@ class Slot(LivingSlot):
 
     def take_step_flag(self) -> Tensor:
         """Whether a delta since the last optimiser step was not finite; begins the next step's record."""
-        flag = self.non_finite[0].clone()
-        self.non_finite[1].logical_or_(flag)
-        self.non_finite[0].zero_()
+        flags = self.non_finite
+        flag = flags[0].clone()
+        if flags.device.type == "cpu" and not flag:
+            return flag
+        flags[1].logical_or_(flag)
+        flags[0].zero_()
         return flag
 
     def take_epoch_flag(self) -> bool:
@@ -299,10 +302,11 @@ class Slot(LivingSlot):
         self.non_finite.zero_()
         return flag
 
-    def sync_alpha(self) -> None:
-        """Copy the lifecycle's alpha to where the forward reads it."""
+    def sync_seed(self) -> None:
+        """Tell the seed what its life says: its alpha, and whether it is part of the host."""
         if self.seed is not None:
             self.seed.alpha.fill_(self.life.alpha)
+            self.seed.part_of_host = self.stage is Stage.FOSSILIZED
 
     # The forward
 
@@ -357,9 +361,13 @@ class Slot(LivingSlot):
         """delta with the samples where it is not finite set to zero, in the forward and in the gradient."""
         if seed.reads_input:
             args, kwargs = _map_tensors(drop_non_finite_gradient, (args, kwargs))
+        delta: Tensor
+        finite: Tensor | None
         delta, finite = seed(drop_non_finite_gradient(h), args, kwargs)
         if self.alpha_override is None:
             seed.note(finite)
+        if finite is None or (can_be_read(finite) and finite.all()):
+            return delta
         return torch.where(finite, delta, 0.0)
 
     def _by_row(self, alphas: Tensor, h: Tensor) -> Tensor:
