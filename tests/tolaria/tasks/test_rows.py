@@ -17,7 +17,7 @@ from esper.tolaria.data.images import FASHION_MNIST, MNIST
 from esper.tolaria.data.splits import ReportKey
 from esper.tolaria.engine.objective import mean_loss
 from esper.tolaria.tasks import Instance, Task, all_tasks, task
-from esper.tolaria.tasks.images import cifar_loader, idx_loader
+from esper.tolaria.tasks.images import cifar_loader, idx_loader, resnet_host
 from fake_datasets import cifar_binary, small, write_csv, write_folder, write_idx, write_text
 from tiny import grow_until
 
@@ -249,3 +249,8 @@ def test_the_language_model_cannot_see_later_characters(
     assert isinstance(second, Tensor)
     assert torch.equal(first[:, :9], second[:, :9])
     assert not torch.equal(first[:, 9:], second[:, 9:])
+
+
+def test_the_residual_host_of_the_recipe_has_179k_parameters() -> None:
+    host = resnet_host(Instance.parse("synthetic:samples=512").load())
+    assert sum(parameter.numel() for parameter in host.parameters()) == 178_918

@@ -48,8 +48,12 @@ def impaired_host(data: TaskData) -> nn.Module:
     return ConvNet(3, data.classes, dims=2, widths=(8, 16, 32), pools=(2, 2, 2), kernel=1, norm="batch")
 
 
+RESNET_WIDTHS = (28, 40, 52)
+"""With nearly as many parameters as 16, 32, 64, and more of them where pictures are large: 0.7 points on CIFAR-10."""
+
+
 def resnet_host(data: TaskData) -> nn.Module:
-    return ResNet(3, data.classes)
+    return ResNet(3, data.classes, widths=RESNET_WIDTHS)
 
 
 def idx_loader(source: IdxSet, *, validation: int = _VALIDATION) -> Loader:
@@ -121,7 +125,7 @@ ROWS = (
         "cifar10_impaired", impaired_host, "by a host of 8-16-32 channels that sees one pixel at a time"
     ),
     replace(
-        _cifar_task("cifar10_resnet", resnet_host, "by a residual host of 175k parameters"),
+        _cifar_task("cifar10_resnet", resnet_host, "by a residual host of 179k parameters"),
         optimiser=OptimiserSpec(kind="sgd", lr=0.2, weight_decay=5e-4),
         schedule="one_cycle",
         augmentation=Augmentation(),
