@@ -141,4 +141,8 @@ def test_schedules_are_chosen_from_outcomes(tmp_path: Path) -> None:
     alone = plan_bench(BenchRequest(suite="toy", arms=("sbs",), instances=2, outcomes=path))
     assert record_of(alone, {}).schedules is None
     with pytest.raises(PlanError, match="has no outcomes of toy:draw="):
-        plan_bench(BenchRequest(suite="toy", arms=("sbs",), outcomes=path))
+        plan_bench(BenchRequest(suite="toy", arms=("vbs",), outcomes=path))
+    others = plan_bench(
+        BenchRequest(suite="toy", arms=("sbs",), outcomes=path)
+    )  # which drawn cases alone choose
+    assert [arm.name for arm in others.arms] == ["wait", "sbs"]

@@ -160,7 +160,7 @@ def plan_bench(request: BenchRequest) -> BenchPlan:
     arms += [AdaptArm(name, rival) for name, rival in ADAPT_ARMS.items() if name in names]
     if names & {*SCHEDULES, *RIVALS}:
         outcomes = Outcomes.read(_outcomes_file(request, suite))
-        arms += [arm for arm in _schedule_arms(outcomes, suite) if arm.name in names]
+        arms += _schedule_arms(outcomes, suite, names)
         arms += _rival_arms(outcomes.part(held_out=False), suite, names)
     arms += learned
     arms += [MatchedArm(name, reference, members) for name in MATCHED if name in names]
@@ -314,23 +314,23 @@ def _outcomes_file(request: BenchRequest, suite: BenchSuite) -> Path:
     return Path(path)
 
 
-def _schedule_arms(outcomes: Outcomes, suite: BenchSuite) -> tuple[ScheduleArm, ...]:
-    """All chosen on validation: SBS on drawn cases; the single best in hindsight and VBS on these instances, by hosts
-    that are not scored on."""
-    single, held_out = outcomes.part(held_out=False).single_best(), outcomes.part(held_out=True)
+def _schedule_arms(outcomes: Outcomes, suite: BenchSuite, names: set[str]) -> Iterator[ScheduleArm]:
+    """Those named, all chosen on validation: SBS on drawn cases; the single best in hindsight and VBS on these
+    instances, by hosts that are not scored on."""
+    if SBS in names:
+        yield ScheduleArm(SBS, dict.fromkeys(suite.instances, outcomes.part(held_out=False).single_best()))
+    if not names & {SBS_HINDSIGHT, VBS}:
+        return
+    held_out = outcomes.part(held_out=True)
     best = held_out.best_of_each()
     missing = set(suite.instances) - set(best)
     if missing:
         raise PlanError(f"the file of outcomes has no outcomes of {min(missing)}: it was made for others")
-    return (
-        ScheduleArm(SBS, dict.fromkeys(suite.instances, single)),
-        ScheduleArm(SBS_HINDSIGHT, dict.fromkeys(suite.instances, held_out.single_best())),
-        ScheduleArm(
-            VBS,
-            {instance: best[instance] for instance in suite.instances},
-            chosen_of=len(held_out.schedules),
-        ),
-    )
+    if SBS_HINDSIGHT in names:
+        yield ScheduleArm(SBS_HINDSIGHT, dict.fromkeys(suite.instances, held_out.single_best()))
+    if VBS in names:
+        chosen = {instance: best[instance] for instance in suite.instances}
+        yield ScheduleArm(VBS, chosen, chosen_of=len(held_out.schedules))
 
 
 def _rival_arms(drawn: Outcomes, suite: BenchSuite, names: set[str]) -> Iterator[Arm]:
