@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from esper.benchmark.outcomes import WAITING, Outcomes
 from esper.benchmark.rivals import met_hosts
@@ -41,6 +42,7 @@ from esper.tolaria.tasks import Instance, task
 from harness import report
 from lessons import add_options, teach_seeds
 
+Indices = npt.NDArray[np.intp]
 TEACHER = "best_schedule"
 PENALTIES = (300.0, 100.0, 30.0, 10.0, 3.0, 1.0)
 """Of equals the first is taken."""
@@ -92,16 +94,23 @@ class Worth:
     penalty: float
 
 
-def fit_teacher(outcomes: Outcomes, layouts: Mapping[str, Layout]) -> tuple[Teacher, Worth]:
-    """Fit on drawn cases.
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What is chosen for each host from the outcomes of the other cases; indices of schedules, (host,)."""
+
+    taught: Indices
+    single_best: Indices
+    penalty: float
+
+
+def left_out_choices(outcomes: Outcomes, layouts: Mapping[str, Layout]) -> LeftOut:
+    """Hosts are in the order of `gains_of`.
 
     layouts  case -> layout of its host's first slot
     """
-    rows = [knowledge(case, layouts[case]) for case in outcomes.cases for _ in outcomes.seeds]
-    names = tuple(dict.fromkeys(name for row in rows for name in row))
-    seen = np.array([[row.get(name, 0.0) for name in names] for row in rows])  # (host, name)
-    hosts, folds = np.arange(len(rows)), np.repeat(np.arange(len(outcomes.cases)), len(outcomes.seeds))
-    validation, test = (_gains(outcomes, table) for table in (outcomes.utility, outcomes.score))
+    _, seen = _seen(outcomes, layouts)
+    folds = np.repeat(np.arange(len(outcomes.cases)), len(outcomes.seeds))
+    validation, hosts = gains_of(outcomes, outcomes.utility), np.arange(len(folds))
     left_out = [folds == fold for fold in range(len(outcomes.cases))]
     choices = {}
     for penalty in PENALTIES:
@@ -109,10 +118,26 @@ def fit_teacher(outcomes: Outcomes, layouts: Mapping[str, Layout]) -> tuple[Teac
         guesses = [constants + seen[out] @ weights for out, constants, weights in fits]
         choices[penalty] = np.concatenate(guesses).argmax(axis=1)
     penalty = max(PENALTIES, key=lambda each: float(validation[hosts, choices[each]].mean()))
-    single = [int(validation[folds != fold].mean(axis=0).argmax()) for fold in folds]
-    taught, same = (float(test[hosts, chosen].mean()) for chosen in (choices[penalty], single))
-    teacher = Teacher(outcomes.schedules, names, *shrunk(seen, validation, penalty))
-    return teacher, Worth(taught, same, penalty)
+    single = np.array([int(validation[folds != fold].mean(axis=0).argmax()) for fold in folds])
+    return LeftOut(choices[penalty], single, penalty)
+
+
+def fit_teacher(outcomes: Outcomes, layouts: Mapping[str, Layout]) -> tuple[Teacher, Worth]:
+    """Fit on drawn cases; what its choices are worth is asked of cases that were left out."""
+    names, seen = _seen(outcomes, layouts)
+    chosen = left_out_choices(outcomes, layouts)
+    validation, test = (gains_of(outcomes, table) for table in (outcomes.utility, outcomes.score))
+    hosts = np.arange(len(test))
+    taught, same = (float(test[hosts, some].mean()) for some in (chosen.taught, chosen.single_best))
+    teacher = Teacher(outcomes.schedules, names, *shrunk(seen, validation, chosen.penalty))
+    return teacher, Worth(taught, same, chosen.penalty)
+
+
+def _seen(outcomes: Outcomes, layouts: Mapping[str, Layout]) -> tuple[tuple[str, ...], Floats]:
+    """Names of what is known, and what is known of each host, (host, name)."""
+    rows = [knowledge(case, layouts[case]) for case in outcomes.cases for _ in outcomes.seeds]
+    names = tuple(dict.fromkeys(name for row in rows for name in row))
+    return names, np.array([[row.get(name, 0.0) for name in names] for row in rows])
 
 
 def shrunk(seen: Floats, gains: Floats, penalty: float) -> tuple[Floats, Floats]:
@@ -123,7 +148,7 @@ def shrunk(seen: Floats, gains: Floats, penalty: float) -> tuple[Floats, Floats]
     return gains.mean(axis=0) - mean @ weights, weights
 
 
-def _gains(outcomes: Outcomes, table: Floats) -> Floats:
+def gains_of(outcomes: Outcomes, table: Floats) -> Floats:
     """(host, schedule): over waiting on the same host."""
     gains = table - table[:, [outcomes.schedules.index(WAITING)]]
     flat: Floats = gains.transpose(0, 2, 1).reshape(-1, gains.shape[1])
