@@ -2,12 +2,14 @@
 
 A teacher that is told what each target was drawn with (`teach_schedules.py`) chooses a schedule for it from outcomes
 of the other targets; so does the single best schedule. No controller that learns from this teacher can be expected to
-choose better. Beside them, on the same targets and hosts: the head alone, fine-tuning and LoRA everywhere, at the
-learning rates that were tuned on other draws. What is compared is test accuracy minus rent, in pairs.
+choose better. Beside them, on the same targets and hosts: the head alone, the even spread, and fine-tuning and LoRA
+everywhere at the learning rates that were tuned on other draws. Test accuracy minus rent is compared, in pairs.
 
     python benchmarks/make_outcomes.py --suite adapt --device cuda --workers 13 --draws 48 --draw-hosts 2 \\
         --portfolio 5 --seeds 1 --instances 1 --out adapt.parquet
     python benchmarks/study_chooser.py --outcomes adapt.parquet --workers 2
+
+`benchmarks/evidence/adapt/outcomes.parquet` are those of the page on adapters.
 """
 
 import argparse
@@ -29,13 +31,13 @@ from esper.statistics import Floats
 from esper.tolaria.tasks import Instance, task
 from harness import RESULTS, Row, mean_and_error, report
 from spreading import Job, Spread
-from study_adapt import Life, group_of, play
+from study_adapt import SPREAD, Life, group_of, play
 from teach_schedules import choosable, gains_of, left_out_choices
 
 TAUGHT, SINGLE = "chosen by the shift", "the single best schedule"
 LORA = "lora 4, lr 0.005"
-RIVALS = (LORA, "lora 16, lr 0.002", "fine-tuning, moving statistics, lr 0.002")
-"""As `benchmarks/study_adapt.py` tuned them on other draws."""
+RIVALS = (LORA, "lora 16, lr 0.002", "fine-tuning, moving statistics, lr 0.002", SPREAD)
+"""Learning rates are those that `benchmarks/study_adapt.py` tuned on other draws."""
 HOSTS_TOGETHER = 6
 Measured = dict[str, tuple[Floats, Floats]]
 """Arm -> test utility over the head alone, and parameters that were trained, (target,)"""
