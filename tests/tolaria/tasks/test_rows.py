@@ -47,6 +47,7 @@ SHIPPED = (
     "drawn_sequences",
     "adapt",
     "adapt_stream",
+    "backbone",
 )
 
 
@@ -89,8 +90,8 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], t
 
 
 @pytest.mark.parametrize(
-    "name", SHIPPED[:-2]
-)  # bases are trained already: test_adapt.py, test_adapt_stream.py
+    "name", SHIPPED[:-3]
+)  # bases are trained already: test_adapt.py, test_adapt_stream.py, test_backbone.py
 def test_every_row_loads_wraps_grows_and_trains(
     name: str, loaded: Callable[[str], tuple[Task, TaskData]]
 ) -> None:

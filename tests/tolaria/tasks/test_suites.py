@@ -10,6 +10,7 @@ from esper.tolaria.data.shifts import SHIFTS
 from esper.tolaria.tasks import Instance, all_tasks, suite, suite_names, task
 from esper.tolaria.tasks.adapt_draws import DRAWN_SHIFTS, HELD_OUT_SHIFTS, of_other_shift
 from esper.tolaria.tasks.adapt_stream import targets_of
+from esper.tolaria.tasks.backbones import BACKBONES
 from esper.tolaria.tasks.bases import BASES
 from esper.tolaria.tasks.changes import CHANGES
 from esper.tolaria.tasks.host_draws import (
@@ -43,7 +44,17 @@ def parameters(instance: Instance) -> dict[str, int | float | str]:
 
 
 def test_the_names_and_an_unknown_one() -> None:
-    assert suite_names() == ("cpu", "shift", "stream", "hosts", "adapt", "adapt_stream", "digits", "mnist1d")
+    assert suite_names() == (
+        "cpu",
+        "shift",
+        "stream",
+        "hosts",
+        "adapt",
+        "adapt_stream",
+        "backbone",
+        "digits",
+        "mnist1d",
+    )
     assert all(suite(name).name == name for name in suite_names())
     with pytest.raises(
         ValueError, match="no suite is named 'gpu'; there are cpu, shift, stream, hosts, adapt, adapt_stream"
@@ -129,6 +140,22 @@ def test_half_of_the_frozen_streams_of_targets_have_shifts_that_are_never_drawn(
     for row in drawn:
         share = float(row.get("cap", 0.25)) / lora_share(BASES[str(row.get("base", "series_batch"))])
         assert min(abs(share - cap) for cap in (0.4, 0.7, 1.0)) < 0.01
+
+
+def test_half_of_the_frozen_targets_of_backbones_have_shifts_that_are_never_drawn() -> None:
+    held_out = [dict(instance.parameters) for instance in suite("backbone").held_out]
+    assert [str(instance) for instance in suite("backbone").held_out] == generate_held_out()["backbone"]
+    drawn = [dict(instance.parameters) for instance in draws("backbone", 300)]
+    assert not any(map(of_other_shift, drawn))
+    assert [of_other_shift(row) for row in held_out] == [False, True] * 12
+    assert min(int(row["data"]) for row in held_out) > max(int(row["data"]) for row in drawn)
+    for rows in (drawn, held_out):
+        assert {row.get("backbone", "mobilenet_v2") for row in rows} == set(BACKBONES)
+        assert all("size" not in row and "noise" not in row for row in rows)
+    texts = [row for row in drawn if row.get("backbone") == "minilm"]
+    assert {row["samples"] for row in texts} == {"tweets", "products", "films", "editorials"}
+    assert {row.get("shift", "none") for row in texts} == {"none", "noise"}
+    assert max(float(row["amount"]) for row in texts if "amount" in row) <= 0.3
 
 
 def test_draws_of_hosts_fill_their_ranges() -> None:

@@ -1,6 +1,6 @@
 """A host that comes with weights: what of it is trained, and whose statistics its BatchNorm layers use."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, Self
 
 import torch
@@ -17,32 +17,27 @@ Statistics = Literal["target", "source", "moving"]
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
 
 
-class PretrainedHost(DrawnHost):
-    """A drawn host whose stem and blocks were trained before, and stay as they are.
+class FrozenBody(nn.Module):
+    """A host of which what was trained before stays as it is: what else is trained, and whose statistics it has.
 
-    weights     its state dict, the head's among them
-    trains      "head" alone; "all" of it; or the head and a low-rank change of every layer before it, of rank 4 or 16
+    trains      "head": all that is not in the bodies; "all" of it; or the head and a low-rank change of every layer
+                of the bodies, of rank 4 or 16
     statistics  of BatchNorm layers, where there are any: "source", those of the weights; "target", estimated once by
                 `adopt_statistics`; or "moving", with the batches while it trains
     """
 
-    def __init__(
-        self,
-        shape: HostShape,
-        sample: tuple[int, ...],
-        outputs: int,
-        weights: Mapping[str, Tensor],
-        *,
-        trains: Trains = "head",
-        statistics: Statistics = "target",
-    ) -> None:
-        super().__init__(shape, sample, outputs)
-        self.load_state_dict(weights)
-        self.statistics: Statistics = statistics
+    statistics: Statistics = "target"
+    samples_at_once: int | None = None
+    """Of the forwards that estimate statistics; None is all of them."""
+
+    def settle(self, bodies: Iterable[nn.Module], trains: Trains, statistics: Statistics) -> None:
+        """Freeze the bodies, whose weights are loaded, and add what is trained in them."""
+        self.statistics = statistics
         if trains == "all":
             return
-        layers = [part for body in (self.stem, self.blocks) for part in body.modules()]
-        for body in (self.stem, self.blocks):
+        bodies = tuple(bodies)
+        layers = [part for body in bodies for part in body.modules()]
+        for body in bodies:
             body.requires_grad_(False)
         if trains != "head":
             rank = int(trains.removeprefix("lora"))
@@ -66,7 +61,26 @@ class PretrainedHost(DrawnHost):
         """Estimate the statistics on these inputs, where they are to be the target's; labels are not needed."""
         if self.statistics == "target" and self.batch_norms():
             with estimating(self):
-                self(inputs)
+                for some in inputs.split(self.samples_at_once or len(inputs)):
+                    self(some)
+
+
+class PretrainedHost(FrozenBody, DrawnHost):
+    """A drawn host whose stem and blocks were trained before; `weights` is its state dict, the head's among them."""
+
+    def __init__(
+        self,
+        shape: HostShape,
+        sample: tuple[int, ...],
+        outputs: int,
+        weights: Mapping[str, Tensor],
+        *,
+        trains: Trains = "head",
+        statistics: Statistics = "target",
+    ) -> None:
+        super().__init__(shape, sample, outputs)
+        self.load_state_dict(weights)
+        self.settle((self.stem, self.blocks), trains, statistics)
 
 
 class LowRank(nn.Module):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from esper.kasmina import GrowingModel, Slot
-from esper.kasmina.hosts.pretrained import PretrainedHost
+from esper.kasmina.hosts.pretrained import FrozenBody
 from esper.kasmina.model import GrowingHost
 from esper.kasmina.persistence import laid_out_like
 from esper.leyline import ActionSpec, EventSink, LifecycleOp, Stage, Style, gate_parameters
@@ -242,7 +242,7 @@ class TrainedHost(GrowingHost):
 
         They are estimated in place, with the network as it is; labels are not needed.
         """
-        if isinstance(self.model.host, PretrainedHost):
+        if isinstance(self.model.host, FrozenBody):
             samples = self.data.ranges[self.data.phase_at(epoch)]
             self.model.host.adopt_statistics(self.data.inputs[samples.start : samples.stop])
 

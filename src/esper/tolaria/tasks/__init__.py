@@ -3,6 +3,7 @@
 from esper.tolaria.tasks import (
     adapt,
     adapt_stream,
+    backbone,
     bits,
     drawn,
     files,
@@ -28,6 +29,6 @@ from esper.tolaria.tasks.task import forget as forget
 from esper.tolaria.tasks.task import register as register
 from esper.tolaria.tasks.task import task as task
 
-_HOMES = (series, shift, stream, bits, images, files, regression, drawn, adapt, adapt_stream)
+_HOMES = (series, shift, stream, bits, images, files, regression, drawn, adapt, adapt_stream, backbone)
 for _row in (row for home in _HOMES for row in home.ROWS):
     register(_row)

@@ -64,15 +64,10 @@ def check_adapt(parameters: Mapping[str, Parameter]) -> None:
         str(parameters["shift"]),
         float(parameters["amount"]),
     )
-    kind, family = SHIFTS[shift], FAMILIES[base.family]
+    family = FAMILIES[base.family]
     if shift == "turn" and len(family.sample) < 3:
         raise ParameterError(f"shift=turn needs pictures or digits; {base.name} has learned {base.family}")
-    if kind.most is None and amount != ADAPT_PARAMETERS["amount"].default:
-        raise ParameterError(f"amount is not read with shift={shift}; it is {amount!r}")
-    if kind.most is not None and not 0.0 < amount <= kind.most:
-        raise ParameterError(
-            f"amount must be above 0 and at most {kind.most:g} with shift={shift}, not {amount!r}"
-        )
+    require_amount(shift, amount)
     if int(parameters["size"]) > family.most_labels:
         raise ParameterError(
             f"size must be at most {family.most_labels} with base={base.name}, not {parameters['size']}"
@@ -81,6 +76,20 @@ def check_adapt(parameters: Mapping[str, Parameter]) -> None:
         raise ParameterError(
             f"statistics is not read with base={base.name}, which has no BatchNorm; it is "
             f"{parameters['statistics']!r}"
+        )
+
+
+def require_amount(shift: str, amount: float, *, most: float | None = None) -> None:
+    """Raise ParameterError unless there can be so much of the shift: `most`, or what the table of shifts says."""
+    limit = SHIFTS[shift].most
+    if limit is None:
+        if amount != ADAPT_PARAMETERS["amount"].default:
+            raise ParameterError(f"amount is not read with shift={shift}; it is {amount!r}")
+        return
+    limit = limit if most is None else most
+    if not 0.0 < amount <= limit:
+        raise ParameterError(
+            f"amount must be above 0 and at most {limit:g} with shift={shift}, not {amount!r}"
         )
 
 

@@ -12,7 +12,7 @@ from importlib.resources import files
 import numpy as np
 
 from esper.tolaria.data.mnist1d import POSITIONS
-from esper.tolaria.tasks import adapt_draws, host_draws, target_draws
+from esper.tolaria.tasks import adapt_draws, backbone_draws, host_draws, target_draws
 from esper.tolaria.tasks.host_draws import in_corner
 from esper.tolaria.tasks.instance import Instance
 from esper.tolaria.tasks.parameters import Parameter
@@ -80,6 +80,12 @@ def draw_adapt_stream(rng: np.random.Generator) -> Instance:
     """A frozen base whose target changes; some shifts are never drawn."""
     parameters = target_draws.draw_targets(rng, adapt_draws.DRAWN_SHIFTS)
     return Instance.of("adapt_stream", parameters | {"data": int(rng.integers(*_DRAWN_DATA))})
+
+
+def draw_backbone(rng: np.random.Generator) -> Instance:
+    """A published network and a target; some shifts are never drawn."""
+    parameters = backbone_draws.draw_target(rng, backbone_draws.DRAWN)
+    return Instance.of("backbone", parameters | {"data": int(rng.integers(*_DRAWN_DATA))})
 
 
 def suite(name: str) -> Suite:
@@ -164,6 +170,14 @@ _SUITES: dict[str, Callable[[], Suite]] = {
         draw_adapt_stream,
         _frozen("adapt_stream"),
         target_draws.covering(),
+    ),
+    "backbone": lambda: Suite(
+        "backbone",
+        "frozen networks of ImageNet and of sentences, from files on disk, on targets of 800 labels; held out are "
+        "some shifts, too",
+        draw_backbone,
+        _frozen("backbone"),
+        backbone_draws.covering(),
     ),
     "digits": lambda: Suite(
         "digits",
