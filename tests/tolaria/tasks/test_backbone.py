@@ -304,6 +304,7 @@ def test_rivals_train_it_in_their_way(case: str, arm: str) -> None:
     head = sum(each.numel() for each in plain.parameters() if each.requires_grad)
     assert learned == (count(plain) if arm == "fine_tuning" else count(host) - count(plain) + head)
     assert learned > head
+    assert dict(instance.parameters).get("lr", 0.001) == rival.backbone_lr
     assert ("statistics" in dict(instance.parameters)) == (arm == "fine_tuning" and case == DIGITS)
 
 
