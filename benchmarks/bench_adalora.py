@@ -8,7 +8,7 @@ that is not reported. Goal: the spread is level with LoRA of rank 4 in no more p
 import argparse
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,8 +29,9 @@ from harness import Row, mean_and_error, report
 BATCH = 20
 ADAPTED = ["query", "value"]
 """Layers that LoRA changes, in each layer of the transformer: what the paper and peft do."""
+HEAD = "head alone"
 RATES = {
-    "head alone": (0.003, 0.01),
+    HEAD: (0.003, 0.01),
     "LoRA, rank 4": (0.001, 0.003),
     "LoRA, rank 16": (0.001, 0.003),
     "AdaLoRA, rank 6 to 4": (0.003, 0.01),
@@ -265,11 +266,13 @@ def accuracy(model: nn.Module, split: Split) -> float:
 # The table
 
 
-def compare(transformer: Transformer, epochs: int) -> list[Row]:
-    """Every arm with the rate that is best on the tuning target, on every target."""
+def compare(transformer: Transformer, epochs: int, arms: Collection[str] = tuple(RATES)) -> list[Row]:
+    """The head alone and these arms, each with the rate that is best on the tuning target, on every target."""
     outcomes: dict[str, list[Outcome]] = {}
     chosen: dict[str, float] = {}
     for arm, rates in RATES.items():
+        if arm != HEAD and arm not in arms:
+            continue
         tuned = {
             rate: run(arm, transformer, transformer.tuning, rate, 0, epochs).validation for rate in rates
         }
@@ -280,7 +283,7 @@ def compare(transformer: Transformer, epochs: int) -> list[Row]:
         for seed, target in enumerate(transformer.targets):
             outcomes[arm].append(run(arm, transformer, target, chosen[arm], seed, epochs))
             print(f"  {target.name}: {outcomes[arm][-1]}", flush=True)
-    heads = [each.test for each in outcomes["head alone"]]
+    heads = [each.test for each in outcomes[HEAD]]
     rows: list[Row] = []
     for arm, found in outcomes.items():
         test, error = mean_and_error([each.test for each in found])
@@ -308,6 +311,9 @@ def main() -> None:
     parser.add_argument("--labels", type=int, default=200, help="labelled samples (%(default)s)")
     parser.add_argument("--draws", type=int, default=1, help="of samples, of each domain (%(default)s)")
     parser.add_argument("--epochs", type=int, default=10, help="of each run (%(default)s)")
+    parser.add_argument(
+        "--arms", nargs="+", default=tuple(RATES), choices=tuple(RATES), help="by default all"
+    )
     parser.add_argument("--out", type=Path, help="where the numbers go; by default benchmarks/results")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -319,7 +325,7 @@ def main() -> None:
         transformer = None
     transformer = transformer or drawn_transformer(options.labels, options.draws, epochs=epochs)
     title = f"Adapters on {transformer.what}, {options.labels} labels, {len(transformer.targets)} targets"
-    report("adalora", title, compare(transformer, epochs), out=options.out)
+    report("adalora", title, compare(transformer, epochs, options.arms), out=options.out)
 
 
 if __name__ == "__main__":

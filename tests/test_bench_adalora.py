@@ -83,6 +83,8 @@ def test_the_table_has_every_arm_with_its_better_rate(
     assert rows[0]["rate"] == 0.01
     assert rows[1]["over the head"] == pytest.approx(0.1)
     assert rows[0]["test"] == pytest.approx(0.6)
+    some = bench.compare(transformer, 3, ["LoRA, rank 16"])
+    assert [row["what"] for row in some] == [bench.HEAD, "LoRA, rank 16"]
 
 
 def test_every_arm_runs_and_the_spread_keeps_to_its_budget(transformer: bench.Transformer) -> None:
