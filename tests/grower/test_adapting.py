@@ -1,8 +1,6 @@
 """A Grower on a frozen base: the adapter that it writes."""
 
 import json
-import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import peft
@@ -11,8 +9,6 @@ import torch
 from torch import nn
 
 import esper
-from esper.grower.history import Decision
-from esper.kasmina.norm_statistics import norm_statistics
 from grower.loops import FEATURES, Loop, net
 
 
@@ -126,137 +122,3 @@ def test_features_of_the_frozen_prefix_are_remembered() -> None:
                 found = grower.model(loop.inputs[rows])
             assert torch.allclose(found, expected, atol=1e-6)
     assert cache.remembered == cache.computed == len(loop.inputs)
-
-
-class _Shifted(Loop):
-    """Inputs that lie elsewhere and wider than those that the base has learned, from some epoch on."""
-
-    def __init__(self, shift: float = 0.0) -> None:
-        super().__init__()
-        self.plain = self.inputs
-        self.shift(shift)
-
-    def shift(self, amount: float) -> None:
-        self.inputs = self.plain * (1.0 + amount) + amount
-
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, None]]:
-        return iter([(self.inputs[:40], None), (self.inputs[40:], None)])
-
-
-def _learned() -> nn.Sequential:
-    """A base with its head, trained on the inputs as they are."""
-    base, loop = net(), Loop()
-    base.insert(1, nn.BatchNorm1d(7))
-    optimizer = torch.optim.Adam(base.parameters(), lr=0.02)
-    for _ in range(40):
-        loop.train(base, optimizer)
-    base[:3].requires_grad_(False)
-    return base.eval()
-
-
-def _following(loop: _Shifted, **options: object) -> esper.Grower:
-    base = _learned()
-    return esper.Grower(
-        base,
-        slots=["0.0", "2.0"],
-        optimizer=torch.optim.Adam(base[3].parameters(), lr=1e-4),
-        example_input=torch.zeros(2, FEATURES),
-        validate=loop.validate,
-        controller="random",
-        blueprints=["norm"],
-        epochs=8,
-        governor=None,
-        target=loop,
-        **options,  # type: ignore[arg-type]
-    )
-
-
-def _one_epoch(grower: esper.Grower, loop: _Shifted) -> Decision:
-    """In evaluation mode, in which BatchNorm keeps its statistics."""
-    grower.model.eval()
-    for inputs, targets in loop.batches():
-        loss = nn.functional.cross_entropy(grower.model(inputs), targets)
-        grower._optimizer.zero_grad()
-        loss.backward()
-        grower._optimizer.step()
-    return grower.step()
-
-
-def test_statistics_of_a_target_are_used_from_the_start_where_they_help() -> None:
-    loop = _Shifted(2.0)
-    grower = _following(loop)
-    assert (grower.statistics.names, grower.statistics.in_use) == (("source", "target"), "target")
-    assert (
-        loop.validate(grower.model)["validation_accuracy"]
-        > 0.1 + loop.validate(_learned())["validation_accuracy"]
-    )
-    decision = _one_epoch(grower, loop)
-    assert re.search(
-        r"BatchNorm statistics: target are used; .*: target 0\.\d+, source 0\.\d+", decision.notes[0]
-    )
-
-
-def test_those_of_the_source_are_used_where_they_validate_clearly_better() -> None:
-    """The batches are not of what is validated: their statistics spoil it."""
-    loop, other = Loop(), _Shifted(5.0)
-    base = _learned()
-    grower = esper.Grower(
-        base,
-        slots=["0.0"],
-        optimizer=torch.optim.Adam(base[3].parameters()),
-        example_input=torch.zeros(2, FEATURES),
-        validate=loop.validate,
-        target=other,
-    )
-    assert (grower.statistics.names, grower.statistics.in_use) == (("source", "target"), "source")
-    grower.estimate_statistics([(loop.inputs, None)], name="mine")
-    assert grower.choose_statistics([(loop.inputs, None)]) == "target"
-    assert grower.statistics.names == ("source", "target", "mine")
-
-
-def test_when_validation_falls_statistics_are_chosen_again() -> None:
-    loop = _Shifted()
-    grower = _following(loop)
-    assert not any("statistics" in note for note in _one_epoch(grower, loop).notes[1:])
-    kept = norm_statistics(grower.model.host)["1.running_mean"].clone()
-    loop.shift(3.0)
-    fallen = _one_epoch(grower, loop)
-    assert any(note.startswith("BatchNorm statistics: target") for note in fallen.notes)
-    now = norm_statistics(grower.model.host)["1.running_mean"]
-    assert not torch.allclose(now, kept, atol=0.5)
-    assert "before" in grower.statistics.names
-    after = _one_epoch(grower, loop)
-    assert after.score is not None
-    assert fallen.score is not None
-    assert after.score > fallen.score + 0.1
-    assert not any("statistics" in note for note in after.notes)
-
-
-def test_a_failing_validation_leaves_the_statistics_as_they_were() -> None:
-    loop = _Shifted(2.0)
-    grower = _following(loop)
-    before = norm_statistics(grower.model.host)["1.running_mean"].clone()
-
-    def fails(_: nn.Module) -> dict[str, float]:
-        raise RuntimeError("no disk")
-
-    grower._gauge.validate = fails
-    loop.shift(4.0)
-    with pytest.raises(RuntimeError, match="no disk"):
-        grower.choose_statistics(loop)
-    assert torch.equal(norm_statistics(grower.model.host)["1.running_mean"], before)
-
-
-def test_what_cannot_be_chosen_is_refused() -> None:
-    loop, base = Loop(), _learned()
-
-    def make(model: nn.Module, **options: object) -> esper.Grower:
-        optimizer = torch.optim.Adam(model[3].parameters())  # type: ignore[index]
-        example = torch.zeros(2, FEATURES)
-        return esper.Grower(model, slots=["0.0"], optimizer=optimizer, example_input=example, **options)  # type: ignore[arg-type]
-
-    with pytest.raises(ValueError, match="statistics are chosen by validation, and there is none"):
-        make(base, target=[(loop.inputs, None)])
-    with pytest.raises(ValueError, match="its twin would keep others"):
-        make(base, target=[(loop.inputs, None)], validate=loop.validate, twin=lambda *_: 0.0)
-    make(base, validate=loop.validate)  # nothing was left on the model

@@ -1,7 +1,7 @@
 """`esper.Grower`: growth in a training loop of your own, one decision an epoch."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, SupportsFloat, Unpack
@@ -79,9 +79,6 @@ class Grower(Resuming, Adapting):
     mode              "min" or "max": whether less or more of the metric is better
     twin              a step of your training, (model, optimizer, batch) -> loss. With it the model that does not grow
                       is trained too: write `loss = grower.train(batch)` in your loop. See `gain` and `finish`
-    target            batches of what a frozen host is adapted to, as `validate` has them, of now whenever they are
-                      read. Its BatchNorm layers get statistics of them before the first epoch and when validation
-                      has fallen, unless others that they had validate clearly better (`choose_statistics`)
     epochs            how many there will be; controllers look at the time that is left
     scheduler         learning rate scheduler(s) of the optimiser, kept right across growth
     scaler            the GradScaler, if there is one
@@ -110,7 +107,6 @@ class Grower(Resuming, Adapting):
         metric: Metric | None = None,
         mode: Mode | None = None,
         twin: TrainStep | None = None,
-        target: Iterable[object] | None = None,
         epochs: int | None = None,
         scheduler: Scheduler | Sequence[Scheduler] | None = None,
         scaler: GradScaler | None = None,
@@ -170,9 +166,6 @@ class Grower(Resuming, Adapting):
                 mode=mode,
             )
             self._voice_doubts(who)
-            self._target = target
-            if target is not None:
-                self.choose_statistics(target)
             undo.pop_all()
 
     def _put_together(self, who: Decider) -> None:
@@ -304,7 +297,6 @@ class Grower(Resuming, Adapting):
             if decision.action.op is LifecycleOp.GERMINATE:
                 for name, warning in self._averages.warnings_at_birth():
                     self._notes.warn(warning, once=name)
-            self._follow_target(decision)
             self._deciding.last_operation, self._untrained = decision.action.op, True
             if before != topology(self.model) and compiled_graphs() > self._graphs_before:
                 self._notes.add("the model changed: torch.compile compiles it anew at its next forward")
