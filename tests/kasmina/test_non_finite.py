@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -301,13 +302,17 @@ def test_under_causality_a_broken_position_does_not_reach_back() -> None:
         assert torch.equal(model(calm)[:, :5], model(wild)[:, :5])
 
 
-@pytest.mark.parametrize("restored", [False, True])
+@pytest.mark.parametrize("by", ["itself", "a copy", "a file"])
 def test_a_fossil_is_the_host_gradients_that_overflow_are_seen_and_the_next_ones_train_it(
-    model: GrowingModel, restored: bool
+    model: GrowingModel, by: str, tmp_path: Path
 ) -> None:
     grow_until(model, SLOT, Stage.FOSSILIZED, "exploding")
-    if restored:
+    if by == "a copy":
         model = copy.deepcopy(model)
+    if by == "a file":
+        model.save(tmp_path / "fossil")
+        model = esper.wrap(tiny_host(Layout.FLAT), [SLOT], tiny_input(Layout.FLAT))
+        model.load(tmp_path / "fossil")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     model.attach(optimizer)
     seed = model.slots[SLOT].seed
@@ -325,3 +330,30 @@ def test_a_fossil_is_the_host_gradients_that_overflow_are_seen_and_the_next_ones
     finite = gradient(1.0)
     assert finite.isfinite().all()
     assert finite.abs().sum() > 0.0
+
+
+def test_a_broken_output_zeroes_the_seeds_gradients_before_clipping_though_they_are_finite() -> None:
+    class Offset(Exploding):
+        def forward(self, h: Tensor) -> Tensor:
+            return h * self.weight + torch.where(self.broken[: len(h), None], float("inf"), 0.0)
+
+    esper.blueprint("offset", layouts=["flat"])(lambda site: Offset(site.channels))
+    try:
+        model = esper.wrap(tiny_host(Layout.FLAT), [SLOT], tiny_input(Layout.FLAT), events=Recorder())
+        grow_until(model, SLOT, Stage.HOLDING, "offset")
+        seed = model.slots[SLOT].seed
+        assert seed is not None
+        with torch.no_grad():
+            seed.scale.fill_(1.0)
+        for broken in (False, True):
+            Exploding.broken = torch.tensor([broken] + [False] * (BATCH - 1))
+            model.zero_grad()
+            out = model(tiny_input(Layout.FLAT))
+            assert isinstance(out, Tensor)
+            out.square().mean().backward()
+            weights = seed.get_parameter("body.weight").grad  # which that offset does not enter
+            assert weights is not None
+            assert weights.any() != broken
+    finally:
+        Exploding.broken = torch.zeros(BATCH, dtype=torch.bool)
+        forget("offset")

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.sharding import whole
+from esper.kasmina.slot import Slot
 
 VANISHING_NORM = 1e-7
 EXPLODING_NORM = 1e2
@@ -203,7 +204,9 @@ class GradientWatch:
             self._before_first()
             self._before_first = None
         self.steps += 1
-        watched = self._watched = self._watched or self._find()
+        if self._watched is None or self._watched.seeds.keys() != {slot.name for slot in self._growing()}:
+            self._watched = self._find()
+        watched = self._watched
         seeds = {name: [p.grad for p in of if p.grad is not None] for name, of in watched.seeds.items()}
         for name, of in watched.seeds.items():
             if not seeds[name] and any(p.requires_grad for p in of):
@@ -238,14 +241,14 @@ class GradientWatch:
             rows = torch.cat((torch.where(here, seen, 0.0), here.float()), dim=1)  # (step, 4)
             self._seeds[name] = _added(self._seeds.get(name), rows)
 
-    def _find(self) -> "_Watched":
-        """Seeds that are live and do not fade. Nothing is born or ends between two calls of `take`."""
-        growing = {
-            name: list(slot.seed.parameters())
-            for name, slot in self._model.slots.items()
-            if slot.seed is not None and slot.stage.is_live and not slot.life.fading
-        }
-        return _Watched(list(self._model.bare_parameters()), growing)
+    def _growing(self) -> list[Slot]:
+        """The slots with seeds that are live and do not fade."""
+        return [slot for slot in self._model.slots.values() if slot.stage.is_live and not slot.life.fading]
+
+    def _find(self) -> _Watched:
+        """The parameters of now. A seed that takes another's slot within an epoch is watched from the next on."""
+        seeds = {slot.name: list(slot.seed.parameters()) for slot in self._growing() if slot.seed is not None}
+        return _Watched(list(self._model.bare_parameters()), seeds)
 
 
 def _added(sums: Tensor | None, rows: Tensor) -> Tensor:

