@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from bench_rows import ROW
 from esper.benchmark import BenchProgress, PlanError, RowStore, run_bench, runner
 from esper.benchmark.arms import Arm, BlindArm, Hosts, MatchedArm, RuleArm, ScheduleArm
 from esper.benchmark.planning import BenchPlan
 from esper.benchmark.playing import play_chunk
 from esper.benchmark.record import BenchMismatch, merge_record, read_bench, read_record, record_of
+from esper.benchmark.rivals import KeepBestArm
 from esper.benchmark.rows import BenchRow, RowsError
-from esper.benchmark.runner import ATTEMPTS, LOST_PROCESS, _Work
+from esper.benchmark.runner import ATTEMPTS, LOST_PROCESS, Played, _Work
 from esper.benchmark.suites import BenchSuite, bench_suite
 from esper.tolaria.worlds.baselines import NUMERICS
 
@@ -98,6 +100,21 @@ def test_a_killed_benchmark_goes_on_and_ends_the_same(tmp_path: Path) -> None:
 def test_the_clock_stops_it(tmp_path: Path) -> None:
     assert run_bench(toy_plan(), RowStore(tmp_path), minutes=0.0) == "the clock"
     assert RowStore(tmp_path).read() == []
+
+
+def test_time_left_goes_by_how_long_each_arm_takes(tmp_path: Path) -> None:
+    """An arm that copies others' episodes takes no time; one that takes three times as long is counted so."""
+    kept = KeepBestArm("try_1", 1, ("",))
+    plan = toy_plan(seeds=4, arms=(RuleArm("wait"), RuleArm("probe_and_keep"), kept))
+    work = _Work(plan, RowStore(tmp_path))
+    assert work.seconds_left() is None
+    rows = [replace(ROW, seed=seed) for seed in range(4)]
+    chunks = {arm.name: (arm, hosts) for arm, hosts in reversed(work.queue)}  # the first of each
+    work.keep(chunks["wait"], Played(rows, None, seconds=8.0))
+    assert work.seconds_left() == pytest.approx(2.0 * (8 + 12), abs=0.1)
+    work.keep(chunks["probe_and_keep"], Played(rows, None, seconds=24.0))
+    work.at_once = 2
+    assert work.seconds_left() == pytest.approx((2.0 * 8 + 6.0 * 8) / 2, abs=0.1)
 
 
 @pytest.mark.slow  # each process imports torch

@@ -1,11 +1,12 @@
 """Where the time goes, by a clock that is moved by hand."""
 
 import contextlib
+from itertools import pairwise
 
 import pytest
 
 from esper.simic import timing
-from esper.simic.timing import Stopwatch, seconds_in
+from esper.simic.timing import SteadyEstimate, Stopwatch, UnitTimes, seconds_in
 
 
 class Clock:
@@ -56,3 +57,37 @@ def test_what_fails_is_counted_and_left(clock: Clock) -> None:
     with watch.part("c"):
         clock.now += 1.0
     assert watch.seconds == {"a/b": 1.0, "a": 1.0, "c": 1.0}
+
+
+def test_an_estimate_that_is_shown_never_doubles() -> None:
+    """A first unit that took 1 s where the others take 40 would show 19 s, and then 390."""
+    now, shown = 0.0, list[float]()
+    steady = SteadyEstimate(lambda: now)
+    for seconds in (1.0, *[40.0] * 19):
+        now += seconds
+        done = len(shown) + 1
+        shown.append(steady.take(now / done * (20 - done)))
+    assert shown[0] == 19.0
+    assert all(later <= 1.25 * earlier for earlier, later in pairwise(shown))
+    assert shown[12] == pytest.approx(40.0 * 7, rel=0.25)  # by then it has found out
+    assert shown[-1] == 0.0
+
+
+def test_an_estimate_counts_down_between_two_that_agree() -> None:
+    now = 100.0
+    steady = SteadyEstimate(lambda: now)
+    assert steady.take(60.0) == 60.0
+    now = 110.0
+    assert steady.take(50.0) == 50.0
+    assert steady.take(10.0) == 30.0  # half way
+    now = 180.0
+    assert steady.take(0.1) == 2.0  # there is work, and nothing grows from 0
+
+
+def test_units_of_several_kinds_take_their_own_time() -> None:
+    times = UnitTimes()
+    assert times.of("grown") is None
+    times.add("alone", 2.0)
+    assert times.of("grown") == 2.0  # not met yet
+    times.add("grown", 21.0, units=3)
+    assert (times.of("alone"), times.of("grown"), times.of("wide")) == (2.0, 7.0, 23.0 / 4)

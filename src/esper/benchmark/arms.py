@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -74,6 +75,8 @@ class Arm(ABC):
 
     __slots__ = ()
     name: str
+    trains: ClassVar[bool] = True
+    """Whether it trains hosts of its own; where it does not, its episodes are there as soon as what it needs."""
 
     @property
     def members(self) -> int:

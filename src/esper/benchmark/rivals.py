@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -275,6 +276,7 @@ class KeepBestArm(Arm):
     runs: int
     schedules: tuple[str, ...]
     halving: bool = False
+    trains: ClassVar[bool] = False
 
     @property
     def identity(self) -> str:

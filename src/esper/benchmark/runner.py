@@ -4,8 +4,8 @@ import math
 import os
 import signal
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from esper.benchmark.planning import BenchPlan
 from esper.benchmark.playing import EpisodeFile, play_chunk, play_recorded
 from esper.benchmark.rows import BenchRow, RowStore
 from esper.leyline.files import write_bytes
-from esper.simic.timing import QUIET_SECONDS, stop_on_signals
+from esper.simic.timing import QUIET_SECONDS, SteadyEstimate, UnitTimes, stop_on_signals
 from esper.tolaria.worlds.cluster.connecting import require_cluster
 from esper.tolaria.worlds.starting import take_environment, worker_context
 
@@ -42,7 +42,7 @@ class BenchProgress:
     seconds: float
     """Seconds since this call began."""
     seconds_left: float | None
-    """An estimate; None before anything was played."""
+    """An estimate, by how long each arm takes; None before anything was played. It never doubles."""
     latest: Group | None
     """(arm, member, instance) of the chunk that has just been finished; None where none was for a while."""
 
@@ -70,8 +70,8 @@ def run_bench(
     one interrupts.
     """
     work, began = _Work(plan, store), time.monotonic()
-    left, reported = work.episodes, began
-    progress(BenchProgress(plan.episodes - left, plan.episodes, 0.0, None, None))
+    reported, shown = began, SteadyEstimate()
+    progress(BenchProgress(plan.episodes - work.episodes, plan.episodes, 0.0, None, None))
     with stop_on_signals() as stop:
 
         def may_begin() -> bool:
@@ -80,19 +80,20 @@ def run_bench(
         def report(latest: Group | None) -> None:
             nonlocal reported
             reported = time.monotonic()
-            seconds, played = reported - began, left - work.episodes
-            seconds_left = seconds / played * work.episodes if played else None
+            seconds_left = work.seconds_left()
+            if seconds_left is not None:
+                seconds_left = shown.take(seconds_left)
             done = plan.episodes - work.episodes
-            progress(BenchProgress(done, plan.episodes, seconds, seconds_left, latest))
+            progress(BenchProgress(done, plan.episodes, reported - began, seconds_left, latest))
 
-        def keep(group: Group, rows: Sequence[BenchRow], file: EpisodeFile | None) -> None:
+        def keep(chunk: Chunk, played: Played) -> None:
+            arm, hosts = chunk
             # before the rows: what has rows is not played again
-            if episodes is not None and file is not None:
-                write_bytes(episodes / file.name, file.content)
-            store.append(rows)
-            work.add(rows)
-            work.episodes -= len(rows)
-            report(group)
+            if episodes is not None and played.file is not None:
+                write_bytes(episodes / played.file.name, played.file.content)
+            store.append(played.rows)
+            work.keep(chunk, played)
+            report((arm.name, hosts.member, hosts.instance))
 
         def poll() -> None:
             if time.monotonic() - reported >= QUIET_SECONDS:
@@ -116,18 +117,19 @@ def _play(
     executor: Executor,
     at_once: int,
     may_begin: Callable[[], bool],
-    keep: Callable[[Group, Sequence[BenchRow], EpisodeFile | None], None],
+    keep: Callable[[Chunk, "Played"], None],
     poll: Callable[[], None],
     *,
     record: bool,
 ) -> bool:
     """Play until nothing is left or nothing may begin. Returns whether another executor is needed: a process died.
 
-    keep    called with the rows of each chunk, and its episodes if they are recorded
-    poll    called while there are none
+    keep    called with each chunk and what was played
+    poll    called while there is none
     """
-    running: dict[Future[tuple[list[BenchRow], EpisodeFile | None]], Chunk] = {}
+    running: dict[Future[Played], Chunk] = {}
     died = False
+    work.at_once = at_once
     while running or (work.queue and may_begin() and not died):
         while not died and may_begin() and len(running) < at_once and (chunk := work.take()) is not None:
             try:
@@ -141,21 +143,34 @@ def _play(
         if not finished:
             poll()
         for future in finished:
-            arm, hosts = chunk = running.pop(future)
+            chunk = running.pop(future)
             try:
-                rows, file = future.result()
+                played = future.result()
             except BrokenExecutor:  # killed, as a rule by the system for want of memory
                 died = True
                 work.put_back(chunk, LOST_PROCESS)
             except Exception as error:
                 work.put_back(chunk, f"{type(error).__name__}: {error}")
             else:
-                keep((arm.name, hosts.member, hosts.instance), rows, file)
+                keep(chunk, played)
     return died
 
 
-def _played(arm: Arm, hosts: Hosts, record: bool) -> tuple[list[BenchRow], EpisodeFile | None]:
-    return play_recorded(arm, hosts) if record else (play_chunk(arm, hosts), None)
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A chunk that was played."""
+
+    rows: list[BenchRow]
+    file: EpisodeFile | None
+    """Its episodes, if they are recorded."""
+    seconds: float
+    """From its first epoch to its last, where it was played."""
+
+
+def _played(arm: Arm, hosts: Hosts, record: bool) -> Played:
+    began = time.monotonic()
+    rows, file = play_recorded(arm, hosts) if record else (play_chunk(arm, hosts), None)
+    return Played(rows, file, time.monotonic() - began)
 
 
 class _Work:
@@ -177,6 +192,34 @@ class _Work:
                 self.queue.append((arm, hosts))
         self.episodes = sum(len(hosts.seeds) for _, hosts in self.queue)
         """Episodes that are not in the store."""
+        self.at_once = 1
+        """Chunks that are played side by side."""
+        self._times, self._kept_at = UnitTimes(), time.monotonic()
+        self._left = Counter[str]()
+        """Arm that trains hosts -> episodes that are not in the store."""
+        for arm, hosts in self.queue:
+            self._left[arm.name] += arm.trains * len(hosts.seeds)
+
+    def keep(self, chunk: Chunk, played: "Played") -> None:
+        """Count a chunk that was played."""
+        arm, _ = chunk
+        self._kept_at = time.monotonic()
+        self.add(played.rows)
+        self.episodes -= len(played.rows)
+        if arm.trains:
+            self._left[arm.name] -= len(played.rows)
+            self._times.add(arm.name, played.seconds, len(played.rows))
+
+    def seconds_left(self) -> float | None:
+        """By how long episodes of each arm took; None before any was played."""
+        if not self.episodes:
+            return 0.0
+        times = {name: self._times.of(name) for name in self._left}
+        known = [each * self._left[name] for name, each in times.items() if each is not None]
+        if len(known) < len(times):
+            return None
+        seconds = sum(known) / self.at_once
+        return max(seconds - (time.monotonic() - self._kept_at), seconds / 10)
 
     def add(self, rows: Iterable[BenchRow]) -> None:
         for row in rows:

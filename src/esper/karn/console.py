@@ -16,6 +16,7 @@ from esper.karn.drawing import UNKNOWN, number, signed, time_left
 from esper.karn.nodes import cluster_line
 from esper.leyline import AnomalyRaised, EvaluationFinished, RoundFinished, RunStarted
 from esper.simic.reports import News, Preparing, Working
+from esper.simic.timing import SteadyEstimate
 
 ANOMALIES_SHOWN = 3
 _PARTS = 10
@@ -25,7 +26,7 @@ _PATIENCE = 60.0
 
 
 class Pace:
-    """How long the rest of a run takes, by the mean time of the rounds (or baselines) so far.
+    """How long the rest of a run takes, by the mean time of the rounds (or baselines) so far, without jumps.
 
     rounds  rounds the run will have
     """
@@ -35,6 +36,7 @@ class Pace:
         self._began, self._before = 0.0, 0
         """When the first unit began, and units that were done before."""
         self._in_rounds = False
+        self._shown = SteadyEstimate(clock)
         self.left: float | None = None
         """Seconds; None before a unit is done."""
 
@@ -43,16 +45,21 @@ class Pace:
         if isinstance(news, Preparing):
             if news.done == 0:
                 self._began, self._before = self._clock(), 0
+                self._shown = SteadyEstimate(self._clock)
             self._estimate(news.done, news.total)
         elif isinstance(news, RoundFinished):
             if not self._in_rounds:  # what came before the first round says nothing about later ones
                 self._in_rounds, self._before = True, news.round - 1
                 self._began = self._clock() - news.seconds
+                self._shown = SteadyEstimate(self._clock)
             self._estimate(news.round, self._rounds)
 
     def _estimate(self, done: int, total: int) -> None:
         units = done - self._before
-        self.left = (self._clock() - self._began) / units * (total - done) if units else None
+        if not units:
+            self.left = None
+            return
+        self.left = self._shown.take((self._clock() - self._began) / units * (total - done))
 
     def __str__(self) -> str:
         return "" if self.left is None else time_left(self.left)

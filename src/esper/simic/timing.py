@@ -1,11 +1,11 @@
-"""Time spent in named parts, peak memory, and stopping on signals between steps."""
+"""Time spent in named parts, time left, peak memory, and stopping on signals between steps."""
 
 import resource
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
@@ -72,6 +72,60 @@ class Stopwatch:
 def seconds_in(parts: Mapping[str, float], name: str) -> float:
     """Seconds in parts of this name, whatever they are inside of."""
     return sum(seconds for path, seconds in parts.items() if path.rpartition("/")[2] == name)
+
+
+# Time left: what is shown to someone who waits
+
+
+class SteadyEstimate:
+    """Seconds left as they are shown: half way from what was shown before to what is computed now.
+
+    From one time to the next it grows by a quarter at most, so that nothing that is shown doubles; it falls freely.
+    """
+
+    __slots__ = ("_at", "_clock", "_shown")
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._at = 0.0
+        self._shown: float | None = None
+
+    def take(self, seconds: float) -> float:
+        """What to show for `seconds` computed now; 0 is the end and shown as such."""
+        now = self._clock()
+        if self._shown is not None and seconds > 0.0:
+            expected = max(self._shown - (now - self._at), 0.0)
+            steady = min((expected + seconds) / 2, _MOST_GROWTH * self._shown)
+            seconds = max(steady, _LEAST_SECONDS)
+        self._at, self._shown = now, seconds
+        return seconds
+
+
+_MOST_GROWTH = 1.25
+_LEAST_SECONDS = 2.0
+"""Shown while there is work, as nothing grows from 0."""
+
+
+class UnitTimes:
+    """How long a unit of work of each kind takes, from those done so far; a new kind takes the mean of all."""
+
+    __slots__ = ("_count", "_seconds")
+
+    def __init__(self) -> None:
+        self._seconds: dict[Hashable, float] = {}
+        self._count: dict[Hashable, int] = {}
+
+    def add(self, kind: Hashable, seconds: float, units: int = 1) -> None:
+        """Count so many units of a kind, which took `seconds` together."""
+        self._seconds[kind] = self._seconds.get(kind, 0.0) + seconds
+        self._count[kind] = self._count.get(kind, 0) + units
+
+    def of(self, kind: Hashable) -> float | None:
+        """Mean seconds of a unit; None before any was done."""
+        if kind in self._count:
+            return self._seconds[kind] / self._count[kind]
+        units = sum(self._count.values())
+        return sum(self._seconds.values()) / units if units else None
 
 
 _UNIT = 1 if sys.platform == "darwin" else 1024
