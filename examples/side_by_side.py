@@ -188,19 +188,20 @@ def verdict(outcomes: dict[str, list[Outcome]]) -> str:
         name: [ours.accuracy - alone.accuracy for ours, alone in zip(each, outcomes[ALONE], strict=True)]
         for name, each in outcomes.items()
     }
-    beaten = statistics.mean(gains[GROWN]) - statistics.mean(gains[WIDER])
+    gained = 100 * statistics.mean(gains[GROWN])
+    beaten = gained - 100 * statistics.mean(gains[WIDER])
     slower = statistics.mean(o.seconds for o in outcomes[GROWN]) / statistics.mean(
         o.seconds for o in outcomes[ALONE]
     )
     return (
-        f"Growing gained {statistics.mean(gains[GROWN]):+.3f} and took {slower:.1f} times as long; the widened "
-        f"network is {abs(beaten):.3f} {'behind' if beaten > 0 else 'ahead'}."
+        f"Growing gained {gained:+.1f} points of accuracy and took {slower:.1f} times as long; the widened network "
+        f"is {abs(beaten):.1f} points {'behind' if beaten > 0 else 'ahead'}."
     )
 
 
-def mean_and_error(values: Sequence[float]) -> str:
+def mean_and_error(values: Sequence[float], digits: int = 3) -> str:
     error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
-    return f"{statistics.mean(values):.3f} ± {error:.3f}"
+    return f"{statistics.mean(values):.{digits}f} ± {error:.{digits}f}"
 
 
 def run(problem: Problem, description: str | None, arguments: Sequence[str] | None = None) -> None:
