@@ -12,6 +12,8 @@ AUDIBLY := $(PYTHON) scripts/audibly.py $(VENV)
 PIP := $(AUDIBLY) $(BIN)/pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt --editable
 # One torch thread a process: on small networks more threads are slower. Parallelism comes from processes.
 export OMP_NUM_THREADS := 1
+# Where compiled tests and modules are not kept, every process compiles all of them.
+export PYTHONDONTWRITEBYTECODE :=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
@@ -35,7 +37,8 @@ $(STAMP): $(CORE)
 	@touch $@
 
 demo: $(CORE) ## see networks grow when their data change, adapters grow, and a controller learn
-	$(BIN)/python examples/demo.py
+	@echo "Loading PyTorch: a few seconds."
+	@$(BIN)/python examples/demo.py
 
 test: $(STAMP) ## the fast tests
 	@echo "Collecting the tests takes each of $(JOBS) processes a while; the first dots come after that, the last ones some eight minutes later."
