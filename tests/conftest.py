@@ -24,6 +24,7 @@ PRELOADED += [
 def pytest_collection_finish() -> None:
     """From here on there is garbage to collect; modules and tests themselves are never."""
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()
 
 

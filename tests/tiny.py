@@ -1,7 +1,9 @@
 """Tiny hosts and scripted lives that the tests share. Shapes are primes, so that broadcasting mistakes show."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from _pytest.mark.structures import ParameterSet
 from torch import Tensor, nn
 
 import esper
-from esper.kasmina import GrowingModel, all_blueprints
+from esper.kasmina import Blueprint, GrowingModel, all_blueprints
 from esper.leyline import Event, Layout, Stage, Style
 
 BATCH = 5
@@ -71,6 +73,18 @@ def tiny_host(layout: Layout, channels: int = 3, seed: int = 0) -> TinyHost:
 
 
 def tiny_model(layout: Layout, channels: int = 3, **options: object) -> GrowingModel:
+    """A tiny host, wrapped; without options a copy of one that is wrapped once in a process."""
+    if options:
+        return _wrapped(layout, channels, **options)
+    return copy.deepcopy(_wrapped_once(layout, channels, all_blueprints()))
+
+
+@cache
+def _wrapped_once(layout: Layout, channels: int, _offered: tuple[Blueprint, ...]) -> GrowingModel:
+    return _wrapped(layout, channels)
+
+
+def _wrapped(layout: Layout, channels: int, **options: object) -> GrowingModel:
     wrapping: Callable[..., GrowingModel] = esper.wrap
     return wrapping(tiny_host(layout, channels), [SLOT], tiny_input(layout), **options)
 

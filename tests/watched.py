@@ -1,14 +1,16 @@
 """Hosts to watch: one whose numbers are set by hand, and real growing models without a training loop."""
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 from torch import nn
 
 import esper
-from esper.kasmina import GrowingModel, GrowthRules
+from esper.kasmina import Blueprint, GrowingModel, GrowthRules, all_blueprints
 from esper.kasmina.hosts import GPT, MLP, ConvNet
 from esper.leyline import (
     ActionSpec,
@@ -156,7 +158,14 @@ _EXAMPLES = {
 
 
 def small_model(kind: str, rules: GrowthRules | None = None, slots: int = 3) -> GrowingModel:
-    """A growing model of one layout with `slots` slots named blocks.0, blocks.1, ..."""
+    """A growing model of one layout with `slots` slots named blocks.0, blocks.1, ...; of each kind one is wrapped."""
+    return copy.deepcopy(_wrapped(kind, rules, slots, all_blueprints()))
+
+
+@cache
+def _wrapped(
+    kind: str, rules: GrowthRules | None, slots: int, _offered: tuple[Blueprint, ...]
+) -> GrowingModel:
     widths = (3, 4, 5, 4, 3)[:slots]
     hosts: dict[str, Callable[[], nn.Module]] = {
         "flat": lambda: MLP(7, 3, widths),

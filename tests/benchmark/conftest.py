@@ -11,7 +11,7 @@ from tiny_tasks import picture_task, tiny_task
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A task of milliseconds, long enough for a whole life of a seed."""
     monkeypatch.setenv("ESPER_CACHE", str(tmp_path / "cache"))
-    register(tiny_task(epochs=7))
+    register(tiny_task(epochs=7, steps_per_epoch=3))
     yield "tiny"
     forget("tiny")
 

@@ -164,7 +164,7 @@ def live(
         _check_books(model, optimizer, rules)
 
 
-@settings(max_examples=20, deadline=None, derandomize="CI" in os.environ)
+@settings(max_examples=12, deadline=None, derandomize="CI" in os.environ)
 @LIVES
 def test_random_legal_lives(**drawn: Any) -> None:
     live(**drawn)

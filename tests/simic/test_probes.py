@@ -26,7 +26,7 @@ from probes import (
 # A critic that has learned its task leaves advantages near zero: that is the aim here.
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std before normalisation:RuntimeWarning")
 
-CONFIG = PPOConfig(lr=5e-3, gamma=0.9, target_kl=None, entropy_coef=0.0, entropy_coef_min=0.0, n_epochs=2)
+CONFIG = PPOConfig(lr=1e-2, gamma=0.9, target_kl=None, entropy_coef=0.0, entropy_coef_min=0.0, n_epochs=2)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -68,65 +68,65 @@ def score(agent: PPOAgent, probe: Probe, steps: int) -> float:
 def test_constant_reward() -> None:
     probe = ConstantReward(8, generator())
     policy = plain(probe)
-    train(policy, probe, 30)
+    train(policy, probe, 15)
     assert values(policy, [[0.0]]) == pytest.approx([1.0], abs=0.02)
 
 
 def test_reward_is_the_observation() -> None:
     probe = RewardIsObservation(8, generator())
     policy = plain(probe)
-    train(policy, probe, 40)
+    train(policy, probe, 20)
     assert values(policy, [[-1.0], [1.0]]) == pytest.approx([-1.0, 1.0], abs=0.05)
 
 
 def test_two_steps_are_discounted() -> None:
     probe = TwoStepDiscount(8, generator())
     policy = plain(probe)
-    train(policy, probe, 40)
+    train(policy, probe, 20)
     assert values(policy, [[0.0], [1.0]]) == pytest.approx([0.9, 1.0], abs=0.05)
 
 
 def test_the_action_is_the_observation() -> None:
     probe = ActionIsObservation(8, generator())
-    agent = train(plain(probe), probe, 30)
+    agent = train(plain(probe), probe, 10)
     assert score(agent, probe, 20) == 1.0
 
 
 def test_a_cue_is_remembered() -> None:
     probe = DelayedMemory(16, generator())
     policy = RecurrentActorCritic(2, probe.layout, hidden_size=16, widths=(16,), generator=generator())
-    agent = train(policy, probe, 80, replace(CONFIG, lr=1e-2), steps=20)
+    agent = train(policy, probe, 30, replace(CONFIG, lr=2e-2), steps=20)
     assert score(agent, probe, 30) == pytest.approx(1 / 3)  # one answer in three steps, all right
 
 
 @pytest.mark.slow
 def test_a_cue_cannot_be_remembered_without_memory() -> None:
     probe = DelayedMemory(16, generator())
-    agent = train(plain(probe), probe, 80, replace(CONFIG, lr=1e-2), steps=20)
+    agent = train(plain(probe), probe, 30, replace(CONFIG, lr=2e-2), steps=20)
     assert score(agent, probe, 90) < 0.15
 
 
 def test_two_heads_worth_a_half_each() -> None:
     probe = TwoHeads(8, generator())
-    agent = train(plain(probe), probe, 40)
+    agent = train(plain(probe), probe, 15)
     assert score(agent, probe, 20) == 1.0
 
 
 def test_a_head_that_matters_only_when_another_chose_it() -> None:
     probe = ConditionalHead(8, generator())
     policy = plain(probe)
-    agent = train(policy, probe, 60, replace(CONFIG, entropy_coef=0.02))
+    agent = train(policy, probe, 30, replace(CONFIG, entropy_coef=0.02))
     assert score(agent, probe, 5) == 1.0
     assert values(policy, [[1.0]])[0] == pytest.approx(1.0, abs=0.2)
 
 
-CYCLE = replace(CONFIG, gamma=0.98, gae_lambda=1.0, lr=0.1, n_epochs=4, num_minibatches=2)
+CYCLE = replace(CONFIG, gamma=0.98, gae_lambda=1.0, lr=0.2, n_epochs=4, num_minibatches=2)
 
 
 def cycle_values(updates: int, *, treat_truncation_as_the_end: bool) -> list[float]:
     probe = EndlessCycle(8, generator())
     policy = ActorCritic(4, probe.layout, widths=(), generator=generator())
-    agent = PPOAgent(policy, CYCLE, num_envs=8, num_steps=32, seed=0)
+    agent = PPOAgent(policy, CYCLE, num_envs=8, num_steps=16, seed=0)
     observation, mask = probe.reset()
     for _ in range(updates):
         while not agent.ready:
@@ -145,9 +145,9 @@ def cycle_values(updates: int, *, treat_truncation_as_the_end: bool) -> list[flo
 
 def test_truncation_bootstraps_and_termination_does_not() -> None:
     """V = 1 / (1 - .98) = 50 only if a time limit is not an end."""
-    right = cycle_values(60, treat_truncation_as_the_end=False)
+    right = cycle_values(40, treat_truncation_as_the_end=False)
     assert right == pytest.approx([50.0] * 4, abs=1.0)
-    wrong = cycle_values(20, treat_truncation_as_the_end=True)
+    wrong = cycle_values(10, treat_truncation_as_the_end=True)
     assert max(abs(value - 50.0) for value in wrong) > 1.0
     assert max(wrong) < 10.0
 

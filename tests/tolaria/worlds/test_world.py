@@ -51,7 +51,7 @@ def test_the_engine_is_a_world() -> None:
 
 def test_the_same_seed_gives_the_same_life() -> None:
     assert _play(_begun(), range(EPOCHS)) == _play(_begun(), range(EPOCHS))
-    assert _play(_begun(seed=8), range(EPOCHS)) != _play(_begun(seed=7), range(EPOCHS))
+    assert _play(_begun(seed=9), range(EPOCHS)) != _play(_begun(seed=7), range(EPOCHS))
 
 
 def _halved_life(scrambled: slice | None) -> tuple[list[EpochReport], list[str]]:
