@@ -18,7 +18,7 @@ live_on."""
 
 def run(arguments: list[str]) -> int:
     """Grow one host, print its epochs and export it; returns the exit code."""
-    example = "esper grow mnist1d:shuffled=1.0 --controller cpu-v1 --export grown.onnx"
+    example = "esper grow mnist1d:shuffled=1.0 --controller cpu-v1 --export grown.pt2"
     parser = VerbParser("grow", _SUMMARY, example, "quiet", "json")
     parser.add_argument("task", metavar="TASK", help="a task or an instance of one (`esper tasks`)")
     who_help = "controller or rule (%(default)s)"
