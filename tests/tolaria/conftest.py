@@ -5,11 +5,12 @@ from collections.abc import Iterator
 import pytest
 
 from esper.tolaria.tasks import Task, forget, register
-from tiny_tasks import tiny_task
+from tiny_tasks import STEPS, STEPS_ON_GPU, tiny_task
 
 
 @pytest.fixture(autouse=True)
-def tiny() -> Iterator[Task]:
-    row = register(tiny_task())
+def tiny(request: pytest.FixtureRequest) -> Iterator[Task]:
+    on_gpu = request.node.get_closest_marker("gpu") is not None
+    row = register(tiny_task(steps_per_epoch=STEPS_ON_GPU if on_gpu else STEPS))
     yield row
     forget("tiny")

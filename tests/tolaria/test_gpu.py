@@ -12,7 +12,7 @@ from esper.tolaria.engine.population import OutOfDeviceMemory, Population
 from esper.tolaria.engine.step import CapturedStep
 from esper.tolaria.tasks import OptimiserSpec, forget, register
 from esper.tolaria.worlds.engine import EngineWorld
-from tiny_tasks import advance, germinate, tiny_task
+from tiny_tasks import STEPS_ON_GPU, advance, germinate, tiny_task
 from world_steps import begin_host, run_epoch
 
 pytestmark = [
@@ -60,7 +60,7 @@ def _play(world: EngineWorld, epochs: int, hosts: int = 2) -> list[list[float]]:
 
 @pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
 def test_a_growing_life_has_the_numbers_of_the_cpu(kind: str) -> None:
-    register(tiny_task("same", optimiser=OptimiserSpec(kind=kind, lr=3e-3)))  # type: ignore[arg-type]
+    register(tiny_task("same", steps_per_epoch=STEPS_ON_GPU, optimiser=OptimiserSpec(kind=kind, lr=3e-3)))  # type: ignore[arg-type]
     try:
         told = []
         for device in ("cpu", "cuda"):
@@ -262,7 +262,7 @@ def _step(world: EngineWorld) -> float:
 
 
 def test_too_many_hosts_are_told_how_many_fit() -> None:
-    register(tiny_task("large", batch=4096))
+    register(tiny_task("large", batch=4096, steps_per_epoch=STEPS_ON_GPU))
     torch.cuda.empty_cache()
     allowed = torch.cuda.memory_reserved() + 400e6
     torch.cuda.set_per_process_memory_fraction(allowed / torch.cuda.get_device_properties(0).total_memory)

@@ -13,7 +13,7 @@ from esper.tolaria.engine.population import Population
 from esper.tolaria.engine.step import TrainingStep, upload_plans
 from esper.tolaria.tasks import Augmentation, OptimiserSpec, forget, register
 from esper.tolaria.worlds.engine import EngineWorld
-from tiny_tasks import advance, germinate, picture_task
+from tiny_tasks import STEPS_ON_GPU, advance, germinate, picture_task
 from world_steps import act_on, begin_host, run_epoch
 
 pytestmark = [
@@ -31,6 +31,7 @@ def _varied() -> Iterator[None]:
     register(
         picture_task(
             "varied",
+            steps_per_epoch=STEPS_ON_GPU,
             augmentation=AUGMENTATION,
             schedule="warm_up_cosine",
             optimiser=OptimiserSpec(kind="sgd", lr=0.02, weight_decay=5e-4),
