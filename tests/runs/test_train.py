@@ -32,6 +32,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def small(**changes: object) -> esper.TrainingConfig:
     settings = {"num_envs": 4, "num_minibatches": 1, "rounds": 2, "eval_every": 0, "pool_cases": 5}
+    settings["hidden_size"] = 16
     return esper.TrainingConfig.preset("toy", **{**settings, "run_tensorboard": False, **changes})
 
 
