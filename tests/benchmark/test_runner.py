@@ -7,6 +7,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -71,8 +72,19 @@ def test_a_long_chunk_is_no_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(runner, "QUIET_SECONDS", 0.0)
     monkeypatch.setattr(runner, "_POLL_SECONDS", 0.001)
     told: list[BenchProgress] = []
-    plan = toy_plan(seeds=2)
-    run_bench(plan, RowStore(tmp_path), progress=told.append)
+    plan, waited = toy_plan(seeds=2), Event()
+
+    def patiently(arm: Arm, hosts: Hosts) -> list[BenchRow]:
+        assert waited.wait(60.0)
+        return play_chunk(arm, hosts)
+
+    def tell(progress: BenchProgress) -> None:
+        told.append(progress)
+        if len(told) > 1 and progress.latest is None:
+            waited.set()
+
+    monkeypatch.setattr(runner, "play_chunk", patiently)
+    run_bench(plan, RowStore(tmp_path), progress=tell)
     waiting = [each for each in told[1:] if each.latest is None]
     assert waiting
     assert all(each.done < plan.episodes and each.seconds > 0.0 for each in waiting)
