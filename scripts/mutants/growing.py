@@ -128,8 +128,8 @@ GROWING = (
     mutant(
         "best_of_condemned_epochs",
         "kasmina/governor.py",
-        "        verdict = self._verdict(vitals)\n",
-        "        verdict = self._verdict(vitals)\n"
+        "        verdict = self._verdict(vitals, on_new_data=on_new_data)\n",
+        "        verdict = self._verdict(vitals, on_new_data=on_new_data)\n"
         "        self.best_accuracy = max(self.best_accuracy, vitals.validation_accuracy or 0.0)\n",
         "kasmina/test_governor.py::test_the_best_is_that_of_good_epochs",
     ),
