@@ -71,8 +71,12 @@ class SeedGradientCollector:
 
 def norms_of(gradients: list[Tensor]) -> Tensor:
     """(tensor,): the norm of each, on the device of the first."""
-    norms = torch._foreach_norm(gradients)
-    return whole(torch.stack([norm.to(gradients[0].device) for norm in norms]))
+    return together(torch._foreach_norm(gradients))
+
+
+def together(norms: Sequence[Tensor]) -> Tensor:
+    """(tensor,): single numbers as one tensor, whole, on the device of the first."""
+    return whole(torch.stack([norm.to(norms[0].device) for norm in norms]))
 
 
 def materialize_grad_stats(readings: Sequence[Tensor | None]) -> list[SeedGradientStats]:
@@ -113,9 +117,9 @@ STEPS_TOGETHER = 64
 class _Step:
     """The gradients of one step of the optimiser."""
 
-    host: Tensor
-    """(tensor,): the norm of each."""
-    seeds: dict[str, Tensor]
+    host: Sequence[Tensor]
+    """The norm of each."""
+    seeds: Mapping[str, Sequence[Tensor]]
     """Slot -> the same of its seed."""
     scale: Tensor | None
     """By which all are too large."""
@@ -214,8 +218,8 @@ class GradientWatch:
         host = [p.grad for p in watched.host if p.grad is not None and not p.grad.is_sparse]
         if not host:
             return
-        norms = {name: norms_of(gradients) for name, gradients in seeds.items() if gradients}
-        step = _Step(norms_of(host), norms, _scale(optimizer))
+        norms = {name: torch._foreach_norm(gradients) for name, gradients in seeds.items() if gradients}
+        step = _Step(torch._foreach_norm(host), norms, _scale(optimizer))
         if self._unread and (len(self._unread) == STEPS_TOGETHER or self._unread[0].form != step.form):
             self._read()
         self._unread.append(step)
@@ -226,7 +230,7 @@ class GradientWatch:
         steps, self._unread = self._unread, []
         if not steps:
             return
-        norms = torch.linalg.vector_norm(torch.stack([step.host for step in steps]), dim=1).float()  # (step,)
+        norms = torch.linalg.vector_norm(_stacked([step.host for step in steps]), dim=1).float()  # (step,)
         scales = [step.scale for step in steps if step.scale is not None]
         scale = torch.stack(scales).to(norms.device) if scales else None  # (step,)
         norms = norms if scale is None else norms / scale
@@ -234,7 +238,7 @@ class GradientWatch:
         rows = torch.stack((torch.where(usable, norms, 0.0), usable.float()), dim=1)  # (step, 2)
         self._host = _added(self._host, rows)
         for name in steps[0].seeds:
-            seen = self._collector.readings(torch.stack([step.seeds[name] for step in steps]).float())
+            seen = self._collector.readings(_stacked([step.seeds[name] for step in steps]).float())
             if scale is not None:
                 seen[:, 0] /= scale.to(seen.device)
             here = usable.to(seen.device)[:, None]
@@ -249,6 +253,11 @@ class GradientWatch:
         """The parameters of now. A seed that takes another's slot within an epoch is watched from the next on."""
         seeds = {slot.name: list(slot.seed.parameters()) for slot in self._growing() if slot.seed is not None}
         return _Watched(list(self._model.bare_parameters()), seeds)
+
+
+def _stacked(steps: Sequence[Sequence[Tensor]]) -> Tensor:
+    """(step, tensor): the norms of many steps."""
+    return together([norm for norms in steps for norm in norms]).view(len(steps), -1)
 
 
 def _added(sums: Tensor | None, rows: Tensor) -> Tensor:

@@ -204,13 +204,17 @@ class OptimiserCare:
                 del self.optimizer.param_groups[index]
         return names
 
-    @torch.no_grad()  # not inference_mode: writes gradients that the optimiser reads
     def _before_step(self, *_: object) -> None:
         self._stepped = True
+        if growing := [slot for slot in self._slots if slot.seed is not None and slot.stage.is_live]:
+            self._care_for(growing)
+
+    @torch.no_grad()  # not inference_mode: writes gradients that the optimiser reads
+    def _care_for(self, growing: Sequence[Slot]) -> None:
+        """Before a step: each live seed's group as its submodule's is now, and no update from what broke."""
         groups = {id(group["params"][0]): group for group in self.optimizer.param_groups if group["params"]}
-        for slot in self._slots:
-            if slot.seed is None or not slot.stage.is_live:
-                continue
+        for slot in growing:
+            assert slot.seed is not None
             group = groups.get(id(next(slot.seed.parameters())))
             if group is not None:  # a fading seed has none
                 self._follow(group, groups.get(id(self._homes.get(slot.name))) or self._home(slot))

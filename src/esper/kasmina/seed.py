@@ -140,8 +140,10 @@ class Seed(nn.Module):
     def forward(
         self, h: Tensor, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> tuple[Tensor, Tensor | None]:
-        """delta in h's dtype, and where it is finite, sample by sample; of a fossil that is not asked.
+        """delta in h's dtype, and where it is finite, sample by sample.
 
+        None in place of the latter says that there is nothing to keep out: all of it is finite, where that can be
+        asked without a wait, or the seed is a fossil, whose output is never looked at.
         A body that reads the submodule's input is given `args` and `kwargs`.
         """
         dtype = h.dtype
@@ -161,11 +163,14 @@ class Seed(nn.Module):
         if self.part_of_host:
             return delta, None
         # tanh hides an infinite d, so there it is d that must be finite
-        return delta, finite_mask(d if self.composition is Composition.MULTIPLY else delta, self._guard_axes)
+        watched = d if self.composition is Composition.MULTIPLY else delta
+        if can_be_read(watched) and all_finite(watched):
+            return delta, None
+        return delta, finite_mask(watched, self._guard_axes)
 
     def note(self, finite: Tensor | None) -> None:
         """Note an output that was not finite: for the next step if it is learned from, else for the report."""
-        if finite is None or (can_be_read(finite) and finite.all()):
+        if finite is None:
             return
         flags = self._flags_on(finite.device)
         flags[0 if torch.is_grad_enabled() else 1].logical_or_(~finite.all())

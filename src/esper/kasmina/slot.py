@@ -14,7 +14,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.utils._pytree import tree_map_only
 
 from esper.kasmina.blueprints import Blueprint, Site
-from esper.kasmina.seed import Seed, can_be_read, drop_non_finite_gradient, isolate
+from esper.kasmina.seed import Seed, drop_non_finite_gradient, isolate
 from esper.kasmina.sharding import whole
 from esper.kasmina.stage_machine import Count, Facts, GrowthRules, Life, LivingSlot, Ramp, Share
 from esper.kasmina.tree import Seat, bare_parameters
@@ -289,9 +289,9 @@ class Slot(LivingSlot):
     def take_step_flag(self) -> Tensor:
         """Whether a delta since the last optimiser step was not finite; begins the next step's record."""
         flags = self.non_finite
+        if flags.device.type == "cpu" and not flags[0]:
+            return flags[0]
         flag = flags[0].clone()
-        if flags.device.type == "cpu" and not flag:
-            return flag
         flags[1].logical_or_(flag)
         flags[0].zero_()
         return flag
@@ -366,7 +366,7 @@ class Slot(LivingSlot):
         delta, finite = seed(drop_non_finite_gradient(h), args, kwargs)
         if self.alpha_override is None:
             seed.note(finite)
-        if finite is None or (can_be_read(finite) and finite.all()):
+        if finite is None:
             return delta
         return torch.where(finite, delta, 0.0)
 
