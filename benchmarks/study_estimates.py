@@ -12,13 +12,12 @@ from pathlib import Path
 
 import torch
 
-from esper.runs.offline import judge_offline
+from esper.runs.offline import discounted, judge_offline
 from esper.runs.ship import require_checkpoint
 from esper.simic.building import build
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.evaluation import LearnedPlayer
 from esper.simic.offline.dataset import Dataset
-from esper.simic.offline.judging import discounted
 from esper.simic.offline.recorder import record_episodes
 from esper.statistics import mean_interval
 from harness import Row, report

@@ -14,7 +14,7 @@ from esper.benchmark.playing import play_recorded
 from esper.benchmark.rows import BenchRow
 from esper.benchmark.suites import BenchSuite, bench_suite
 from esper.runs.train import require_trainable
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.evaluation import RulePlayer
 from esper.simic.held_out import is_held_out

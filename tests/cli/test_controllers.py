@@ -9,7 +9,7 @@ import pytest
 from esper.cli import main
 from esper.nissa import RunError
 from esper.runs.ship import controller_of_run, require_checkpoint
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.held_out import evaluate_checkpoint, evaluate_controller
 from esper.tamiyo import controller as controllers

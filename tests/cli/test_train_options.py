@@ -8,7 +8,7 @@ import pytest
 from esper.cli.common import BadInput
 from esper.cli.train import parse
 from esper.leyline import Style
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 
 

@@ -18,7 +18,7 @@ from esper.kasmina.persistence import ModelFileError
 from esper.nissa import RunError
 from esper.nissa.wire import BrokenLine, decode
 from esper.simic.agent.checkpoint import CheckpointError, optimizer_state
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env.making import make_env
 from esper.tolaria.data import DatasetCorrupt

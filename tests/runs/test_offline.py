@@ -10,7 +10,7 @@ import torch
 import esper
 from esper.cli import main
 from esper.runs.offline import judge_offline
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.offline.dataset import write_episodes
 from recorded_toy import random_episodes

@@ -16,7 +16,7 @@ from esper.cli import main
 from esper.leyline import RunStarted
 from esper.nissa import describe_run, read_events
 from esper.simic.agent import CheckpointError
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 from esper.simic.trainer import TrainingResult
 
 pytestmark = [

@@ -15,7 +15,7 @@ from esper.cli import main
 from esper.leyline import RoundFinished, RunFinished, RunStarted
 from esper.nissa import RunError, describe_run, read_run
 from esper.runs.ship import controller_of_run
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 from esper.simic.reports import News
 from esper.tamiyo.actions import GrowthSpace, numbered_slots
 from esper.tamiyo.controller import Controller

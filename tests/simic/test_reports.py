@@ -21,7 +21,7 @@ from esper.leyline import (
 )
 from esper.simic.agent import Anomaly, AnomalyDetector, AnomalyKind, GradientStats, PPOUpdateMetrics
 from esper.simic.agent.anomaly import ADVICE
-from esper.simic.agent.types import ValueDiagnostics
+from esper.simic.agent.update_metrics import ValueDiagnostics
 from esper.simic.decision_log import decision_taken
 from esper.simic.env.episodes import StepResult
 from esper.simic.reports import BatchSummary, anomalies_raised, mean_of_known, round_finished

@@ -8,7 +8,7 @@ import pytest
 
 from esper.leyline import EpisodeFinished, HostsLost, HostStep, RoundFinished
 from esper.simic.building import build
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.trainer import VectorizedPPOTrainer
 from esper.tolaria.worlds.toy.host import ToyWorld

@@ -12,7 +12,7 @@ from esper.simic.agent import CheckpointError
 from esper.simic.agent.checkpoint import judged_checkpoints
 from esper.simic.building import build
 from esper.simic.cloning import CloningError, PolicyNetwork
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env.making import make_world
 from esper.tamiyo import Actor

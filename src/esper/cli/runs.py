@@ -41,8 +41,7 @@ def _export(arguments: list[str]) -> int:
         "--minari", required=True, metavar="NAME", help="id of the Minari data set, as name-v0"
     )
     chosen = parser.parse(arguments)
-    from esper.simic.offline.dataset import Dataset
-    from esper.simic.offline.minari_files import export_minari
+    from esper.simic.offline.dataset import Dataset, export_minari
 
     named = (chosen.directory / each for each in chosen.data)
     places = [run if run.exists() else Path(each) for run, each in zip(named, chosen.data, strict=True)]

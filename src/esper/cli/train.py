@@ -12,7 +12,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, get_args, get_origin
 
 from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, note, table
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 from esper.simic.config.files import read_settings
 from esper.simic.config.presets import PRESETS, preset_settings
 from esper.simic.config.training_config import TrainingConfig

@@ -7,7 +7,7 @@ from typing import Any
 
 from esper.nissa import RunDirectory, describe_run, read_config
 from esper.simic.agent import CheckpointError, DamagedCheckpoint
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.trainer import TrainingResult, read_run_checkpoint
 

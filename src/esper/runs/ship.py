@@ -14,7 +14,7 @@ from esper.nissa import RunError, read_events, read_provenance
 from esper.simic.agent.checkpoint import DamagedCheckpoint, judged_checkpoints, read_checkpoint
 from esper.simic.building import Training, build
 from esper.simic.cloning import CloningError, PolicyNetwork
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.controller import (

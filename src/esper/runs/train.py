@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from esper.leyline import RunSink
 from esper.nissa import NullSink, Provenance, RunDirectory, collect_provenance, describe_run, open_recorder
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.reports import Progress
 

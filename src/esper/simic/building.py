@@ -9,7 +9,7 @@ import torch
 
 from esper.leyline import HostLog
 from esper.simic.agent import AnomalyDetector, PPOAgent
-from esper.simic.config.errors import ConfigError, nearest
+from esper.simic.config.checks import ConfigError, nearest
 from esper.simic.config.presets import EXPLORING
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import GrowthVectorEnv, make_world

@@ -22,7 +22,7 @@ from esper.leyline import DecisionSettings, LifecycleOp, SlotConfig
 from esper.leyline.errors import EsperError
 from esper.simic.agent.checkpoint import CheckpointError, judged_checkpoints, read_checkpoint
 from esper.simic.building import Training, build, prepare_baselines
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env.accounts import PRIVILEGED
 from esper.simic.env.making import make_world

@@ -37,8 +37,8 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from esper.leyline import HostProtocol, gate_parameters
 from esper.leyline.utility import WORST_BY_LOSS, Counts, Family, rent_due
-from esper.simic.config import ranges
-from esper.simic.config.errors import CHECKED, explained
+from esper.simic.config import checks
+from esper.simic.config.checks import CHECKED, explained
 
 Mode = Literal["sparse", "shaped"]
 """Utility at the end only, or the same with potential-based shaping on the way there."""
@@ -68,13 +68,13 @@ class RewardConfig:
     """Paid at the end only ("sparse"), or the same with potential-based shaping on the way ("shaped")."""
     counts: Counts = "end"
     """What counts: the utility of the product ("end"), or the mean utility over the epochs ("life")."""
-    rent: ranges.NotNegative = 0.01
+    rent: checks.NotNegative = 0.01
     """Utility that it costs to add as many parameters as the host has."""
-    gamma: ranges.UpToOne = 0.995
+    gamma: checks.UpToOne = 0.995
     """Discount of the shaping; PPO's must be the same number."""
-    control_variate: ranges.Flag = True
+    control_variate: checks.Flag = True
     """Subtract the utility of the baseline: the same instance and rng seed when nothing is grown."""
-    rollback_penalty: ranges.AtLeastOne = 1.0
+    rollback_penalty: checks.AtLeastOne = 1.0
     """Beside the worst product, in ranges of scores (1 by accuracy, 3 by loss). Under 1, a crash could pay."""
 
 

@@ -39,7 +39,7 @@ from esper.simic.building import (
     selection_cases,
 )
 from esper.simic.cloning import require_warm_start, warm_start
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.decision_log import RoundLog
 from esper.simic.env import FlatVectorEnv

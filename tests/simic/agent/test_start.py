@@ -14,7 +14,7 @@ from esper.simic.agent.checkpoint import CheckpointError, read_checkpoint
 from esper.simic.agent.losses import head_kl
 from esper.simic.building import build
 from esper.simic.cloning import require_warm_start, warm_start
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 from esper.simic.config.ppo import PPOConfig
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.timing import StopRequest

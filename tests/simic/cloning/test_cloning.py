@@ -17,7 +17,7 @@ from esper.simic.cloning import (
     require_warm_start,
     warm_start,
 )
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import make_env
 from esper.simic.env.cases import CasePool

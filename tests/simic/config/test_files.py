@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from esper.leyline import HEAD_NAMES, Style
 from esper.simic import TrainingConfig
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 from esper.simic.config.presets import PRESETS
 
 EXTENSIONS = ("json", "toml", "yaml", "yml")

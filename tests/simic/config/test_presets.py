@@ -4,7 +4,7 @@ import pytest
 
 from esper.leyline import HEAD_NAMES
 from esper.simic import TrainingConfig
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 from esper.simic.config.presets import PRESETS
 from esper.tolaria.tasks import suite_names, task
 from esper.tolaria.worlds.toy.instance import TOY_SUITES

@@ -15,7 +15,7 @@ from esper.kasmina.governor import GovernorRules
 from esper.leyline import HEAD_NAMES, TEMPOS, ActionSpec, Curve, DecisionSettings, LifecycleOp, Style
 from esper.simic import TrainingConfig
 from esper.simic.agent import AnomalyDetector, PPOConfig
-from esper.simic.config.errors import ConfigError, expected
+from esper.simic.config.checks import ConfigError, expected
 from esper.simic.config.ppo import PPOSettings
 from esper.simic.config.training_config import annealing_steps
 from esper.simic.env import make_env

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from esper.leyline import HEAD_NAMES, operations
 from esper.simic.cloning import PolicyNetwork
-from esper.simic.config.errors import ConfigError
-from esper.simic.config.offline import IQLConfig
-from esper.simic.offline.iql import IQL
-from esper.simic.offline.losses import (
+from esper.simic.config.checks import ConfigError
+from esper.simic.config.ppo import IQLConfig
+from esper.simic.offline.iql import (
+    IQL,
     advantage_weight,
     expectile_loss,
     lambda_target,

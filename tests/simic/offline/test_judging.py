@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from esper.simic.offline.judging import (
+from esper.runs.offline import (
     FittedQ,
     discounted,
     distribution_along,

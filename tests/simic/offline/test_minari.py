@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from esper.cli import main
-from esper.simic.offline import minari_files
-from esper.simic.offline.dataset import Dataset, write_episodes
-from esper.simic.offline.minari_files import MinariError, export_minari, import_minari
+from esper.simic.offline import dataset as on_disk
+from esper.simic.offline.dataset import Dataset, MinariError, export_minari, import_minari, write_episodes
 from esper.simic.offline.recording import BY_EPISODE, BY_STEP, Recording
 from recorded_toy import random_episodes
 
@@ -71,7 +70,7 @@ def test_others_read_it_as_any_data_set(data: Path, capsys: pytest.CaptureFixtur
 
 
 def test_without_the_package_it_says_what_to_install(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(minari_files, "find_spec", lambda _: None)
+    monkeypatch.setattr(on_disk, "find_spec", lambda _: None)
     with pytest.raises(MinariError, match=r"minari is not installed.*pip install 'esper-grow\[minari\]'"):
         export_minari(Dataset.open([data]), "esper/random-v0")
 

@@ -17,7 +17,7 @@ from esper.runs.ship import controller_of_run, require_checkpoint
 from esper.runs.train import require_trainable
 from esper.simic.agent.checkpoint import read_checkpoint
 from esper.simic.cloning import require_warm_start
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.held_out import evaluate_checkpoint
 from esper.simic.offline.dataset import DatasetError, write_episodes

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from esper.simic.config import ranges
-from esper.simic.config.errors import CHECKED, explained
+from esper.simic.config import checks
+from esper.simic.config.checks import CHECKED, explained
 
 
 class AnomalyKind(StrEnum):
@@ -52,13 +52,13 @@ class Anomaly:
 class AnomalyDetector:
     """Thresholds on what one update measures. It only reports; the caller decides."""
 
-    max_ratio_threshold: ranges.OverOne = 5.0
+    max_ratio_threshold: checks.OverOne = 5.0
     """A larger probability ratio is an anomaly."""
-    min_ratio_threshold: ranges.UnderOne = 0.1
+    min_ratio_threshold: checks.UnderOne = 0.1
     """A smaller probability ratio is an anomaly."""
-    min_explained_variance: ranges.AtMostOne = 0.1
+    min_explained_variance: checks.AtMostOne = 0.1
     """A smaller explained variance is an anomaly."""
-    warmup_updates: ranges.CountOrZero = 10
+    warmup_updates: checks.CountOrZero = 10
     """Updates before a poor critic is reported."""
     updates_seen: int = 0
     """Updates checked."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 
 if TYPE_CHECKING:
     from yaml import Node

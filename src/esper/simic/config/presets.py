@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from esper.simic.config.errors import ConfigError, nearest
+from esper.simic.config.checks import ConfigError, nearest
 
 Settings = Mapping[str, object]
 

@@ -11,15 +11,15 @@ from pydantic_core import to_jsonable_python
 
 from esper.leyline import TEMPOS, DecisionSettings, LifecycleOp, ObservationUnits
 from esper.leyline.decisions import PLATEAU_THRESHOLD
-from esper.simic.config import ranges
-from esper.simic.config.errors import CHECKED, ConfigError, explained, unknown_setting
+from esper.simic.config import checks
+from esper.simic.config.checks import CHECKED, ConfigError, explained, unknown_setting
 from esper.simic.config.files import read_settings, write_settings
 from esper.simic.config.ppo import PPOConfig, PPOSettings
 from esper.simic.config.presets import preset_settings
 
 if TYPE_CHECKING:  # what needs torch or numpy is imported where it is made, so that settings need neither
     from esper.kasmina.governor import GovernorRules
-    from esper.simic.config.offline import IQLConfig
+    from esper.simic.config.ppo import IQLConfig
     from esper.simic.reward import RewardConfig
 
 DEFAULT_MINIBATCHES = 4
@@ -60,106 +60,106 @@ class TrainingConfig(PPOSettings):
 
     # What is trained on
 
-    suite: ranges.CaseText = "cpu"
+    suite: checks.CaseText = "cpu"
     """What to train on: a suite ("cpu") or one task instance ("mnist1d:noise=0.2"); `esper tasks` lists them."""
-    horizon: ranges.CountOrNone = None
+    horizon: checks.CountOrNone = None
     """Epochs of an episode; None is the task's own."""
     settle: Literal["worth", "committed"] = "worth"
     """What the model keeps at the horizon: every seed worth its rent, or fossilised ones only."""
-    first_growth: ranges.CountOrZero = 0
+    first_growth: checks.CountOrZero = 0
     """Epochs that a host trains before anything may be germinated in it: until then its needs are unknown."""
-    menu: ranges.Menu = None
+    menu: checks.Menu = None
     """The only kinds of seeds that hosts are offered, such as 'mixer,depthwise'; None is all that the task has."""
-    retire: ranges.Flag = False
+    retire: checks.Flag = False
     """Whether fossils may be retired; then what each contributes is measured in every epoch, and seen."""
-    decay_epochs: ranges.Count = 3
+    decay_epochs: checks.Count = 3
     """With `retire`: epochs in a row below its rent after which a fossil counts as decayed."""
-    decay_rent: ranges.NotNegative = 0.01
+    decay_rent: checks.NotNegative = 0.01
     """With `retire`: what a fossil as large as the host must contribute in order not to decay."""
     observation_units: ObservationUnits = "absolute"
     """What the controller observes in: numbers as they are, or ratios to the host's own beginning and noise."""
-    num_envs: ranges.HostCount = 32
+    num_envs: checks.HostCount = 32
     """Hosts that grow side by side."""
-    workers: ranges.CountOrZero = 0
+    workers: checks.CountOrZero = 0
     """Processes to spread the hosts over; 0 runs them in this one, on a cluster one a CPU. Same numbers."""
-    worker_timeout: ranges.PositiveOrNone = 1800.0
+    worker_timeout: checks.PositiveOrNone = 1800.0
     """Seconds a worker may take for an answer; then the run ends with an error that names it. None waits for ever."""
-    cluster: ranges.Cluster = None
+    cluster: checks.Cluster = None
     """A Ray cluster to run workers on: 'local' starts one here, 'auto' joins that of this machine; or HOST:PORT."""
-    cluster_snapshot_every: ranges.CountOrZero = 0
+    cluster_snapshot_every: checks.CountOrZero = 0
     """Epochs between states kept of a host on a cluster, to replay it from if its node is lost; 0: from its start."""
-    cluster_round_deadline: ranges.PositiveOrNone = None
+    cluster_round_deadline: checks.PositiveOrNone = None
     """Seconds of collecting on a cluster after which a round closes, and late hosts are lost; None waits for all."""
-    device: ranges.Device = "cpu"
+    device: checks.Device = "cpu"
     """Where hosts and policy compute: cpu, cuda or cuda:<number>."""
-    seed: ranges.CountOrZero = 0
+    seed: checks.CountOrZero = 0
     """Rng seed of everything random in the run."""
-    pool_cases: ranges.Count = 64
+    pool_cases: checks.Count = 64
     """Task instances drawn once to train on: few enough that each one's baseline is trained only once."""
-    pool_host_seeds: ranges.Count = 4
+    pool_host_seeds: checks.Count = 4
     """Rng seeds of hosts that each of them is trained with, its own ones."""
-    reparametrise: ranges.Flag = False
+    reparametrise: checks.Flag = False
     """Draw the learning rate, width and steps an epoch of each of them anew, around its own; of drawn hosts only."""
 
     # The learner
 
-    rounds: ranges.Count = 500
+    rounds: checks.Count = 500
     """Rounds of collecting a rollout and learning from it."""
-    rollout_steps: ranges.CountOrNone = None
+    rollout_steps: checks.CountOrNone = None
     """Steps per env in a round; None is the horizon, one whole episode."""
-    lr_anneal_steps: ranges.CountOrZeroOrNone = 0
+    lr_anneal_steps: checks.CountOrZeroOrNone = 0
     """Rounds over which lr falls linearly to a tenth; None is all rounds, 0 keeps it."""
-    entropy_anneal_steps: ranges.CountOrZeroOrNone = None
+    entropy_anneal_steps: checks.CountOrZeroOrNone = None
     """Rounds over which entropy_coef goes to its floor; None is three quarters of all rounds, 0 keeps it."""
-    entropy_coef_per_head: ranges.HeadCoefficients = field(default_factory=dict)
+    entropy_coef_per_head: checks.HeadCoefficients = field(default_factory=dict)
     """head -> its own starting weight, instead of entropy_coef."""
-    exploration_floor: ranges.UnderOne = 0.0
+    exploration_floor: checks.UnderOne = 0.0
     """Share of uniformly random legal choices mixed into the policy."""
-    num_minibatches: ranges.CountOrNone = None
+    num_minibatches: checks.CountOrNone = None
     """Groups of envs in a pass; None is 4, or num_envs if there are fewer."""
-    hidden_size: ranges.Count = 128
+    hidden_size: checks.Count = 128
     """Width of the policy's memory."""
-    num_lstm_layers: ranges.Count = 1
+    num_lstm_layers: checks.Count = 1
     """Layers of the policy's memory."""
-    privileged_critic: ranges.Flag = True
+    privileged_critic: checks.Flag = True
     """Show the critic, never the actor, the baseline now and at the end, and the gain, where the reward has one."""
-    initial_op_logits: ranges.OpLogits = field(default_factory=dict)
+    initial_op_logits: checks.OpLogits = field(default_factory=dict)
     """operation -> its logit before anything is learned, 0 where not named: under 0 it is tried seldom at first."""
-    warm_start: ranges.WarmStart = None
+    warm_start: checks.WarmStart = None
     """A rule to imitate before the first round, a controller, the file of a `PolicyNetwork`, or a run; None: none."""
 
     # Learning from recorded episodes, without hosts
 
-    offline: ranges.Datasets = ()
+    offline: checks.Datasets = ()
     """Data sets to learn from by implicit Q-learning, instead of hosts: files, folders, runs that recorded theirs."""
-    offline_batch: ranges.Count = 32
+    offline_batch: checks.Count = 32
     """Whole episodes in a batch of an offline run."""
-    offline_batches: ranges.Count = 100
+    offline_batches: checks.Count = 100
     """Batches of a round of an offline run."""
-    offline_expectile: ranges.Expectile = 0.8
+    offline_expectile: checks.Expectile = 0.8
     """Which expectile of Q over recorded actions V is: 0.5 is what was done, towards 1 the best that was done."""
-    offline_beta: ranges.NotNegative = 30.0
+    offline_beta: checks.NotNegative = 30.0
     """How sharply better actions are preferred, per standard deviation of the rewards; 0 clones what was done."""
-    offline_trace: ranges.Share = 0.95
+    offline_trace: checks.Share = 0.95
     """How much of what was done later counts for what an action is worth (lambda); falls until the policy learns."""
-    offline_policy_share: ranges.UpToOne = 0.2
+    offline_policy_share: checks.UpToOne = 0.2
     """Share of lr's annealing, the last, in which the policy learns; before it the critics learn alone."""
-    offline_balance: ranges.Share = 0.5
+    offline_balance: checks.Share = 0.5
     """How far rare actions count as much as frequent ones for Q and policy: 0 as often as they were done, 1 alike."""
-    offline_target_rate: ranges.UpToOne = 0.1
+    offline_target_rate: checks.UpToOne = 0.1
     """How far the slow copies of the critics move with each batch."""
 
     # Heads that are not learned
 
-    freeze_style: ranges.StyleOrNone = None
+    freeze_style: checks.StyleOrNone = None
     """The only way seeds compose; None lets the policy choose."""
-    freeze_tempo: ranges.TempoOrNone = None
+    freeze_tempo: checks.TempoOrNone = None
     """The only length of first ramps, in epochs; None lets the policy choose."""
-    freeze_alpha_target: ranges.AlphaTargetOrNone = None
+    freeze_alpha_target: checks.AlphaTargetOrNone = None
     """The only strength that seeds are blended in to; None lets the policy choose."""
-    freeze_alpha_speed: ranges.AlphaSpeedOrNone = None
+    freeze_alpha_speed: checks.AlphaSpeedOrNone = None
     """The only length of later ramps, in epochs; None lets the policy choose."""
-    freeze_alpha_curve: ranges.CurveOrNone = None
+    freeze_alpha_curve: checks.CurveOrNone = None
     """The only shape of later ramps; None lets the policy choose."""
 
     # Reward
@@ -168,60 +168,60 @@ class TrainingConfig(PPOSettings):
     """What utility is measured in: validation accuracy, or validation loss."""
     reward_mode: Literal["sparse", "shaped"] = "shaped"
     """Utility at the end only, or the same with potential-based shaping on the way there."""
-    reward_rent: ranges.NotNegativeOrNone = None
+    reward_rent: checks.NotNegativeOrNone = None
     """Utility that added parameters cost, per host's worth of them; None is the task's own."""
-    reward_control_variate: ranges.Flag = True
+    reward_control_variate: checks.Flag = True
     """Subtract the utility of the same instance and seed when nothing is grown."""
-    reward_rollback_penalty: ranges.AtLeastOne = 1.0
+    reward_rollback_penalty: checks.AtLeastOne = 1.0
     """Paid for a host the governor took back, beside the worst product; in ranges of scores (accuracy 1, loss 3)."""
 
     # Watching the learner
 
-    anomaly_max_ratio_threshold: ranges.OverOne = 5.0
+    anomaly_max_ratio_threshold: checks.OverOne = 5.0
     """A larger probability ratio is reported: the policy moved too far."""
-    anomaly_min_ratio_threshold: ranges.UnderOne = 0.1
+    anomaly_min_ratio_threshold: checks.UnderOne = 0.1
     """A smaller probability ratio is reported: choices are being abandoned."""
-    anomaly_min_explained_variance: ranges.AtMostOne = 0.1
+    anomaly_min_explained_variance: checks.AtMostOne = 0.1
     """A smaller explained variance is reported: the critic does not predict returns."""
-    anomaly_warmup_updates: ranges.CountOrZero = 10
+    anomaly_warmup_updates: checks.CountOrZero = 10
     """Rounds before a poor critic is reported."""
 
     # Watching the hosts
 
-    governor_divergence_factor: ranges.OverOne = 3.0
+    governor_divergence_factor: checks.OverOne = 3.0
     """A host is broken with a training loss over this many times that of a uniform guess."""
-    governor_learned_margin: ranges.NotNegative = 0.1
+    governor_learned_margin: checks.NotNegative = 0.1
     """A host has learned once its accuracy was this share of the way from chance to 1."""
-    governor_collapse_share: ranges.NotNegative = 0.1
+    governor_collapse_share: checks.NotNegative = 0.1
     """It is back at chance with at most this share left of what it was above chance at its best."""
-    governor_collapse_patience: ranges.Count = 2
+    governor_collapse_patience: checks.Count = 2
     """Epochs in a row at chance before it is condemned."""
-    governor_max_consecutive: ranges.Count = 3
+    governor_max_consecutive: checks.Count = 3
     """Rollbacks in a row after which a host is given up."""
-    tracker_plateau_threshold: ranges.NotNegative = PLATEAU_THRESHOLD
+    tracker_plateau_threshold: checks.NotNegative = PLATEAU_THRESHOLD
     """How much validation accuracy must rise to count as better."""
 
     # The run and its record
 
-    run_name: ranges.RunName = None
+    run_name: checks.RunName = None
     """Folder of the run in run_directory; None makes one of suite, date and time."""
-    run_directory: ranges.Directory = Path("runs")
+    run_directory: checks.Directory = Path("runs")
     """Where runs are kept."""
-    run_checkpoint_every: ranges.Count = 25
+    run_checkpoint_every: checks.Count = 25
     """Rounds between checkpoints; the best and the last are always kept."""
-    run_keep_checkpoints: ranges.Count = 3
+    run_keep_checkpoints: checks.Count = 3
     """Checkpoints kept; older ones are deleted."""
-    run_record_episodes: ranges.Flag = False
+    run_record_episodes: checks.Flag = False
     """Keep every episode in the run's folder, as a data set to learn from without hosts (`offline`)."""
     run_telemetry: Literal["off", "rounds", "full", "debug"] = "full"
     """off; rounds, episodes and anomalies; also every decision and what happens to hosts; also assertions."""
-    run_tensorboard: ranges.Flag = True
+    run_tensorboard: checks.Flag = True
     """Write TensorBoard files too, unless run_telemetry is off."""
-    run_wandb: ranges.Flag = False
+    run_wandb: checks.Flag = False
     """Send to Weights & Biases too, unless run_telemetry is off."""
-    eval_every: ranges.CountOrZero = 25
+    eval_every: checks.CountOrZero = 25
     """Rounds between evaluations on hosts it does not train on; 0 is never, as offline: then the last is used."""
-    eval_episodes: ranges.Count = 24
+    eval_episodes: checks.Count = 24
     """Episodes of an evaluation."""
 
     @model_validator(mode="after")
@@ -371,7 +371,7 @@ class TrainingConfig(PPOSettings):
 
     def iql(self) -> "IQLConfig":
         """What an offline run learns by."""
-        from esper.simic.config.offline import IQLConfig
+        from esper.simic.config.ppo import IQLConfig
 
         return IQLConfig(
             gamma=self.gamma,

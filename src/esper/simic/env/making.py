@@ -12,8 +12,7 @@ import torch
 from esper.kasmina.governor import GovernorRules
 from esper.leyline import Baselines, Beginning, HostSinks, World
 from esper.leyline.utility import Counts
-from esper.simic.config.errors import ConfigError
-from esper.simic.config.ranges import MOST_HOSTS
+from esper.simic.config.checks import MOST_HOSTS, ConfigError
 from esper.simic.env.cases import CaseList, CaseSource
 from esper.simic.env.episodes import EpisodeOptions, Episodes, OnIllegal
 from esper.simic.env.single import GrowthEnv

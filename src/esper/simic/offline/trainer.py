@@ -32,13 +32,12 @@ from esper.simic.agent.checkpoint import CheckpointError, generator_from, optimi
 from esper.simic.agent.losses import mean_over
 from esper.simic.agent.normalization import RunningMeanStd
 from esper.simic.building import Training, build
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env.accounts import PRIVILEGED
 from esper.simic.held_out import is_held_out
 from esper.simic.offline.dataset import Dataset
-from esper.simic.offline.iql import IQL, IQLTerms
-from esper.simic.offline.losses import return_bounds
+from esper.simic.offline.iql import IQL, IQLTerms, return_bounds
 from esper.simic.offline.recording import Sequences, Terms
 from esper.simic.reports import Progress, mean_of_known
 from esper.simic.timing import StopRequest, peak_memory_bytes, stop_on_signals

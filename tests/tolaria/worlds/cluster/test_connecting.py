@@ -9,7 +9,7 @@ import esper
 from esper.cli import main
 from esper.leyline.errors import EsperError
 from esper.runs.train import require_trainable
-from esper.simic.config.errors import ConfigError
+from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import make_env
 from esper.tolaria.worlds.cluster.connecting import (
