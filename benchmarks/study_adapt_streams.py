@@ -52,9 +52,9 @@ from esper.leyline import DecisionSettings, HostProtocol
 from esper.leyline.utility import rent_due, utility
 from esper.simic.env.episodes import Episodes
 from esper.simic.env.making import make_world, use_one_thread
-from esper.simic.env.spaces import Actions
 from esper.simic.evaluation import Player, Rewards, RulePlayer, judge_cases
 from esper.simic.reward import RewardConfig
+from esper.tamiyo.actions import Actions
 from esper.tamiyo.rules import SchedulePolicy, rule_policy
 from esper.tolaria.tasks import suite, task
 from harness import RESULTS, Row, mean_and_error, report

@@ -24,7 +24,7 @@ from esper.karn.drawing import THEMES
 from esper.karn.watch.runs import RunsFolder
 from esper.karn.watch.sheet import render
 from esper.leyline import LifecycleOp
-from esper.simic.env.vector import GrowthVectorEnv
+from esper.simic.env.growth_env import GrowthVectorEnv
 
 PACKAGE = str(Path(esper.__file__).parent)
 STEP = 8

@@ -10,7 +10,7 @@ import torch
 from esper.leyline import CAUSAL_TABLE, HEAD_NAMES, DecisionTaken, EpisodeFinished, LifecycleOp, SlotConfig
 from esper.simic.building import build
 from esper.simic.config.training_config import TrainingConfig
-from esper.simic.decision_log import RoundLog, by_feature, joint_log_probs
+from esper.simic.reports import RoundLog, by_feature, joint_log_probs
 from esper.tamiyo import HOST_FEATURES, SLOT_FEATURES, GrowthSpace
 
 ENVS, STEPS = 3, 20

@@ -11,9 +11,9 @@ from esper.simic.building import build, evaluation_episodes
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import make_world
 from esper.simic.env.episodes import Episodes, StepResult
-from esper.simic.env.spaces import Actions
 from esper.simic.evaluation import LearnedPlayer, Rewards, RulePlayer, play_cases
 from esper.tamiyo import Actor, GrowthPolicy
+from esper.tamiyo.actions import Actions
 from esper.tamiyo.rules import rule_policy
 from esper.tolaria.worlds.toy.host import ToyBaselines
 from growth_envs import harmful

@@ -16,12 +16,12 @@ from esper.simic.building import Training, build
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import FlatVectorEnv
 from esper.simic.env.episodes import Episodes
-from esper.simic.env.spaces import Actions
 from esper.simic.evaluation import Rewards, RulePlayer
 from esper.simic.gymnasium_loop import collect
 from esper.simic.offline.recorder import record_episodes
 from esper.simic.reports import News
 from esper.simic.trainer import VectorizedPPOTrainer
+from esper.tamiyo.actions import Actions
 from esper.tamiyo.rules import rule_policy
 from esper.tolaria.worlds.processes import ProcessWorld
 from listener import Listener

@@ -22,9 +22,8 @@ from esper.leyline import (
 from esper.simic.agent import Anomaly, AnomalyDetector, AnomalyKind, GradientStats, PPOUpdateMetrics
 from esper.simic.agent.anomaly import ADVICE
 from esper.simic.agent.update_metrics import ValueDiagnostics
-from esper.simic.decision_log import decision_taken
 from esper.simic.env.episodes import StepResult
-from esper.simic.reports import BatchSummary, anomalies_raised, mean_of_known, round_finished
+from esper.simic.reports import BatchSummary, anomalies_raised, decision_taken, mean_of_known, round_finished
 from esper.simic.reward import RewardComponents
 
 SEED = SlotReading(Stage.HOLDING, False, 0.5, 0.7, 0, 5, 2, 0, 0, 10, 0, 0.25, math.nan, 1.0, 1.0)

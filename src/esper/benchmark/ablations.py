@@ -18,10 +18,9 @@ from esper.benchmark.arms import Hosts, LearnedArm, Staging
 from esper.benchmark.controllers import open_controller
 from esper.leyline import LifecycleOp, operations
 from esper.simic.env.episodes import Episodes
-from esper.simic.env.spaces import Actions
 from esper.simic.evaluation import Rewards
 from esper.tamiyo import Actor
-from esper.tamiyo.actions import GrowthSpace
+from esper.tamiyo.actions import Actions, GrowthSpace
 from esper.tamiyo.features import host_features
 
 WITHOUT_MEMORY, WITHOUT_RETURN, WITHOUT_CHANGE = "without_memory", "without_return", "without_change"

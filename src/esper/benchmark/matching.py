@@ -26,7 +26,7 @@ from esper.kasmina import GrowingModel
 from esper.kasmina.hosts import ConvNet
 from esper.leyline import ActionSpec, BlueprintCard, DecisionSettings, LifecycleOp, Situation, Stage, Style
 from esper.simic.env.episodes import Episodes
-from esper.simic.env.spaces import Actions
+from esper.tamiyo.actions import Actions
 from esper.tamiyo.rules import Clause, Schedule, SchedulePolicy
 from esper.tamiyo.rules.policy import refusal
 from esper.tolaria.data import TaskData

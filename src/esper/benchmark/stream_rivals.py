@@ -21,8 +21,8 @@ from esper.benchmark.rivals import Look
 from esper.benchmark.suites import PlanError
 from esper.leyline import ActionSpec, DecisionSettings, LifecycleOp, Situation, Stage
 from esper.simic.env.episodes import Episodes
-from esper.simic.env.spaces import Actions
 from esper.simic.evaluation import Player, Rewards, RulePlayer
+from esper.tamiyo.actions import Actions
 from esper.tamiyo.falls import DropDetector
 from esper.tamiyo.rules import RulePolicy, rule_policy
 from esper.tamiyo.rules.frozen_spread import HEAD_START

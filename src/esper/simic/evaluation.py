@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from esper.leyline import ActionSpec, Beginning, DecisionSettings, EpisodeFinished, HostProtocol, HostsLost
 from esper.leyline.utility import Family
 from esper.simic.env.episodes import Episodes
-from esper.simic.env.spaces import Actions
 from esper.simic.reward import SCORES
 from esper.tamiyo import Actor
+from esper.tamiyo.actions import Actions
 from esper.tamiyo.rules import RulePolicy
 from esper.tamiyo.rules.policy import decisions_of
 

@@ -18,10 +18,10 @@ from esper.simic.building import build
 from esper.simic.cloning import CloningError, PolicyNetwork
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env.episodes import Episodes
-from esper.simic.env.spaces import Actions
 from esper.simic.evaluation import LearnedPlayer, Player, Rewards
 from esper.simic.offline.recorder import record_episodes
 from esper.simic.offline.recording import Advised, joined
+from esper.tamiyo.actions import Actions
 
 TeacherOf = Callable[[Sequence[str]], Player]
 """The teacher of envs whose cases are these."""

@@ -41,7 +41,6 @@ from esper.simic.building import (
 from esper.simic.cloning import require_warm_start, warm_start
 from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
-from esper.simic.decision_log import RoundLog
 from esper.simic.env import FlatVectorEnv
 from esper.simic.env.episodes import HOSTS
 from esper.simic.env.flat import Flat
@@ -54,6 +53,7 @@ from esper.simic.reports import (
     News,
     Preparing,
     Progress,
+    RoundLog,
     Working,
     anomalies_raised,
     mean_of_known,

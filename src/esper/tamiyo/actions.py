@@ -23,6 +23,9 @@ from esper.leyline import (
 )
 from esper.tamiyo.layout import ActionLayout, growth_layout
 
+Actions = NDArray[np.int64]
+"""(env, head) in HEAD_NAMES order: which choice of each head."""
+
 
 @dataclass(frozen=True)
 class GrowthSpace:

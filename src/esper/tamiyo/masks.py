@@ -1,4 +1,4 @@
-"""Action masks of many hosts at once, from what each slot says may be executed."""
+"""Action masks of many hosts at once, from what each slot says may be executed, and which actions a mask allows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +14,8 @@ from esper.leyline import (
     LifecycleOp,
     Style,
 )
-from esper.tamiyo.actions import GrowthSpace
+from esper.tamiyo.actions import Actions, GrowthSpace
+from esper.tamiyo.layout import ActionLayout
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -131,3 +132,45 @@ class GrowthMasks:
             block, choice = self._blocks[head], self._frozen[head]
             others = np.arange(block.shape[-1]) != choice
             block &= ~(block[..., choice : choice + 1] & others)
+
+
+class LegalChoices:
+    """Checks which actions (env, head) a flat mask (env, layout.width) allows, and draws legal ones."""
+
+    __slots__ = ("_offsets", "_parents", "_relevance", "_sizes", "_strides", "layout")
+
+    def __init__(self, layout: ActionLayout) -> None:
+        self.layout = layout
+        self._sizes = np.array(layout.sizes)
+        self._offsets = np.array(layout.offsets)
+        self._parents = np.array([0 if parent is None else parent for parent in layout.parent_indices])
+        self._strides = np.where([parent is None for parent in layout.parent_indices], 0, self._sizes)
+        self._relevance: NDArray[np.bool_] = layout.relevance.numpy()
+
+    def allowed(self, actions: Actions, masks: Mask) -> NDArray[np.bool_]:
+        """(env,) whether every head that matters has a legal choice, given the heads before it."""
+        in_range = (actions >= 0) & (actions < self._sizes)
+        safe = np.where(in_range, actions, 0)
+        index = self._offsets + safe[:, self._parents] * self._strides + safe  # (env, head)
+        legal = in_range & np.take_along_axis(masks, index, axis=1)
+        relevant = self._relevance[safe[:, 0]]
+        verdict: NDArray[np.bool_] = np.logical_and.reduce(legal | ~relevant, axis=1)
+        return verdict
+
+    def sample(self, masks: Mask, rng: np.random.Generator) -> Actions:
+        """(env, head): head after head, uniform over what is legal; heads that do not matter are 0."""
+        actions = np.zeros((len(masks), self.layout.head_count), dtype=np.int64)
+        for env_idx, mask in enumerate(masks):
+            chosen = actions[env_idx]
+            for head in range(self.layout.head_count):
+                if not self._relevance[chosen[0], head] and head:
+                    continue
+                legal = np.flatnonzero(self.row(chosen, mask, head))
+                chosen[head] = legal[rng.integers(len(legal))]
+        return actions
+
+    def row(self, chosen: Actions, mask: Mask, head: int) -> Mask:
+        """What one head may be under a mask (width,), given the heads before it in `chosen` (head,)."""
+        start = self._offsets[head] + chosen[self._parents[head]] * self._strides[head]
+        row: Mask = mask[start : start + self._sizes[head]]
+        return row

@@ -16,11 +16,11 @@ from esper.simic.building import build
 from esper.simic.cloning import CloningError, PolicyNetwork
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env.episodes import Episodes
-from esper.simic.env.spaces import Actions
 from esper.simic.evaluation import Player, Rewards, RulePlayer
 from esper.simic.offline.recorder import record_episodes
 from esper.simic.offline.recording import BY_STEP, Advised, Recording
 from esper.simic.teaching import Lesson, record_advised, teach
+from esper.tamiyo.actions import Actions
 from esper.tamiyo.rules.policy import refusal
 
 CONFIG = TrainingConfig.preset("toy", num_envs=4, num_minibatches=4, pool_cases=16, pool_host_seeds=2)

@@ -45,10 +45,10 @@ from esper.simic.env.cases import (
     as_source,
     case_generator,
 )
-from esper.simic.env.spaces import Actions, LegalChoices
 from esper.simic.reward import RewardComponents, RewardConfig, RewardTelemetry
 from esper.simic.timing import Stopwatch
-from esper.tamiyo.actions import GrowthSpace, decode, encode, illegal_choice
+from esper.tamiyo.actions import Actions, GrowthSpace, decode, encode, illegal_choice
+from esper.tamiyo.masks import LegalChoices
 from esper.tamiyo.observation import Observer
 from esper.tolaria.tasks import data_changes
 

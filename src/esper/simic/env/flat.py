@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from esper.leyline import CHOICES, ActionSpec, DecisionSettings, LifecycleOp
 from esper.simic.env.accounts import PRIVILEGED
 from esper.simic.env.episodes import Observation
-from esper.simic.env.single import GrowthEnv
-from esper.simic.env.spaces import Actions
-from esper.simic.env.vector import GrowthVectorEnv
-from esper.tamiyo.actions import GrowthSpace, encode
+from esper.simic.env.growth_env import GrowthEnv, GrowthVectorEnv
+from esper.tamiyo.actions import Actions, GrowthSpace, encode
 from esper.tamiyo.features import BOUND, observation_size
 
 _ON_SLOTS = (LifecycleOp.ADVANCE, LifecycleOp.FOSSILIZE, LifecycleOp.PRUNE)

@@ -15,8 +15,7 @@ from esper.leyline.utility import Counts
 from esper.simic.config.checks import MOST_HOSTS, ConfigError
 from esper.simic.env.cases import CaseList, CaseSource
 from esper.simic.env.episodes import EpisodeOptions, Episodes, OnIllegal
-from esper.simic.env.single import GrowthEnv
-from esper.simic.env.vector import GrowthVectorEnv
+from esper.simic.env.growth_env import GrowthEnv, GrowthVectorEnv
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.actions import GrowthSpace
 from esper.tolaria.engine.population import Population

@@ -24,10 +24,11 @@ from torch import Tensor
 
 from esper.leyline.errors import EsperError
 from esper.leyline.files import write_bytes
-from esper.simic.env.spaces import LegalChoices, action_space, observation_space
+from esper.simic.env.growth_env import action_space, observation_space
 from esper.simic.offline.recording import BY_EPISODE, BY_STEP, EpisodeRow, Recording, Terms, joined
 from esper.tamiyo.controller import layout_fingerprint
 from esper.tamiyo.features import BOUND, observation_parts, observation_size
+from esper.tamiyo.masks import LegalChoices
 
 FORMAT = "esper-episodes-1"
 EPISODES_FOLDER = "episodes"

@@ -12,9 +12,9 @@ from esper import __version__
 from esper.leyline import EpisodeFinished, LifecycleOp
 from esper.simic.env.accounts import PRIVILEGED
 from esper.simic.env.episodes import Episodes, StepResult
-from esper.simic.env.spaces import Actions
 from esper.simic.evaluation import Player, Rewards, play_cases
 from esper.simic.offline.recording import BY_STEP, EpisodeRow, Recording, Terms
+from esper.tamiyo.actions import Actions
 from esper.tamiyo.distributions import FactoredDistribution, LayoutTensors
 from esper.tamiyo.layout import ActionLayout
 
