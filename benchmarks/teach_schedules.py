@@ -35,7 +35,7 @@ from esper.simic.config.training_config import TrainingConfig
 from esper.simic.evaluation import Player, RulePlayer
 from esper.statistics import Floats
 from esper.tamiyo.rules import Schedule
-from esper.tamiyo.rules.frozen_spread import EPOCHS_TO_FULL_STRENGTH
+from esper.tamiyo.rules.by_layout import EPOCHS_TO_FULL_STRENGTH
 from esper.tamiyo.rules.policy import refusal
 from esper.tamiyo.rules.schedule import resolved
 from esper.tolaria.tasks import Instance, task

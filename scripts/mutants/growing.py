@@ -42,7 +42,7 @@ GROWING = (
     ),
     mutant(
         "decay_of_what_was_not_measured",
-        "tamiyo/falls.py",
+        "tamiyo/tracker.py",
         "            return count\n",
         "            return count + 1\n",
         f"{_RETIRING}test_decay_counts_epochs_below_rent_in_a_row",
@@ -91,7 +91,7 @@ GROWING = (
     ),
     mutant(
         "a_useful_fossil_retired",
-        "tamiyo/rules/live_on.py",
+        "tamiyo/rules/by_layout.py",
         "        decayed = [slot for slot in situation.slots if slot.decayed]\n"
         "        if fossil is not None and not fossil.decayed:\n            return None\n",
         "        decayed = [slot for slot in situation.slots if slot.decayed]\n",
@@ -99,14 +99,14 @@ GROWING = (
     ),
     mutant(
         "more_given_back_than_needed",
-        "tamiyo/rules/live_on.py",
+        "tamiyo/rules/by_layout.py",
         "                if leaving:\n                    return ActionSpec()  # its room is on the way\n",
         "",
         f"{_LIVE_ON}test_no_more_is_given_back_than_is_needed",
     ),
     mutant(
         "a_false_alarm_taken_for_a_fall",
-        "tamiyo/falls.py",
+        "tamiyo/tracker.py",
         "        if self.below < patience:\n            return None\n",
         "",
         "tamiyo/test_falls.py::test_a_fall_is_below_the_level_for_some_epochs_in_a_row",
@@ -292,7 +292,7 @@ GROWING = (
     ),
     mutant(
         "budget_not_shared",
-        "tamiyo/rules/frozen_spread.py",
+        "tamiyo/rules/by_layout.py",
         "(budget - situation.signals.added_parameters) / max(len(slots), 1)",
         "(budget - situation.signals.added_parameters)",
         "tamiyo/rules/test_frozen_spread.py::test_a_budget_is_divided_evenly_and_spent_on_the_largest_kind_that_fits",

@@ -17,7 +17,7 @@ from esper.leyline import LifecycleOp
 from esper.simic.env.making import make_world
 from esper.simic.evaluation import RulePlayer
 from esper.simic.reward import RewardConfig
-from esper.tamiyo.falls import JumpDetector
+from esper.tamiyo.tracker import JumpDetector
 from esper.tolaria.tasks import forget, register
 from make_outcomes import outcome_of
 from tiny_tasks import tiny_task

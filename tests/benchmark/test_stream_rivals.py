@@ -32,7 +32,7 @@ from esper.simic.env.episodes import Episodes
 from esper.simic.env.making import make_world
 from esper.simic.evaluation import RulePlayer
 from esper.simic.reward import RewardConfig
-from esper.tamiyo.falls import DropDetector
+from esper.tamiyo.tracker import DropDetector
 from esper.tolaria.data import TaskData
 from esper.tolaria.engine.host import TrainedHost
 from esper.tolaria.tasks import Instance, ParameterSpec, forget, register, task

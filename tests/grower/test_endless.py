@@ -17,7 +17,7 @@ from esper.grower import Grower, GrowthWarning
 from esper.grower.phases import ACTIONS_KEPT, DECISIONS_KEPT, PHASES_KEPT, Phases
 from esper.leyline import LifecycleOp, Stage
 from esper.tamiyo.rules import RulePolicy, SchedulePolicy
-from esper.tamiyo.rules.live_on import LiveOnPolicy
+from esper.tamiyo.rules.by_layout import LiveOnPolicy
 
 SAMPLES, FEATURES, CLASSES = 96, 6, 3
 

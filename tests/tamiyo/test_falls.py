@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from esper.tamiyo.falls import LOOK_BACK, SCORES_KEPT, Level
+from esper.tamiyo.tracker import LOOK_BACK, SCORES_KEPT, Level
 
 
 def lost(scores: Sequence[float | None], *, drop: float = 0.1, patience: int = 2) -> list[int]:

@@ -17,11 +17,11 @@ from esper.tamiyo.controller import (
     layout_fingerprint,
     shipped_controllers,
 )
-from esper.tamiyo.falls import FossilWatch
 from esper.tamiyo.features import host_features, slot_features
 from esper.tamiyo.growth_policy import GrowthPolicy
 from esper.tamiyo.rules import rule_policy
 from esper.tamiyo.rules.policy import decisions_of
+from esper.tamiyo.tracker import FossilWatch
 from tiny_controllers import tiny_card, tiny_controller
 from watched import DORMANT, HOLDING, PaperHost, paper_host, report
 

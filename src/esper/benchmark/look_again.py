@@ -18,9 +18,9 @@ from esper.benchmark.rows import RowsError
 from esper.leyline import ActionSpec, LifecycleOp, Situation
 from esper.leyline.utility import rent_due
 from esper.statistics import Floats
-from esper.tamiyo.falls import JumpDetector
 from esper.tamiyo.rules import Clause, Schedule, SchedulePolicy
 from esper.tamiyo.rules.policy import Remembering
+from esper.tamiyo.tracker import JumpDetector
 
 LOOK_AGAIN = "look_again"
 DROPS, DELAYS = (0.1, 0.15, 0.25), (1, 2, 3, 4)

@@ -23,11 +23,11 @@ from esper.leyline import ActionSpec, DecisionSettings, LifecycleOp, Situation, 
 from esper.simic.env.episodes import Episodes
 from esper.simic.evaluation import Player, Rewards, RulePlayer
 from esper.tamiyo.actions import Actions
-from esper.tamiyo.falls import DropDetector
 from esper.tamiyo.rules import RulePolicy, rule_policy
-from esper.tamiyo.rules.frozen_spread import HEAD_START
+from esper.tamiyo.rules.by_layout import HEAD_START
 from esper.tamiyo.rules.policy import Remembering, affordable, refusal
 from esper.tamiyo.rules.probing import DetectThenProbePolicy
+from esper.tamiyo.tracker import DropDetector
 from esper.tolaria.engine.host import TrainedHost
 from esper.tolaria.tasks import Instance
 from esper.tolaria.upkeep import (

@@ -8,8 +8,7 @@ from pydantic import TypeAdapter
 
 from esper.grower.history import Decision, described
 from esper.leyline import LifecycleOp
-from esper.tamiyo.falls import Level
-from esper.tamiyo.tracker import FALL
+from esper.tamiyo.tracker import FALL, Level
 
 DECISIONS_KEPT = 100
 """The last decisions of a run without an end that are kept whole."""

@@ -20,7 +20,6 @@ from esper.leyline import (
     gate_parameters,
 )
 from esper.tamiyo.actions import GrowthSpace
-from esper.tamiyo.falls import FossilWatch
 from esper.tamiyo.features import (
     FIELD,
     KINDS,
@@ -40,7 +39,7 @@ from esper.tamiyo.masks import (
     unretired,
     without_germination,
 )
-from esper.tamiyo.tracker import HISTORY, TRACKED, SignalTracker, trend
+from esper.tamiyo.tracker import HISTORY, TRACKED, FossilWatch, SignalTracker, trend
 from esper.tamiyo.units import Origin, Scales, write_features_of_ratios
 
 Array = NDArray[np.float64]

@@ -4,7 +4,7 @@ import pytest
 
 from esper.kasmina import GrowthRules
 from esper.leyline import Layout, Stage
-from esper.tamiyo.rules.frozen_spread import FrozenSpreadPolicy
+from esper.tamiyo.rules.by_layout import FrozenSpreadPolicy
 from tiny import SLOT, tiny_model
 from watched import KINDS, ModelHost, live, small_model
 

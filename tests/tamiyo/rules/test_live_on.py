@@ -6,7 +6,7 @@ import pytest
 
 from esper.leyline import Stage
 from esper.tamiyo.rules import rule_policy
-from esper.tamiyo.rules.live_on import LiveOnPolicy
+from esper.tamiyo.rules.by_layout import LiveOnPolicy
 from watched import ModelHost, live, small_model
 
 FIRST_FALL, SECOND_FALL, HORIZON = 6, 40, 80

@@ -4,9 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from esper.tamiyo.rules.by_layout import ByLayoutPolicy
-from esper.tamiyo.rules.frozen_spread import FrozenSpreadPolicy
-from esper.tamiyo.rules.live_on import LiveOnPolicy
+from esper.tamiyo.rules.by_layout import ByLayoutPolicy, FrozenSpreadPolicy, LiveOnPolicy
 from esper.tamiyo.rules.policy import RulePolicy as RulePolicy
 from esper.tamiyo.rules.policy import SavableRule as SavableRule
 from esper.tamiyo.rules.probing import DetectThenProbePolicy, ProbeAndKeepPolicy
