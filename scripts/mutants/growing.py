@@ -220,7 +220,7 @@ GROWING = (
     ),
     mutant(
         "gate_not_in_the_budget_of_rules",
-        "tamiyo/masks.py",
+        "tamiyo/observation.py",
         "elif max(costs.values()) + gates[slot] > room:",
         "elif max(costs.values()) > room:",
         "tamiyo/test_deciders.py::test_a_gate_counts_in_the_budget",

@@ -17,7 +17,8 @@ from esper.tamiyo import HOST_FEATURES, SLOT_FEATURES, GrowthPolicy, GrowthSpace
 from esper.tamiyo.actions import numbered_slots
 from esper.tamiyo.controller import Controller, ControllerError, layout_fingerprint
 from esper.tamiyo.features import BOUND, host_features, slot_features
-from esper.tamiyo.units import Origin, standard_error
+from esper.tamiyo.tracker import Origin
+from esper.tamiyo.units import standard_error
 from tiny_controllers import tiny_controller
 from watched import DORMANT, HOLDING, paper_host, report
 

@@ -1,19 +1,11 @@
 """Action masks of many hosts at once, from what each slot says may be executed, and which actions a mask allows."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from esper.leyline import (
-    ALPHA_TARGETS,
-    STYLES,
-    BlueprintCard,
-    LegalOperations,
-    LifecycleOp,
-    Style,
-)
+from esper.leyline import ALPHA_TARGETS, STYLES, LifecycleOp, Style
 from esper.tamiyo.actions import Actions, GrowthSpace
 from esper.tamiyo.layout import ActionLayout
 
@@ -27,36 +19,6 @@ def without_germination(legal_bits: Array, affordable: Mask) -> Array:
     """legal_bits (env, slot) without GERMINATE where nothing of affordable (env, slot, blueprint) is left."""
     bits = legal_bits.astype(np.int64)
     return np.where(affordable.any(axis=-1), bits, bits & ~_GERMINATE).astype(np.float64)
-
-
-def unretired(legal: Mapping[str, LegalOperations]) -> dict[str, LegalOperations]:
-    """The same without RETIRE: for deciders that know no such choice."""
-    without = {LifecycleOp.RETIRE}
-    return {
-        slot: replace(here, operations=here.operations - without) if without & here.operations else here
-        for slot, here in legal.items()
-    }
-
-
-def legal_within(
-    legal: Mapping[str, LegalOperations],
-    cards: Mapping[str, Sequence[BlueprintCard]],
-    gates: Mapping[str, int],
-    room: float,
-) -> dict[str, LegalOperations]:
-    """The same in words: blueprints without room are not legal, nor is GERMINATE where none has any, nor a gate where
-    `gates` (slot -> its parameters) has no room beside the dearest."""
-    kept: dict[str, LegalOperations] = {}
-    for slot, here in legal.items():
-        costs = {card.name: card.parameters for card in cards[slot] if card.parameters <= room}
-        blueprints = tuple(name for name in here.blueprints if name in costs)
-        operations, styles = here.operations, here.styles
-        if not blueprints:
-            operations -= {LifecycleOp.GERMINATE}
-        elif max(costs.values()) + gates[slot] > room:
-            styles = tuple(style for style in styles if style is not Style.GATE)
-        kept[slot] = replace(here, operations=operations, blueprints=blueprints, styles=styles)
-    return kept
 
 
 # Bits of readings -> one bool per operation.

@@ -1,7 +1,7 @@
 """What the controller sees of many hosts at once, in memory that is allocated once and written in place."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -14,9 +14,11 @@ from esper.leyline import (
     BlueprintCard,
     DecisionSettings,
     HostProtocol,
+    LegalOperations,
     LifecycleOp,
     Situation,
     SlotReading,
+    Style,
     gate_parameters,
 )
 from esper.tamiyo.actions import GrowthSpace
@@ -33,14 +35,9 @@ from esper.tamiyo.features import (
     write_host_features,
     write_slot_features,
 )
-from esper.tamiyo.masks import (
-    GrowthMasks,
-    legal_within,
-    unretired,
-    without_germination,
-)
-from esper.tamiyo.tracker import HISTORY, TRACKED, FossilWatch, SignalTracker, trend
-from esper.tamiyo.units import Origin, Scales, write_features_of_ratios
+from esper.tamiyo.masks import GrowthMasks, without_germination
+from esper.tamiyo.tracker import HISTORY, TRACKED, FossilWatch, Origin, SignalTracker, trend
+from esper.tamiyo.units import Scales, write_features_of_ratios
 
 Array = NDArray[np.float64]
 _SERIES = len(TRACKED)
@@ -370,3 +367,33 @@ def _views(flat: Tensor, space: GrowthSpace) -> dict[str, NDArray[np.float32]]:
         name: piece.unflatten(1, shape).numpy()
         for (name, shape), piece in zip(parts.items(), pieces, strict=True)
     }
+
+
+def unretired(legal: Mapping[str, LegalOperations]) -> dict[str, LegalOperations]:
+    """What is legal, slot by slot, without RETIRE: for deciders that know no such choice."""
+    without = {LifecycleOp.RETIRE}
+    return {
+        slot: replace(here, operations=here.operations - without) if without & here.operations else here
+        for slot, here in legal.items()
+    }
+
+
+def legal_within(
+    legal: Mapping[str, LegalOperations],
+    cards: Mapping[str, Sequence[BlueprintCard]],
+    gates: Mapping[str, int],
+    room: float,
+) -> dict[str, LegalOperations]:
+    """What is legal with so much room: no blueprint that needs more, nor GERMINATE where each does, nor a gate where
+    `gates` (slot -> its parameters) has no room beside the dearest."""
+    kept: dict[str, LegalOperations] = {}
+    for slot, here in legal.items():
+        costs = {card.name: card.parameters for card in cards[slot] if card.parameters <= room}
+        blueprints = tuple(name for name in here.blueprints if name in costs)
+        operations, styles = here.operations, here.styles
+        if not blueprints:
+            operations -= {LifecycleOp.GERMINATE}
+        elif max(costs.values()) + gates[slot] > room:
+            styles = tuple(style for style in styles if style is not Style.GATE)
+        kept[slot] = replace(here, operations=operations, blueprints=blueprints, styles=styles)
+    return kept

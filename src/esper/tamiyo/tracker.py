@@ -380,3 +380,41 @@ class FossilWatch:
     def decayed(self) -> list[bool]:
         """For each slot, whether its fossil has been below its rent for long enough to count."""
         return [count >= self.settings.decay_epochs for count in self.epochs]
+
+
+@dataclass(slots=True)
+class Origin:
+    """The first numbers that were known of a host, which its later ones are ratios to; NaN until they are."""
+
+    loss: float = math.nan
+    """Size of the validation loss, or of the training loss where there is no other; never 0."""
+    accuracy: float = math.nan
+    """Of validation."""
+    gradient_norm: float = math.nan
+    """Of the host; never 0."""
+
+    def record(self, tracked: Sequence[float], gradient_norm: float | None) -> None:
+        """Take in an epoch: TRACKED, NaN unknown, and the gradient norm."""
+        train_loss, _, loss, accuracy = tracked
+        if math.isnan(self.loss) and (first := loss if math.isfinite(loss) else train_loss):
+            self.loss = abs(first)
+        if math.isnan(self.accuracy):
+            self.accuracy = accuracy
+        if math.isnan(self.gradient_norm) and gradient_norm and math.isfinite(gradient_norm):
+            self.gradient_norm = gradient_norm
+
+    def state_dict(self) -> dict[str, float]:
+        """Every field."""
+        return asdict(self)
+
+    @staticmethod
+    def from_state(state: object) -> "Origin":
+        """The origin that `state_dict` was taken of."""
+        names = list(Origin.__slots__)
+        if (
+            not isinstance(state, dict)
+            or sorted(state) != sorted(names)
+            or not all(isinstance(value, float) for value in state.values())
+        ):
+            raise ValueError(f"origin is {state!r}; expected the numbers {', '.join(names)} of a state_dict")
+        return Origin(**state)

@@ -15,9 +15,7 @@ before they become features. What is a ratio already stays: parameters and budge
 loss may be scaled, and gradients, and the parameters of host and seeds together: the observation is the same.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +31,7 @@ from esper.tamiyo.features import (
     bound_in_place,
     by_percent,
 )
-from esper.tamiyo.tracker import TRACKED
+from esper.tamiyo.tracker import TRACKED, Origin
 
 Array = NDArray[np.float64]
 
@@ -52,44 +50,6 @@ _ACCURACIES = [TRACKED.index("train_accuracy"), TRACKED.index("validation_accura
 _TIMES = [FIELD[name] for name in ("epochs_to_target", "age", "epochs_in_stage")]
 _WORTHS = [FIELD[name] for name in ("contribution", "probe")]
 _PLATEAU, _NORM = (HostReading._fields.index(name) for name in ("plateau_epochs", "gradient_norm"))
-
-
-@dataclass(slots=True)
-class Origin:
-    """The first numbers that were known of a host, which its later ones are ratios to; NaN until they are."""
-
-    loss: float = math.nan
-    """Size of the validation loss, or of the training loss where there is no other; never 0."""
-    accuracy: float = math.nan
-    """Of validation."""
-    gradient_norm: float = math.nan
-    """Of the host; never 0."""
-
-    def record(self, tracked: Sequence[float], gradient_norm: float | None) -> None:
-        """Take in an epoch: TRACKED, NaN unknown, and the gradient norm."""
-        train_loss, _, loss, accuracy = tracked
-        if math.isnan(self.loss) and (first := loss if math.isfinite(loss) else train_loss):
-            self.loss = abs(first)
-        if math.isnan(self.accuracy):
-            self.accuracy = accuracy
-        if math.isnan(self.gradient_norm) and gradient_norm and math.isfinite(gradient_norm):
-            self.gradient_norm = gradient_norm
-
-    def state_dict(self) -> dict[str, float]:
-        """Every field."""
-        return asdict(self)
-
-    @staticmethod
-    def from_state(state: object) -> "Origin":
-        """The origin that `state_dict` was taken of."""
-        names = list(Origin.__slots__)
-        if (
-            not isinstance(state, dict)
-            or sorted(state) != sorted(names)
-            or not all(isinstance(value, float) for value in state.values())
-        ):
-            raise ValueError(f"origin is {state!r}; expected the numbers {', '.join(names)} of a state_dict")
-        return Origin(**state)
 
 
 def standard_error(accuracy: Array, samples: Array) -> Array:

@@ -7,11 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from esper.leyline import HEAD_NAMES, LifecycleOp
-from esper.simic.agent.losses import (
-    compute_gae,
-    compute_per_head_advantages,
-    masked_mean_std,
-)
+from esper.simic.agent.losses import compute_gae, compute_per_head_advantages, masked_mean_std
 from esper.tamiyo.layout import compute_causal_masks
 
 R = torch.tensor([[0.0, 0, 1, 0, -0.5], [0, 0, 0, 0, 1]])

@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from esper.runs.offline import (
-    FittedQ,
-    discounted,
-    distribution_along,
-    importance_weighted,
-    log_ratios,
-)
+from esper.runs.offline import FittedQ, discounted, distribution_along, importance_weighted, log_ratios
 from esper.tamiyo import ActorCritic, GrowthPolicy
 from esper.tamiyo.critics import FlatBody, GrowthBody
 from known_mdp import GAMMA, STATES, Corridor

@@ -1,6 +1,7 @@
-"""A rollout in memory: arrays over (env, step), allocated once, one write per step for all envs."""
+"""A rollout in memory: arrays over (env, step), allocated once, one write per step for all envs; its precision."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper.simic.agent.losses import compute_gae
+from esper.simic.config.ppo import PPOConfig
 from esper.tamiyo import ActionLayout, ActorState, Policy, PolicyInputs, SequencePlan
 from esper.tamiyo.policy import NO_ACTION
 
@@ -366,3 +368,10 @@ class TamiyoRolloutBuffer:
 
 def _to(array: NDArray[np.bool_] | NDArray[np.int64], device: torch.device) -> Tensor:
     return torch.from_numpy(array).to(device, non_blocking=True)
+
+
+def autocast(config: PPOConfig, device: torch.device, *, cache: bool) -> AbstractContextManager[object]:
+    """The precision of rollout and update. A no-grad forward must not fill the weight-cast cache."""
+    if config.precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=cache)

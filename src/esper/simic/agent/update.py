@@ -5,7 +5,6 @@ Also the policy that a run started with, which `start_kl` holds the one that lea
 
 import warnings
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
@@ -24,7 +23,7 @@ from esper.simic.agent.losses import (
     mean_over,
     value_loss,
 )
-from esper.simic.agent.rollout_buffer import Minibatch, Rollout, minibatches
+from esper.simic.agent.rollout_buffer import Minibatch, Rollout, autocast, minibatches
 from esper.simic.agent.update_metrics import GradientMeter, MinibatchReport, PPOUpdateMetrics, UpdateMeter
 from esper.simic.config.ppo import PPOConfig
 from esper.tamiyo import ActorState, Policy, PolicyInputs, unwrap
@@ -72,13 +71,6 @@ class LossTerms:
     entropy_coef: Tensor
     """(step, head) weight of the entropy bonus."""
     evaluation: HeadEvaluation
-
-
-def autocast(config: PPOConfig, device: torch.device, *, cache: bool) -> AbstractContextManager[object]:
-    """The precision of rollout and update. A no-grad forward must not fill the weight-cast cache."""
-    if config.precision == "fp32":
-        return nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=cache)
 
 
 def compute_loss(
