@@ -12,7 +12,7 @@ import json
 
 import numpy as np
 
-from esper.benchmark.foresight import ForesightPolicy, LinearWish, LookAlwaysPolicy, fit_wish
+from esper.benchmark.stream_rules import ForesightPolicy, LinearWish, LookAlwaysPolicy, fit_wish
 from esper.leyline import DecisionSettings, Situation
 from esper.simic.env.making import make_world, use_one_thread
 from esper.simic.evaluation import RulePlayer, play_cases

@@ -2,7 +2,7 @@
 
 An oracle plays, for each target, the best of: nothing, one seed of one of six kinds in one of four places, a few of
 them together (`adapt_choices.py`), or an even spread; chosen by validation on other hosts than it is scored on, by
-test. Against it: every rival of `esper.benchmark.adapt_rivals` (the head alone, fine-tuning, LoRA everywhere;
+test. Against it: every rival of `esper.benchmark.rivals` (the head alone, fine-tuning, LoRA everywhere;
 learning rates tuned on other draws), the even spread, a seed in a random place, each place, and for all targets the
 one seed, or the seeds together, that are best. What is compared is test accuracy minus rent for added parameters. The
 gate is open where the oracle is ahead of the best of them by more than two standard errors over targets.
@@ -33,7 +33,7 @@ from scipy.stats import spearmanr
 
 from adapt_choices import KINDS, PLACES, SINGLES, TOGETHER
 from adapt_signals import SIGNALS, Pair, signals_of
-from esper.benchmark.adapt_rivals import AdaptRival, adapt_rivals
+from esper.benchmark.rivals import AdaptRival, adapt_rivals
 from esper.leyline import DecisionSettings, HostProtocol
 from esper.leyline.utility import utility
 from esper.simic.env.making import make_world, use_one_thread

@@ -46,7 +46,7 @@ from adapt_stream_choices import (
     others_than,
     schedule_of,
 )
-from esper.benchmark.adapt_rivals import AdaptRival, adapt_rivals
+from esper.benchmark.rivals import AdaptRival, adapt_rivals
 from esper.benchmark.stream_rivals import StreamRival, frozen_rivals
 from esper.leyline import DecisionSettings, HostProtocol
 from esper.leyline.utility import rent_due, utility

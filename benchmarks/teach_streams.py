@@ -9,7 +9,7 @@ own, in a process of its own. What is written is a controller that `esper bench 
 
 import argparse
 
-from esper.benchmark.foresight import FORESIGHT, foresight
+from esper.benchmark.stream_rules import FORESIGHT, foresight
 from harness import report
 from lessons import add_options, teach_seeds
 

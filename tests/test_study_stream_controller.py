@@ -14,7 +14,7 @@ from esper.benchmark.rows import RowStore
 from esper.benchmark.suites import BenchSuite
 from esper.tamiyo.actions import GrowthSpace, numbered_slots
 from esper.tamiyo.controller import Controller, TrainingRecord, layout_fingerprint
-from esper.tamiyo.growth_policy import GrowthPolicy
+from esper.tamiyo.networks import GrowthPolicy
 from esper.tolaria.tasks import forget, register, task
 from tiny_controllers import tiny_card
 

@@ -185,28 +185,28 @@ GROWING = (
     # Networks and cloning
     mutant(
         "previous_op_unseen",
-        "tamiyo/growth_policy.py",
+        "tamiyo/networks.py",
         'one_hot_or_zeros(previous["op"], self.layout.sizes[0])',
         'one_hot_or_zeros(previous["op"], self.layout.sizes[0]) * 0.0',
         _PREVIOUS,
     ),
     mutant(
         "previous_slot_unseen",
-        "tamiyo/growth_policy.py",
+        "tamiyo/networks.py",
         "torch.cat((first, acted_on.unsqueeze(-1), rest), dim=-1)",
         "torch.cat((first, torch.zeros_like(acted_on).unsqueeze(-1), rest), dim=-1)",
         _PREVIOUS,
     ),
     mutant(
         "previous_blueprint_unseen",
-        "tamiyo/growth_policy.py",
+        "tamiyo/networks.py",
         'planted = one_hot_or_zeros(previous["blueprint"], blueprints.shape[2])',
         'planted = one_hot_or_zeros(previous["slot"] * 0, blueprints.shape[2])',
         _PREVIOUS,
     ),
     mutant(
         "previous_ways_unseen",
-        "tamiyo/growth_policy.py",
+        "tamiyo/networks.py",
         "choices.index_select(-1, way_heads).eq(way_choices).float()",
         "choices.index_select(-1, way_heads).eq(way_choices).float() * 0.0",
         _PREVIOUS,

@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 
 from bench_rows import ROW
-from esper.benchmark.adapt_rivals import ADAPT_ARMS, adapt_rivals
 from esper.benchmark.arms import Hosts
-from esper.benchmark.metering import FlopLedger
 from esper.benchmark.outcomes import WAITING, Outcomes, grown
 from esper.benchmark.planning import BenchRequest, plan_bench
-from esper.benchmark.playing import play_chunk
-from esper.benchmark.rivals import HALVING, LOOK_ONCE, LOOK_UP
+from esper.benchmark.playing import FlopLedger, play_chunk
+from esper.benchmark.rivals import ADAPT_ARMS, HALVING, LOOK_ONCE, LOOK_UP, adapt_rivals
 from esper.benchmark.rows import RowStore
 from esper.benchmark.runner import run_bench
 from esper.benchmark.stream_rivals import tuned_rivals

@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from esper.benchmark.foresight import (
+from esper.benchmark.stream_rules import (
     ForesightPolicy,
     LinearWish,
     LookAlwaysPolicy,

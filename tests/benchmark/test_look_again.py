@@ -10,9 +10,9 @@ import pytest
 
 from bench_rows import ROW
 from esper.benchmark import RowsError
-from esper.benchmark.look_again import LookAgain, LookAgainPolicy, fit_look_again
 from esper.benchmark.outcomes import WAITING, Outcome, Outcomes, grown
 from esper.benchmark.rivals import Look, look_features
+from esper.benchmark.stream_rules import LookAgain, LookAgainPolicy, fit_look_again
 from esper.leyline import LifecycleOp
 from esper.simic.env.making import make_world
 from esper.simic.evaluation import RulePlayer

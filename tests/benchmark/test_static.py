@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from esper.benchmark.matching import NotWidenable, require_widenable, shape_of, widened, widened_case
-from esper.benchmark.metering import FlopLedger, count_step
+from esper.benchmark.playing import FlopLedger, count_step
 from esper.kasmina.hosts import MLP, ConvNet
 from esper.tolaria.tasks import Instance, all_tasks, task
 from esper.tolaria.worlds.engine import EngineWorld

@@ -18,7 +18,7 @@ from esper.tamiyo.controller import (
     shipped_controllers,
 )
 from esper.tamiyo.features import host_features, slot_features
-from esper.tamiyo.growth_policy import GrowthPolicy
+from esper.tamiyo.networks import GrowthPolicy
 from esper.tamiyo.rules import rule_policy
 from esper.tamiyo.rules.policy import decisions_of
 from esper.tamiyo.tracker import FossilWatch

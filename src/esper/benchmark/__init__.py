@@ -1,12 +1,11 @@
 """The benchmark: arms meet the same hosts in one environment; their rows make a table.
 
 suites       the instances and hosts that are scored
-arms         what competes; `matching` has the controls of equal size, `controllers` the learned ones
-ablations    learned controllers that lack something; `stream_rivals` and `look_again` are rivals on streams
-foresight    a teacher of streams, and the linear rule that it taught
+arms         what competes; `matching` has the controls of equal size, `controllers` the learned ones, also ablated
+rivals       what else a user would try; `stream_rivals` on streams, where `stream_rules` decide
 outcomes     results of open-loop schedules, and the tabular benchmark over them
 planning     from a request to a plan
-playing      one arm on the hosts of one instance; `metering` logs what happens to them
+playing      one arm on the hosts of one instance, and what happens to them
 runner       a whole plan, over worker processes
 rows         one row per episode, and their files
 record       the folder of a benchmark, and the result read back from it

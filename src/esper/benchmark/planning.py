@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from esper.benchmark.adapt_rivals import ADAPT_ARMS, BASED, AdaptArm
 from esper.benchmark.arms import (
     BLIND,
     LEARNED,
@@ -23,16 +22,18 @@ from esper.benchmark.arms import (
     ScheduleArm,
 )
 from esper.benchmark.controllers import find_controller, open_fitting
-from esper.benchmark.look_again import LOOK_AGAIN, fit_look_again
 from esper.benchmark.matching import NotWidenable, require_widenable
 from esper.benchmark.outcomes import Outcomes, shipped_outcomes
 from esper.benchmark.rivals import (
+    ADAPT_ARMS,
+    BASED,
     HALVING,
     LISTED,
     LOOK_ONCE,
     LOOK_UP,
     RIVALS,
     TRIES,
+    AdaptArm,
     KeepBestArm,
     LookArm,
     LookUpArm,
@@ -48,6 +49,7 @@ from esper.benchmark.stream_rivals import (
     require_streaming,
     tuned_rivals,
 )
+from esper.benchmark.stream_rules import LOOK_AGAIN, fit_look_again
 from esper.benchmark.suites import SEEDS_EACH, BenchSuite, PlanError, bench_suite
 from esper.simic.env.making import require_device, require_suite
 from esper.tolaria.tasks import Instance

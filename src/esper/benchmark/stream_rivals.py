@@ -13,11 +13,18 @@ from itertools import product
 import numpy as np
 
 from esper.benchmark.arms import RULES, WAIT, Arm, Hosts, Staging
-from esper.benchmark.foresight import LOOK_ALWAYS, LinearWish, LookAlwaysPolicy
-from esper.benchmark.look_again import DROPS, LOOK_AGAIN, LookAgain, LookAgainPolicy
 from esper.benchmark.matching import require_widenable, widened_case
 from esper.benchmark.outcomes import grown
 from esper.benchmark.rivals import Look
+from esper.benchmark.stream_rules import (
+    DROPS,
+    LOOK_AGAIN,
+    LOOK_ALWAYS,
+    LinearWish,
+    LookAgain,
+    LookAgainPolicy,
+    LookAlwaysPolicy,
+)
 from esper.benchmark.suites import PlanError
 from esper.leyline import ActionSpec, DecisionSettings, LifecycleOp, Situation, Stage
 from esper.simic.env.episodes import Episodes

@@ -27,7 +27,7 @@ from esper.tamiyo.controller import (
     TrainingRecord,
     layout_fingerprint,
 )
-from esper.tamiyo.growth_policy import GrowthPolicy
+from esper.tamiyo.networks import GrowthPolicy
 
 
 def require_checkpoint(run: Path) -> Path:

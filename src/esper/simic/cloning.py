@@ -33,8 +33,8 @@ from esper.tamiyo import Actor, GrowthPolicy, Policy, unwrap
 from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.controller import Controller, ControllerError, UnknownController, shipped_controllers
 from esper.tamiyo.distributions import HeadEvaluation
-from esper.tamiyo.growth_policy import widened
 from esper.tamiyo.layout import growth_actions, growth_log_probs
+from esper.tamiyo.networks import widened
 from esper.tamiyo.policy import without_critic
 from esper.tamiyo.rules import RULE_NAMES, rule_policy
 

@@ -40,7 +40,7 @@ from esper.tamiyo.features import (
     host_features,
     slot_features_read,
 )
-from esper.tamiyo.growth_policy import GrowthPolicy
+from esper.tamiyo.networks import GrowthPolicy
 from esper.tamiyo.policy import without_critic
 
 FORMAT: Final = "esper controller"

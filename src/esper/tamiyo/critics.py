@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from esper.tamiyo.actions import GrowthSpace
 from esper.tamiyo.features import BLUEPRINT_FEATURES, host_features
-from esper.tamiyo.growth_policy import GrowthReader
 from esper.tamiyo.layout import ActionLayout, growth_actions
+from esper.tamiyo.networks import GrowthReader
 from esper.tamiyo.policy import (
     HIDDEN_GAIN,
     VALUE_GAIN,

@@ -13,7 +13,7 @@ from torch import Tensor
 from esper.leyline import ActionSpec, DecisionSettings, HostProtocol
 from esper.tamiyo.actions import GrowthSpace, decode
 from esper.tamiyo.controller import Controller, ControllerError, UnknownController, shipped_controllers
-from esper.tamiyo.growth_policy import GrowthPolicy
+from esper.tamiyo.networks import GrowthPolicy
 from esper.tamiyo.observation import Observer
 from esper.tamiyo.policy import ActorState
 from esper.tamiyo.rules import RULE_NAMES, RulePolicy, SavableRule, rule_policy

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from esper.benchmark.adapt_rivals import ADAPT_ARMS
+from esper.benchmark.rivals import ADAPT_ARMS
 from esper.kasmina.hosts import backbones as hosts
 from esper.kasmina.hosts.backbones import (
     EFFICIENTNET_LITE0,
