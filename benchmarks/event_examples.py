@@ -26,7 +26,7 @@ from esper.leyline import (
     StageChanged,
     Style,
 )
-from esper.nissa.wire import Record, place_of
+from esper.nissa.event_file import Record, place_of
 
 _BEGAN = 1_750_000_000.0
 _OPERATIONS = {

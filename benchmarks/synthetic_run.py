@@ -18,7 +18,7 @@ from esper.leyline import (
     RunStarted,
     Style,
 )
-from esper.nissa.wire import Record, encode, place_of
+from esper.nissa.event_file import Record, encode, place_of
 from event_examples import EXAMPLES
 
 BEGAN = 1_750_000_000.0

@@ -15,7 +15,7 @@ from textwrap import dedent
 from typing import get_args, get_origin, get_type_hints
 
 from esper.leyline import SCHEMA_VERSION, Event, Place
-from esper.nissa.wire import KINDS, encode
+from esper.nissa.event_file import KINDS, encode
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 from event_examples import EXAMPLES, QUERIES

@@ -249,7 +249,7 @@ GROWING = (
     ),
     mutant(
         "first_sound_checkpoint_instead_of_the_newest",
-        "runs/resuming.py",
+        "runs/train.py",
         'newest = max(sound, key=lambda path: sound[path]["extra"]["round"], default=None)',
         "newest = next(iter(sound), None)",
         "runs/test_resuming.py::test_the_newest_is_the_one_of_the_latest_round_whatever_the_clock_says",

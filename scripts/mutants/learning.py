@@ -279,7 +279,7 @@ LEARNING = (
     ),
     mutant(
         "benchmarks_of_other_numerics_mixed",
-        "benchmark/record.py",
+        "benchmark/bench.py",
         "if old.numerics != new.numerics:",
         "if False:",
         "benchmark/test_runner.py::test_rows_of_other_numerics_are_not_mixed",

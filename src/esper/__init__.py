@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from esper.benchmark import BenchRequest as BenchRequest
     from esper.benchmark import BenchResult as BenchResult
+    from esper.benchmark.bench import bench as bench
     from esper.grower import Decision as Decision
     from esper.grower import Grower as Grower
     from esper.grower import GrowthWarning as GrowthWarning
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from esper.leyline import Stage as Stage
     from esper.leyline import Style as Style
     from esper.leyline.errors import EsperError as EsperError
-    from esper.runs.bench import bench as bench
     from esper.runs.train import train as train
     from esper.simic import TrainingConfig as TrainingConfig
     from esper.simic.env import FlatGrowthEnv as FlatGrowthEnv
@@ -64,7 +64,7 @@ _HOMES = {
     "Stage": "esper.leyline",
     "Style": "esper.leyline",
     "TrainingConfig": "esper.simic.config.training_config",
-    "bench": "esper.runs.bench",
+    "bench": "esper.benchmark.bench",
     "blueprint": "esper.kasmina",
     "load_adapter": "esper.kasmina.adapted",
     "make_env": "esper.simic.env",

@@ -9,9 +9,9 @@ import pytest
 from esper.benchmark import BenchRequest, PlanError, plan_bench
 from esper.benchmark import planning as module
 from esper.benchmark.arms import LearnedArm, MatchedArm
+from esper.benchmark.bench import record_of
 from esper.benchmark.controllers import ControllerFile
 from esper.benchmark.outcomes import WAITING, Outcome, Outcomes, grown
-from esper.benchmark.record import record_of
 from esper.benchmark.suites import bench_suite
 from esper.tolaria.tasks import forget, register
 from tiny_tasks import tiny_task

@@ -14,9 +14,9 @@ import pytest
 from bench_rows import ROW
 from esper.benchmark import BenchProgress, PlanError, RowStore, run_bench, runner
 from esper.benchmark.arms import Arm, BlindArm, Hosts, MatchedArm, RuleArm, ScheduleArm
+from esper.benchmark.bench import BenchMismatch, merge_record, read_bench, read_record, record_of
 from esper.benchmark.planning import BenchPlan
 from esper.benchmark.playing import play_chunk
-from esper.benchmark.record import BenchMismatch, merge_record, read_bench, read_record, record_of
 from esper.benchmark.rivals import KeepBestArm
 from esper.benchmark.rows import BenchRow, RowsError
 from esper.benchmark.runner import ATTEMPTS, LOST_PROCESS, Played, _Work

@@ -92,7 +92,7 @@ class Trainer:
 @pytest.fixture
 def trainer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trainer:
     stand_in = Trainer()
-    monkeypatch.setattr("esper.simic.trainer.train_ppo_vectorized", stand_in.train_ppo_vectorized)
+    monkeypatch.setattr("esper.runs.train.train_ppo_vectorized", stand_in.train_ppo_vectorized)
     monkeypatch.chdir(tmp_path)
     return stand_in
 

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from esper.nissa import RunDirectory
-from esper.runs.resuming import find_resume_point
+from esper.runs.train import find_resume_point
 from esper.simic.building import build
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.trainer import VectorizedPPOTrainer

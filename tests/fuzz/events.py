@@ -5,7 +5,7 @@ from pathlib import Path
 from random import Random
 
 from esper.nissa import ReadingNotes, list_runs, read_run
-from esper.nissa.wire import BrokenLine, UnknownKind, decode, encode
+from esper.nissa.event_file import BrokenLine, UnknownKind, decode, encode
 from event_examples import EXAMPLES
 from fuzz.door import Door
 from fuzz.mutations import bomb_bytes, spoil_bytes, spoil_tree

@@ -10,13 +10,13 @@ import torch
 import esper
 from bench_rows import GROWN
 from esper.benchmark import BenchRequest, plan_bench
-from esper.benchmark.record import only_bench
+from esper.benchmark.bench import only_bench
 from esper.benchmark.rows import RowsError, write_rows
 from esper.cli import main
 from esper.grower import Grower
 from esper.kasmina.persistence import ModelFileError
 from esper.nissa import RunError
-from esper.nissa.wire import BrokenLine, decode
+from esper.nissa.event_file import BrokenLine, decode
 from esper.simic.agent.checkpoint import CheckpointError, optimizer_state
 from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig

@@ -8,7 +8,7 @@ import pytest
 
 from esper.karn.seeds import SeedCount, SeedTally, seed_lives
 from esper.leyline import DecisionTaken, LifecycleOp
-from esper.nissa.wire import decode
+from esper.nissa.event_file import decode
 from run_examples import example
 from synthetic_run import line_of, write_synthetic_run
 

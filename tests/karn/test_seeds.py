@@ -17,7 +17,7 @@ from esper.leyline import (
     Style,
 )
 from esper.nissa import Record
-from esper.nissa.wire import place_of
+from esper.nissa.event_file import place_of
 from event_examples import EXAMPLES
 
 TEMPLATE = cast(DecisionTaken, EXAMPLES["decision_taken"].event)

@@ -12,7 +12,7 @@ import pytest
 from esper.karn.sql import QueryError, connect, query
 from esper.leyline import DecisionTaken, EpisodeFinished, Event, Place, RoundFinished, RunStarted
 from esper.nissa import Record, RunError
-from esper.nissa.wire import encode, place_of
+from esper.nissa.event_file import encode, place_of
 from event_examples import EXAMPLES, QUERIES
 
 TABLES = ["anomalies", "decisions", "episodes", "evaluations", "events", "rounds", "runs", "seeds"]

@@ -34,9 +34,9 @@ from esper.nissa import (
     read_events,
     read_run,
 )
+from esper.nissa.event_file import encode, place_of
 from esper.nissa.recorder import JsonlSink
 from esper.nissa.run_directory import CONFIG_FILE, EVENTS_FILE, WriterLock
-from esper.nissa.wire import encode, place_of
 from event_examples import EXAMPLES
 
 RECORDS = list(EXAMPLES.values())
@@ -157,7 +157,7 @@ def test_a_killed_writer_loses_no_finished_round(tmp_path: Path) -> None:
 
 
 def test_following_ends_with_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.nissa.reading.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("esper.nissa.event_file.POLL_SECONDS", 0.01)
     path = write(tmp_path, RECORDS[:1])
     lock = WriterLock(tmp_path)
     lines = [encode(record) for record in RECORDS[1:4]]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from esper.leyline import DecisionTaken, LifecycleOp, Place, RoundFinished, SeedFading, Stage, StageChanged
 from esper.nissa import KINDS, Record
-from esper.nissa.wire import BrokenLine, UnknownKind, decode, encode
+from esper.nissa.event_file import BrokenLine, UnknownKind, decode, encode
 from event_examples import EXAMPLES
 
 

@@ -8,14 +8,14 @@ planning     from a request to a plan
 playing      one arm on the hosts of one instance, and what happens to them
 runner       a whole plan, over worker processes
 rows         one row per episode, and their files
-record       the folder of a benchmark, and the result read back from it
+bench        `esper.bench`, the folder it plays into, and the result read back from it
 table        from rows to estimates, comparisons and the verdict; `esper.statistics` has the bootstrap
 """
 
+from esper.benchmark.bench import BenchResult as BenchResult
+from esper.benchmark.bench import read_bench as read_bench
 from esper.benchmark.planning import BenchRequest as BenchRequest
 from esper.benchmark.planning import plan_bench as plan_bench
-from esper.benchmark.record import BenchResult as BenchResult
-from esper.benchmark.record import read_bench as read_bench
 from esper.benchmark.rows import BenchRow as BenchRow
 from esper.benchmark.rows import RowsError as RowsError
 from esper.benchmark.rows import RowStore as RowStore

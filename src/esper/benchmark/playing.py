@@ -1,4 +1,4 @@
-"""Playing a chunk: one arm on the hosts of one instance, from the first epoch to the rows, in a world that logs it."""
+"""Playing a chunk: one arm on the hosts of one instance, from the first epoch to the rows, in a world that logs."""
 
 import copy
 import hashlib

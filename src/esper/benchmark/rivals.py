@@ -8,8 +8,8 @@
 The list has waiting first, then the single best schedule, then greedily what adds most to the best of each case. What
 ran is charged: `training_flops` of a kept episode holds the others' too.
 
-Rivals on a base are last: train its head alone, fine-tune all of it, or add LoRA at every layer. Each is an instance of
-the same task that trains something else and grows nothing; `benchmarks/study_adapt.py` tunes their learning rates.
+Rivals on a base are last: train its head alone, fine-tune all of it, or add LoRA at every layer. Each is an instance
+of the same task that trains something else and grows nothing; `benchmarks/study_adapt.py` tunes their learning rates.
 """
 
 import zlib

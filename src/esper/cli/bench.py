@@ -68,7 +68,7 @@ def run(arguments: list[str]) -> int:
 
 def _play(chosen: "Namespace") -> int:
     from esper.benchmark import BenchRequest
-    from esper.runs.bench import bench
+    from esper.benchmark.bench import bench
 
     request = BenchRequest(
         suite=chosen.suite,

@@ -20,7 +20,7 @@ from esper.leyline import (
     StageChanged,
 )
 from esper.nissa import Record
-from esper.nissa.wire import decode_event
+from esper.nissa.event_file import decode_event
 
 SEED_KINDS = tuple(
     event.kind for event in (SeedGerminated, StageChanged, SeedFading, DecisionTaken, EpisodeFinished)

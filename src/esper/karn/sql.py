@@ -35,8 +35,8 @@ from esper.leyline import (
 )
 from esper.leyline.errors import EsperError
 from esper.nissa import KINDS, Record, RunError, RunListing, describe_run, read_run
+from esper.nissa.event_file import encode, whole_text
 from esper.nissa.run_directory import CONFIG_FILE, EVENTS_FILE
-from esper.nissa.wire import encode, whole_text
 
 EVENT_TABLES: Mapping[str, type[Event]] = {
     "rounds": RoundFinished,

@@ -26,8 +26,8 @@ from esper.leyline import (
     RunFinished,
     RunStarted,
 )
+from esper.nissa.event_file import Record, encode, place_of
 from esper.nissa.run_directory import EVENTS_FILE, RunDirectory, RunError, read_config
-from esper.nissa.wire import Record, encode, place_of
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event as ProtoEvent

@@ -9,7 +9,7 @@ import pytest
 
 from bench_rows import GROWN, ROW, rows_of
 from esper.benchmark import BenchResult, BenchRow
-from esper.benchmark.record import BenchRecord
+from esper.benchmark.bench import BenchRecord
 from esper.benchmark.table import bench_table, score_table
 from esper.karn.report import report_html, write_report
 from esper.karn.report.figures import (

@@ -7,7 +7,7 @@ import pytest
 
 from bench_rows import ROW
 from esper.benchmark import BenchResult, BenchRow, SeedLife
-from esper.benchmark.record import BenchRecord
+from esper.benchmark.bench import BenchRecord
 from esper.benchmark.table import bench_table, score_table
 from esper.karn.drawing import by_epoch
 from esper.karn.report import report_html

@@ -8,7 +8,7 @@ import torch
 
 import esper
 from esper.leyline import DecisionTaken, EpisodeFinished, LifecycleOp
-from esper.nissa.reading import read_run
+from esper.nissa.event_file import read_run
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import make_env
 from esper.simic.evaluation import RulePlayer

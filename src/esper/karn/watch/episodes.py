@@ -36,7 +36,7 @@ from esper.leyline import (
     LifecycleOp,
     Stage,
 )
-from esper.nissa.wire import decode_event
+from esper.nissa.event_file import decode_event
 
 MOST_DECISIONS = 5000
 """Steps of an episode that are read."""

@@ -27,7 +27,7 @@ from esper.leyline import (
     RunFinished,
     RunStarted,
 )
-from esper.nissa.wire import decode_event
+from esper.nissa.event_file import decode_event
 
 PIECE = 1 << 20
 """Bytes read at a time."""

@@ -1,7 +1,8 @@
-"""The folder of a benchmark: the record beside its rows, and the result that is read back from both."""
+"""`esper.bench`, and the folder it plays into: the record beside the rows, and the result read back from both."""
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -10,14 +11,19 @@ from pathlib import Path
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from esper.benchmark.arms import LearnedArm, ScheduleArm
-from esper.benchmark.planning import BenchPlan
+from esper.benchmark.planning import BenchPlan, BenchRequest, plan_bench
 from esper.benchmark.rows import BenchRow, RowsError, RowStore
-from esper.benchmark.suites import subsets
+from esper.benchmark.runner import BenchProgress, run_bench
+from esper.benchmark.suites import PlanError, subsets
 from esper.benchmark.table import BenchTable, bench_table
 from esper.leyline.errors import EsperError, first_finding
 from esper.leyline.files import write_bytes
+from esper.nissa import collect_provenance
 from esper.nissa.run_directory import WriterLock
+from esper.simic.env.making import use_one_thread
+from esper.simic.offline.dataset import EPISODES_FOLDER
 from esper.tolaria.worlds.baselines import NUMERICS
+from esper.tolaria.worlds.cluster.connecting import require_cluster
 
 _FILE = "bench.json"
 
@@ -179,3 +185,49 @@ def _tables(rows: tuple[BenchRow, ...], record: BenchRecord) -> tuple[BenchTable
         if name != whole.subset
     )
     return (whole, *parts)
+
+
+def bench(
+    directory: Path | str,
+    request: BenchRequest = BenchRequest(),  # noqa: B008  frozen
+    *,
+    workers: int = 0,
+    cluster: str | None = None,
+    minutes: float = math.inf,
+    record_episodes: bool = False,
+    progress: Callable[[BenchProgress], None] = lambda _: None,
+) -> BenchResult:
+    """Play what is asked for into a folder; returns the result, whose `interrupted` says if it was stopped early.
+
+    directory  rows that are there already are not played again, so that a bench which was stopped goes on; one
+               process at a time
+    request    what to compare, and on which hosts
+    workers    processes to play in; 0 plays in this one. With some, the calling script needs an
+               `if __name__ == "__main__":`
+    cluster    a Ray cluster to play on: "local" starts one, "auto" joins that of this machine; or HOST:PORT. There,
+               0 workers are as many as it has CPUs
+    minutes    nothing is begun after so long
+    progress   called with how far it is, after each part
+
+    record_episodes  keep every episode that is played now in the folder `episodes`, as a data set (docs/offline.md)
+    """
+    if workers < 0:
+        raise PlanError(f"workers is {workers}; expected a whole number >= 0")
+    if cluster is not None:
+        require_cluster(cluster, request.device)
+    use_one_thread()
+    directory, plan = Path(directory), plan_bench(request)
+    seeds = {"first": plan.first_seed, "hosts": plan.seeds}
+    provenance = collect_provenance(seeds=seeds, device=plan.device, precision="fp32")
+    with only_bench(directory):
+        merge_record(directory, record_of(plan, provenance.model_dump(mode="json")))
+        stopped = run_bench(
+            plan,
+            RowStore(directory),
+            workers=workers,
+            cluster=cluster,
+            minutes=minutes,
+            episodes=directory / EPISODES_FOLDER if record_episodes else None,
+            progress=progress,
+        )
+        return read_bench(directory, interrupted=stopped, partial=True)
