@@ -24,8 +24,8 @@ from pathlib import Path
 
 import numpy as np
 
-from esper.benchmark.arms import LEARNED, WAIT, Arm, BlindArm, LearnedArm, RuleArm
-from esper.benchmark.controllers import ABLATIONS, AblatedArm, find_controller, open_fitting
+from esper.benchmark.arms import ABLATIONS, LEARNED, WAIT, AblatedArm, Arm, BlindArm, LearnedArm, RuleArm
+from esper.benchmark.controllers import find_controller, open_fitting
 from esper.benchmark.planning import BenchPlan
 from esper.benchmark.rows import BenchRow, RowStore
 from esper.benchmark.runner import BenchProgress, run_bench

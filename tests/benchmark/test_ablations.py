@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.benchmark.controllers import SHOWN_EPOCHS, AblatedPlayer, moving_features
+from esper.benchmark.arms import SHOWN_EPOCHS, AblatedPlayer, moving_features
 from esper.leyline import LifecycleOp
 from esper.tamiyo.actions import GrowthSpace, numbered_slots
 from esper.tamiyo.features import host_features, observation_size

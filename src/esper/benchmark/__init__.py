@@ -1,7 +1,7 @@
 """The benchmark: arms meet the same hosts in one environment; their rows make a table.
 
 suites       the instances and hosts that are scored
-arms         what competes; `matching` has the controls of equal size, `controllers` the learned ones, also ablated
+arms         what competes, also ablated; `matching` has the controls of equal size, `controllers` the learned ones
 rivals       what else a user would try; `stream_rivals` on streams, where `stream_rules` decide
 outcomes     results of open-loop schedules, and the tabular benchmark over them
 planning     from a request to a plan
