@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from esper.cli import VERBS, main
+from esper.cli import HOMES, VERBS, main
 from esper.cli.common import BadInput
 
 
@@ -67,12 +67,12 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 
 
 def verb_that(raises: BaseException) -> ModuleType:
-    module = ModuleType("esper.cli.runs")
+    module = ModuleType("esper.cli.listing")
 
-    def run(_: list[str]) -> int:
+    def run_runs(_: list[str]) -> int:
         raise raises
 
-    module.__dict__["run"] = run
+    module.__dict__["run_runs"] = run_runs
     return module
 
 
@@ -80,13 +80,13 @@ def verb_that(raises: BaseException) -> ModuleType:
 def test_exit_codes(
     error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "esper.cli.runs", verb_that(error))
+    monkeypatch.setitem(sys.modules, "esper.cli.listing", verb_that(error))
     assert main(["runs"]) == code
     assert "Traceback" not in capsys.readouterr().err
 
 
 def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "esper.cli.runs", verb_that(ValueError("a bug")))
+    monkeypatch.setitem(sys.modules, "esper.cli.listing", verb_that(ValueError("a bug")))
     with pytest.raises(ValueError, match="a bug"):
         main(["runs"])
 
@@ -131,8 +131,8 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_is_a_module(verb: str) -> None:
-    assert callable(import_module(f"esper.cli.{verb}").run)
+def test_every_verb_is_a_function(verb: str) -> None:
+    assert callable(getattr(import_module(f"esper.cli.{HOMES.get(verb, verb)}"), f"run_{verb}"))
 
 
 def test_a_warning_is_a_note_of_one_line(
@@ -143,7 +143,7 @@ def test_a_warning_is_a_note_of_one_line(
         warnings.warn("mind\n  the gap", RuntimeWarning, stacklevel=1)
         return 0
 
-    monkeypatch.setattr("esper.cli.tasks.run", warn)
+    monkeypatch.setattr("esper.cli.listing.run_tasks", warn)
     before = warnings.showwarning
     with warnings.catch_warnings():
         warnings.simplefilter("always")

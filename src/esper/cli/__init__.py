@@ -1,4 +1,4 @@
-"""The `esper` command: one module per verb, imported when that verb is asked for."""
+"""The `esper` command: a verb's module is imported when that verb is asked for."""
 
 import os
 import sys
@@ -21,7 +21,14 @@ VERBS = {
     "tasks": "list the tasks and suites",
     "doctor": "see what this machine has, and what is wrong with it",
 }
-"""verb -> what it does; each is a module of this package with a function `run`."""
+"""verb -> what it does; each is a function `run_<verb>` of the module of its name, or of that in `HOMES`."""
+HOMES = {
+    "resume": "train",
+    "evaluate": "controllers",
+    "runs": "listing",
+    "sql": "listing",
+    "tasks": "listing",
+}
 
 _HELP = """usage: esper VERB ...
 
@@ -81,6 +88,8 @@ def _dispatch(given: list[str]) -> int:
     if given[0] not in VERBS:
         hint = did_you_mean(given[0], VERBS, f"there are {', '.join(VERBS)}")
         raise BadInput(f"there is no verb {given[0]!r}; {hint}")
-    code = import_module(f"esper.cli.{given[0]}").run(given[1:])
+    verb = given[0]
+    run = getattr(import_module(f"esper.cli.{HOMES.get(verb, verb)}"), f"run_{verb}")
+    code = run(given[1:])
     sys.stdout.flush()  # raises BrokenPipeError here, where it is handled
     return int(code)

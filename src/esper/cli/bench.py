@@ -32,7 +32,7 @@ random_matched; blind (the --match arm's decisions on another instance); and wha
 --controller names."""
 
 
-def run(arguments: list[str]) -> int:
+def run_bench(arguments: list[str]) -> int:
     """Play a benchmark, or show one that was played; returns the exit code."""
     if arguments[:1] == ["table"]:
         return _table(arguments[1:])

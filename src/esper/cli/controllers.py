@@ -1,12 +1,16 @@
-"""`esper controllers`: list the shipped controllers, or export a run's controller to a folder."""
+"""`esper controllers`: list what is shipped, or export one of a run. `esper evaluate`: judge one, or a run's."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from esper.cli.common import BadInput, VerbParser, as_json, find_run, table
 
 if TYPE_CHECKING:
-    from esper.tamiyo.controller import ControllerCard
+    from argparse import Namespace
+    from collections.abc import Callable, Sequence
+
+    from esper.tamiyo.controller import ControllerCard, HeldOutScore
 
 COLUMNS = (
     "controller",
@@ -20,7 +24,7 @@ COLUMNS = (
 _EXAMPLE = "esper controllers export my-run --to my-controller --episodes 24"
 
 
-def run(arguments: list[str]) -> int:
+def run_controllers(arguments: list[str]) -> int:
     """List the controllers, or export one; returns the exit code."""
     if arguments[:1] == ["export"]:
         return _export(arguments[1:])
@@ -80,3 +84,131 @@ def _export(arguments: list[str]) -> int:
     done = f"{checkpoint.stem} checkpoint of {path.name} is now the controller {chosen.to}"
     print(as_json(controller.card) if chosen.json else done)
     return 0
+
+
+# Judging one
+
+
+UPDATES = 500
+"""Updates of fitted Q evaluation, by default."""
+EPISODES = 24
+"""Held-out episodes of a saved controller, by default."""
+_JUDGE = """Judge a run's best controller, or a saved one (`esper controllers`), without learning, on the held-out
+instances of its suite or on another. A saved controller serves any suite; a run's own policy those with its slots.
+Rules play under the controller's menu and first_growth; in `esper bench` they are free."""
+
+
+def run_evaluate(arguments: list[str]) -> int:
+    """Evaluate a controller and the rules beside it; returns the exit code."""
+    example = "esper evaluate my-run --task mnist1d:noise=0.2 --episodes 32"
+    parser = VerbParser("evaluate", _JUDGE, example, "directory", "json")
+    parser.add_argument(
+        "run", metavar="RUN", help="a run or a controller (`esper controllers`): its name or folder"
+    )
+    task = "a suite or a task instance; by default the run's own suite"
+    parser.add_argument("--task", metavar="CASE", help=task)
+    parser.add_count("--episodes", "how many; by default the run's eval_episodes, or 24")
+    parser.add_count("--seed", "rng seed of hosts and instances (%(default)s)", least=0, default=0)
+    data = "judge from recorded episodes instead of hosts: files, folders, or runs that recorded theirs"
+    parser.add_argument("--offline", nargs="+", metavar="DATASET", help=data)
+    parser.add_count("--updates", "with --offline: updates of fitted Q (%(default)s)", default=UPDATES)
+    chosen = parser.parse(arguments)
+    if chosen.offline is not None:
+        return _judge_offline(chosen)
+    if chosen.task is not None:
+        from esper.simic.env.making import require_suite
+
+        require_suite(chosen.task)
+    title, scores = _judge_controller(chosen) if _is_controller(chosen) else _judge_run(chosen)
+    print(as_json(scores) if chosen.json else f"{title}\n{score_table(scores)}")
+    return 0
+
+
+def _is_controller(chosen: "Namespace") -> bool:
+    """Whether it names a controller; a run of the same name, which was trained here, goes first."""
+    from esper.tamiyo.controller import controller_folder
+
+    if any((place / "config.json").is_file() for place in (chosen.directory / chosen.run, Path(chosen.run))):
+        return False
+    return controller_folder(chosen.run) is not None
+
+
+def _judge_controller(chosen: "Namespace") -> "tuple[str, Sequence[HeldOutScore]]":
+    from esper.simic.held_out import evaluate_controller
+    from esper.tamiyo.controller import Controller
+
+    controller = Controller.load(chosen.run)
+    episodes = chosen.episodes or EPISODES
+    scores = evaluate_controller(
+        controller, name=chosen.task, episodes=episodes, seed=chosen.seed, progress=_progress(episodes)
+    )
+    suite = chosen.task or controller.card.training.suite
+    return f"controller {controller.card.name} on {suite}, held out", scores
+
+
+def _judge_run(chosen: "Namespace") -> "tuple[str, Sequence[HeldOutScore]]":
+    path = find_run(chosen.run, chosen.directory)
+    from esper.runs.ship import require_checkpoint
+    from esper.simic.config.training_config import TrainingConfig
+    from esper.simic.held_out import evaluate_checkpoint
+
+    checkpoint = require_checkpoint(path)
+    config = TrainingConfig.load(path / "config.json")
+    episodes = chosen.episodes or config.eval_episodes
+    scores = evaluate_checkpoint(
+        config,
+        checkpoint,
+        name=chosen.task,
+        episodes=episodes,
+        seed=chosen.seed,
+        progress=_progress(episodes),
+    )
+    return f"{checkpoint.stem} checkpoint of {path.name} on {chosen.task or config.suite}, held out", scores
+
+
+def _judge_offline(chosen: "Namespace") -> int:
+    """Print what data sets say of a run's controller, or of a saved one."""
+    from esper.runs.offline import judge_offline
+
+    for name in ("task", "episodes"):
+        if getattr(chosen, name) is not None:
+            raise BadInput(f"--{name} is for hosts; with --offline nothing is played")
+    given = chosen.run if _is_controller(chosen) else find_run(chosen.run, chosen.directory)
+    report = judge_offline(given, chosen.offline, updates=chosen.updates, seed=chosen.seed)
+    if chosen.json:
+        print(as_json(report))
+        return 0
+    columns = ("estimate", "return", "rests on episodes")
+    rows = [
+        ("what was recorded", f"{report.recorded:+.4f}", report.episodes),
+        ("fitted Q", f"{report.fitted:+.4f}", report.episodes),
+        (
+            "importance weighted",
+            None if report.weighted is None else f"{report.weighted:+.4f}",
+            None if report.effective is None else f"{report.effective:.1f}",
+        ),
+    ]
+    print(f"{report.policy} from {report.episodes} recorded episodes, greedy\n{table(columns, rows)}")
+    return 0
+
+
+def _progress(episodes: int) -> "Callable[[str], None]":
+    """Prints on stderr which policy plays: each may take a minute, and stdout is for the answer."""
+    return lambda policy: print(f"  {policy} plays {episodes} episodes", file=sys.stderr, flush=True)
+
+
+def score_table(scores: "Sequence[HeldOutScore]") -> str:
+    """One line a policy; gains are paired with waiting, intervals 95 %."""
+    columns = ("policy", "utility", "gain over waiting", "test accuracy", "added parameters", "episodes")
+    rows = [
+        (
+            score.policy,
+            f"{score.utility:.3f}",
+            f"{score.gain:+.3f} [{score.gain_low:+.3f}, {score.gain_high:+.3f}]",
+            None if score.test_accuracy is None else f"{score.test_accuracy:.3f}",
+            None if score.added_parameters is None else f"{score.added_parameters:,.0f}",
+            score.episodes,
+        )
+        for score in scores
+    ]
+    return table(columns, rows)

@@ -27,7 +27,7 @@ class Finding:
     """Esper cannot work like this."""
 
 
-def run(arguments: list[str]) -> int:
+def run_doctor(arguments: list[str]) -> int:
     """Print the findings; returns 1 if Esper cannot work here."""
     summary = "See what this machine has, and what is wrong with it."
     chosen = VerbParser("doctor", summary, "esper doctor", "json").parse(arguments)

@@ -16,7 +16,7 @@ periodic, plateau, fit_ratio, probe_and_keep, detect_then_probe, by_layout, froz
 live_on."""
 
 
-def run(arguments: list[str]) -> int:
+def run_grow(arguments: list[str]) -> int:
     """Grow one host, print its epochs and export it; returns the exit code."""
     example = "esper grow mnist1d:shuffled=1.0 --controller cpu-v1 --export grown.pt2"
     parser = VerbParser("grow", _SUMMARY, example, "quiet", "json")

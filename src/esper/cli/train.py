@@ -1,17 +1,17 @@
-"""`esper train`: train a controller and record the run. Every field of `TrainingConfig` is a flag."""
+"""`esper train`: train a controller and record the run, every `TrainingConfig` field a flag. `esper resume`: go on."""
 
 import contextlib
 import sys
 from argparse import SUPPRESS, BooleanOptionalAction, Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, get_args, get_origin
 
-from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, note, table
+from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, find_run, note, table
 from esper.simic.config.checks import ConfigError
 from esper.simic.config.files import read_settings
 from esper.simic.config.presets import PRESETS, preset_settings
@@ -37,7 +37,7 @@ _EXAMPLES = """esper train --preset demo
   esper train --config my.toml --suite mnist1d:noise=0.2 --entropy-coef-per-head op 0.1 slot 0.05"""
 
 
-def run(arguments: list[str]) -> int:
+def run_train(arguments: list[str]) -> int:
     """Train a new run; returns the exit code."""
     config, chosen = parse(arguments)
     from esper.runs.train import with_name
@@ -174,3 +174,32 @@ def _following(rounds: int, *, silent: bool) -> "Iterator[Progress]":
     else:
         with LiveConsole(rounds) as console:
             yield console.show
+
+
+_RESUME_SUMMARY = """Go on with a run from its newest sound checkpoint, as if it had not stopped.
+
+With --rounds it goes on beyond the rounds first asked for. Annealing of lr and entropy_coef that follows the rounds
+keeps the length it had: further rounds are trained at its end."""
+
+
+class _ResumeParser(VerbParser):
+    def hint(self, flag: str, otherwise: str) -> str:
+        """A setting is no option here, however much it is spelled like one."""
+        if flag.removeprefix("--").replace("-", "_") in TrainingConfig.__dataclass_fields__:
+            return "a run keeps its settings, only --rounds may change"
+        return super().hint(flag, otherwise)
+
+
+def run_resume(arguments: list[str]) -> int:
+    """Resume a run; returns the exit code."""
+    parser = _ResumeParser(
+        "resume", _RESUME_SUMMARY, "esper resume my-run --rounds 200", "run", "quiet", "json"
+    )
+    parser.add_count("--rounds", "rounds in all; by default as many as the run was asked for")
+    chosen = parser.parse(arguments)
+    path = find_run(chosen.run, chosen.directory).resolve()
+    config = TrainingConfig.load(path / "config.json")
+    config = replace(config, run_directory=path.parent, run_name=path.name)
+    if chosen.rounds is not None:
+        config = replace(config, rounds=chosen.rounds)
+    return train_recorded(config, quiet=chosen.quiet, json=chosen.json, resume=True)

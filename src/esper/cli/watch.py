@@ -21,7 +21,7 @@ _SUMMARY = """See runs as they are on disk: is it learning, is it healthy, what 
 which seeds earned their keep. Nothing is ever written to a run."""
 
 
-def run(arguments: list[str]) -> int:
+def run_watch(arguments: list[str]) -> int:
     """Serve the dashboard, or draw it once; returns the exit code."""
     parser = VerbParser("watch", _SUMMARY, "esper watch my-run", "directory")
     parser.add_argument("run", nargs="?", metavar="RUN", help="run to show first; by default the newest")
