@@ -32,8 +32,8 @@ from esper.simic.evaluation import Player, Rewards, RulePlayer
 from esper.tamiyo.actions import Actions
 from esper.tamiyo.rules import RulePolicy, rule_policy
 from esper.tamiyo.rules.by_layout import HEAD_START
+from esper.tamiyo.rules.heuristics import DetectThenProbePolicy
 from esper.tamiyo.rules.policy import Remembering, affordable, refusal
-from esper.tamiyo.rules.probing import DetectThenProbePolicy
 from esper.tamiyo.tracker import DropDetector
 from esper.tolaria.engine.host import TrainedHost
 from esper.tolaria.tasks import Instance

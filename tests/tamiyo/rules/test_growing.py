@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from esper.leyline import HostSignals, LifecycleOp
-from esper.tamiyo.rules.simple import FitRatioPolicy, PeriodicPolicy, PlateauPolicy, fit_ratio
+from esper.tamiyo.rules.heuristics import FitRatioPolicy, PeriodicPolicy, PlateauPolicy, fit_ratio
 from watched import ModelHost, live, small_model
 
 SIGNALS = HostSignals(

@@ -3,7 +3,7 @@
 import pytest
 
 from esper.kasmina import GrowthRules
-from esper.tamiyo.rules.probing import DetectThenProbePolicy, ProbeAndKeepPolicy
+from esper.tamiyo.rules.heuristics import DetectThenProbePolicy, ProbeAndKeepPolicy
 from watched import ModelHost, live, small_model
 
 

@@ -5,19 +5,20 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from esper.tamiyo.rules.by_layout import ByLayoutPolicy, FrozenSpreadPolicy, LiveOnPolicy
-from esper.tamiyo.rules.policy import RulePolicy as RulePolicy
-from esper.tamiyo.rules.policy import SavableRule as SavableRule
-from esper.tamiyo.rules.probing import DetectThenProbePolicy, ProbeAndKeepPolicy
-from esper.tamiyo.rules.schedule import Clause as Clause
-from esper.tamiyo.rules.schedule import Schedule as Schedule
-from esper.tamiyo.rules.schedule import SchedulePolicy as SchedulePolicy
-from esper.tamiyo.rules.simple import (
+from esper.tamiyo.rules.heuristics import (
+    DetectThenProbePolicy,
     FitRatioPolicy,
     PeriodicPolicy,
     PlateauPolicy,
+    ProbeAndKeepPolicy,
     RandomLegalPolicy,
     WaitPolicy,
 )
+from esper.tamiyo.rules.policy import RulePolicy as RulePolicy
+from esper.tamiyo.rules.policy import SavableRule as SavableRule
+from esper.tamiyo.rules.schedule import Clause as Clause
+from esper.tamiyo.rules.schedule import Schedule as Schedule
+from esper.tamiyo.rules.schedule import SchedulePolicy as SchedulePolicy
 
 RULE_POLICIES: Mapping[str, Callable[..., SavableRule]] = {
     "wait": WaitPolicy,
