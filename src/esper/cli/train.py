@@ -1,4 +1,4 @@
-"""`esper train`: train a controller and record the run, every `TrainingConfig` field a flag. `esper resume`: go on."""
+"""`esper train`: train a controller and record the run, every `TrainingConfig` field a flag; `esper resume` goes on."""
 
 import contextlib
 import sys
