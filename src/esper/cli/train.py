@@ -1,4 +1,4 @@
-"""`esper train`: train a controller and record the run, every `TrainingConfig` field a flag; `esper resume` goes on."""
+"""`esper train`: train a controller and record the run, each setting a flag; `esper resume`: go on."""
 
 import contextlib
 import sys

@@ -48,6 +48,18 @@ class _Running:
         return None if self.summary is None else self.summary.episode
 
 
+def terms_of(episodes: Episodes, privileged: tuple[str, ...]) -> Terms:
+    """What all episodes of these environments have in common, with what is kept for the critic alone."""
+    return Terms.of(
+        episodes.space,
+        horizon=episodes.horizon,
+        settle=episodes.settle,
+        reward=episodes.reward,
+        shown_reward=episodes.accounts.shown_reward,
+        privileged=privileged,
+    )
+
+
 class EpisodeRecorder:
     """Keeps every step of running `Episodes`, as their `watcher`, and gives the episodes that ended.
 
@@ -67,15 +79,7 @@ class EpisodeRecorder:
     @property
     def terms(self) -> Terms:
         """What all its episodes have in common."""
-        episodes = self._episodes
-        return Terms.of(
-            episodes.space,
-            horizon=episodes.horizon,
-            settle=episodes.settle,
-            reward=episodes.reward,
-            shown_reward=episodes.accounts.shown_reward,
-            privileged=PRIVILEGED if episodes.critic_looks else (),
-        )
+        return terms_of(self._episodes, PRIVILEGED if self._episodes.critic_looks else ())
 
     def before(self, actions: Actions) -> None:
         """Keep what is seen and asked for, before a step of all envs."""

@@ -38,6 +38,7 @@ from esper.simic.env.accounts import PRIVILEGED
 from esper.simic.held_out import is_held_out
 from esper.simic.offline.dataset import Dataset
 from esper.simic.offline.iql import IQL, IQLTerms, return_bounds
+from esper.simic.offline.recorder import terms_of
 from esper.simic.offline.recording import Sequences, Terms
 from esper.simic.reports import Progress, mean_of_known
 from esper.simic.timing import StopRequest, peak_memory_bytes, stop_on_signals
@@ -67,16 +68,7 @@ def require_fit(training: Training, config: TrainingConfig, found: Terms) -> Non
             "privileged_critic is on, and what only the critic may see was not recorded; expected "
             "privileged_critic=False"
         )
-    episodes = training.envs.episodes
-    wanted = Terms.of(
-        episodes.space,
-        horizon=episodes.horizon,
-        settle=episodes.settle,
-        reward=episodes.reward,
-        shown_reward=episodes.accounts.shown_reward,
-        privileged=found.privileged,
-    )
-    difference = wanted.difference(found)
+    difference = terms_of(training.envs.episodes, found.privileged).difference(found)
     if difference is not None:
         raise ConfigError(
             f"offline names data that this run's hosts would not give: they have {difference}; set suite, horizon, "
