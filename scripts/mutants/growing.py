@@ -7,7 +7,6 @@ _BY_LAYOUT = "tamiyo/rules/test_by_layout.py::"
 _PROCESSES = "grower/test_several_processes.py::"
 
 _RETIRING = "tamiyo/test_retiring.py::"
-_LIVE_ON = "tamiyo/rules/test_live_on.py::"
 _ENDLESS = "grower/test_endless.py::"
 
 GROWING = (
@@ -95,21 +94,21 @@ GROWING = (
         "        decayed = [slot for slot in situation.slots if slot.decayed]\n"
         "        if fossil is not None and not fossil.decayed:\n            return None\n",
         "        decayed = [slot for slot in situation.slots if slot.decayed]\n",
-        f"{_LIVE_ON}test_a_fossil_that_earns_its_rent_stays",
+        f"{_BY_LAYOUT}test_a_fossil_that_earns_its_rent_stays",
     ),
     mutant(
         "more_given_back_than_needed",
         "tamiyo/rules/by_layout.py",
         "                if leaving:\n                    return ActionSpec()  # its room is on the way\n",
         "",
-        f"{_LIVE_ON}test_no_more_is_given_back_than_is_needed",
+        f"{_BY_LAYOUT}test_no_more_is_given_back_than_is_needed",
     ),
     mutant(
         "a_false_alarm_taken_for_a_fall",
         "tamiyo/tracker.py",
         "        if self.below < patience:\n            return None\n",
         "",
-        "tamiyo/test_falls.py::test_a_fall_is_below_the_level_for_some_epochs_in_a_row",
+        "tamiyo/test_tracker.py::test_a_fall_is_below_the_level_for_some_epochs_in_a_row",
     ),
     mutant(
         "probed_at_full_alpha",
@@ -295,7 +294,7 @@ GROWING = (
         "tamiyo/rules/by_layout.py",
         "(budget - situation.signals.added_parameters) / max(len(slots), 1)",
         "(budget - situation.signals.added_parameters)",
-        "tamiyo/rules/test_frozen_spread.py::test_a_budget_is_divided_evenly_and_spent_on_the_largest_kind_that_fits",
+        "tamiyo/rules/test_by_layout.py::test_a_budget_is_divided_evenly_and_spent_on_the_largest_kind_that_fits",
     ),
     # Several processes
     mutant(
