@@ -1,1 +1,1 @@
-"""What makes a run of training, a benchmark or a shipped controller out of the parts."""
+"""What makes a run of training, a shipped controller or a judgement from recorded episodes out of the parts."""
