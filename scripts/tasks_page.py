@@ -9,8 +9,7 @@ from esper.tolaria.data.few_labels import RATED, TEXTS
 from esper.tolaria.data.packages import PackagedFile
 from esper.tolaria.tasks import all_tasks, suite, suite_names
 from esper.tolaria.tasks.backbones import BACKBONES, FOLDER
-from esper.tolaria.tasks.parameters import ParameterSpec
-from esper.tolaria.tasks.task import Task
+from esper.tolaria.tasks.task import ParameterSpec, Task
 
 _OPENING = """# Tasks
 

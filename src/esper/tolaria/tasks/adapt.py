@@ -18,9 +18,8 @@ from esper.tolaria.data import TaskData
 from esper.tolaria.data.shifts import SHIFTS
 from esper.tolaria.data.targets import FAMILIES, target_data
 from esper.tolaria.tasks.bases import BASES, Base
-from esper.tolaria.tasks.parameters import Parameter, ParameterError, ParameterSpec
 from esper.tolaria.tasks.series import MNIST1D_PARAMETERS
-from esper.tolaria.tasks.task import OptimiserSpec, Task
+from esper.tolaria.tasks.task import OptimiserSpec, Parameter, ParameterError, ParameterSpec, Task
 
 GRID_BLUEPRINTS = ("norm", "depthwise", "bottleneck", "conv_small", "conv_light", "mixer", "lora")
 VECTOR_BLUEPRINTS = ("norm", "attention", "depthwise", "mlp_small", "mlp", "lora")

@@ -12,7 +12,7 @@ from esper.tolaria.data.shifts import SHIFTS
 from esper.tolaria.data.targets import FAMILIES
 from esper.tolaria.tasks.bases import BASES, Base
 from esper.tolaria.tasks.instance import Instance
-from esper.tolaria.tasks.parameters import Parameter
+from esper.tolaria.tasks.task import Parameter
 
 Parameters = dict[str, Parameter]
 

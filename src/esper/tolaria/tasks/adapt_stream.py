@@ -15,9 +15,9 @@ from esper.tolaria.data.shifts import SHIFTS
 from esper.tolaria.data.targets import target_data
 from esper.tolaria.tasks.adapt import ADAPT, ADAPT_PARAMETERS, check_adapt
 from esper.tolaria.tasks.bases import BASES
-from esper.tolaria.tasks.parameters import Parameter, ParameterSpec
 from esper.tolaria.tasks.plans import MOST_CHANGES, Change, Kinds, states
 from esper.tolaria.tasks.stream import STREAM_PARAMETERS
+from esper.tolaria.tasks.task import Parameter, ParameterSpec
 
 EPOCHS = 120
 PLAN = "noise80@16/rename@40/return1@60/shuffle60@80/none@104"

@@ -27,9 +27,8 @@ from esper.tolaria.data.few_labels import (
 )
 from esper.tolaria.tasks.adapt import ADAPT_PARAMETERS, GRID_BLUEPRINTS, VECTOR_BLUEPRINTS, require_amount
 from esper.tolaria.tasks.backbones import BACKBONES, Backbone
-from esper.tolaria.tasks.parameters import Parameter, ParameterError, ParameterSpec
 from esper.tolaria.tasks.series import MNIST1D_PARAMETERS
-from esper.tolaria.tasks.task import OptimiserSpec, Task
+from esper.tolaria.tasks.task import OptimiserSpec, Parameter, ParameterError, ParameterSpec, Task
 
 BACKBONE_PARAMETERS: Mapping[str, ParameterSpec] = {
     "backbone": ParameterSpec(

@@ -18,10 +18,17 @@ from esper.tolaria.data import Phase, SealedTest, Split, TaskData, sequences, sh
 from esper.tolaria.data.functions import load_largest
 from esper.tolaria.data.mnist1d import mislabel, reordering
 from esper.tolaria.data.splits import stratified_splits
-from esper.tolaria.tasks.parameters import Parameter, ParameterError, ParameterSpec
 from esper.tolaria.tasks.regression import FLAT_BLUEPRINTS, FUNCTION_PARAMETERS, load_functions
 from esper.tolaria.tasks.series import MNIST1D_PARAMETERS, SERIES_BLUEPRINTS, load_mnist1d
-from esper.tolaria.tasks.task import Loader, OptimiserSpec, RateSchedule, Task
+from esper.tolaria.tasks.task import (
+    Loader,
+    OptimiserSpec,
+    Parameter,
+    ParameterError,
+    ParameterSpec,
+    RateSchedule,
+    Task,
+)
 
 TOKEN_BLUEPRINTS = ("norm", "attention", "depthwise", "lora", "mlp_small", "mlp", "widen")
 MOST_SLOTS = 8

@@ -14,8 +14,7 @@ from esper.tolaria.data.sequences import MOST_CLASSES, RULES
 from esper.tolaria.data.shapes import CLASSES
 from esper.tolaria.tasks.drawn import MOST_SLOTS
 from esper.tolaria.tasks.instance import Instance
-from esper.tolaria.tasks.parameters import Parameter
-from esper.tolaria.tasks.task import task
+from esper.tolaria.tasks.task import Parameter, task
 
 Parameters = dict[str, Parameter]
 

@@ -10,8 +10,7 @@ from esper.kasmina.hosts import ConvNet
 from esper.tolaria.data import Phase, SealedTest, Split, TaskData, mnist1d
 from esper.tolaria.data.splits import stratified_splits
 from esper.tolaria.tasks.images import IMAGE_BLUEPRINTS
-from esper.tolaria.tasks.parameters import Parameter, ParameterSpec
-from esper.tolaria.tasks.task import OptimiserSpec, Task
+from esper.tolaria.tasks.task import OptimiserSpec, Parameter, ParameterSpec, Task
 
 SERIES_BLUEPRINTS = tuple(name for name in IMAGE_BLUEPRINTS if name != "lora_large")
 """All that serve a series but lora_large, which at 16 channels is no longer of low rank."""

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from esper.tolaria.data import Phase, Split, TaskData, mnist1d
-from esper.tolaria.tasks.parameters import Parameter, ParameterError, ParameterSpec
 from esper.tolaria.tasks.series import MNIST1D, MNIST1D_PARAMETERS, load_mnist1d
+from esper.tolaria.tasks.task import Parameter, ParameterError, ParameterSpec
 
 EPOCHS = 24
 KINDS = ("shuffle", "classes", "noise")

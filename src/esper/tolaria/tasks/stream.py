@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from esper.tolaria.data import Phase, SealedTest, Split, TaskData, mnist1d
 from esper.tolaria.tasks.changes import CHANGES, DataState, changed
-from esper.tolaria.tasks.parameters import Parameter, ParameterSpec
 from esper.tolaria.tasks.plans import states
 from esper.tolaria.tasks.series import MNIST1D, MNIST1D_PARAMETERS
+from esper.tolaria.tasks.task import Parameter, ParameterSpec
 
 EPOCHS = 100
 PLAN = "shuffle@16/labels@30/alarm@40/return0@48/classes6@60/noise30@70"

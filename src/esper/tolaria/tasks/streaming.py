@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from esper.tolaria.tasks.parameters import Parameter, ParameterError
 from esper.tolaria.tasks.plans import Change, written
 from esper.tolaria.tasks.stream import CAP, EPOCHS, phases_of
+from esper.tolaria.tasks.task import Parameter, ParameterError
 
 SPRINKLED_KINDS = ("shuffle", "labels", "classes", "samples", "return", "alarm")
 """What happens within a regime, of what suites train on; `corrupt` is held out."""

@@ -15,9 +15,9 @@ from esper.tolaria.data.mnist1d import POSITIONS
 from esper.tolaria.tasks import adapt_draws, backbone_draws, host_draws, target_draws
 from esper.tolaria.tasks.host_draws import in_corner
 from esper.tolaria.tasks.instance import Instance
-from esper.tolaria.tasks.parameters import Parameter
 from esper.tolaria.tasks.shift import KINDS
 from esper.tolaria.tasks.streaming import DRAWN_SWITCHES, SPRINKLED_KINDS, streaming
+from esper.tolaria.tasks.task import Parameter
 
 Parameters = dict[str, Parameter]
 

@@ -14,10 +14,9 @@ from esper.tolaria.tasks.adapt_draws import HELD_OUT_SHIFTS, Parameters, draw_am
 from esper.tolaria.tasks.adapt_stream import EPOCHS, TARGETS, targets_of
 from esper.tolaria.tasks.bases import BASES, Base
 from esper.tolaria.tasks.instance import Instance
-from esper.tolaria.tasks.parameters import Parameter
 from esper.tolaria.tasks.plans import Change, written
 from esper.tolaria.tasks.streaming import switch_epochs
-from esper.tolaria.tasks.task import task
+from esper.tolaria.tasks.task import Parameter, task
 
 CHANGES = range(3, 9)
 """How often the target changes."""
