@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from esper.tolaria.data.few_labels import RATED, TEXTS
 from esper.tolaria.data.packages import PackagedFile
 from esper.tolaria.tasks import all_tasks, suite, suite_names
-from esper.tolaria.tasks.backbones import BACKBONES, FOLDER
+from esper.tolaria.tasks.backbone import BACKBONES, FOLDER
 from esper.tolaria.tasks.task import ParameterSpec, Task
 
 _OPENING = """# Tasks

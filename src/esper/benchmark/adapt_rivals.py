@@ -12,8 +12,8 @@ from esper.benchmark.arms import WAIT, Arm, Hosts, Staging
 from esper.simic.evaluation import RulePlayer
 from esper.tamiyo.rules import rule_policy
 from esper.tolaria.tasks import Instance, Parameter
-from esper.tolaria.tasks.backbones import BACKBONES
-from esper.tolaria.tasks.bases import BASES
+from esper.tolaria.tasks.adapt import BASES
+from esper.tolaria.tasks.backbone import BACKBONES
 
 BASED = ("adapt", "adapt_stream", "backbone")
 """The tasks whose hosts are bases."""

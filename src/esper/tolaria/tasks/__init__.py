@@ -10,7 +10,6 @@ from esper.tolaria.tasks import (
     images,
     regression,
     series,
-    shift,
     stream,
 )
 from esper.tolaria.tasks.instance import Instance as Instance
@@ -29,6 +28,6 @@ from esper.tolaria.tasks.task import forget as forget
 from esper.tolaria.tasks.task import register as register
 from esper.tolaria.tasks.task import task as task
 
-_HOMES = (series, shift, stream, bits, images, files, regression, drawn, adapt, adapt_stream, backbone)
+_HOMES = (series, stream, bits, images, files, regression, drawn, adapt, adapt_stream, backbone)
 for _row in (row for home in _HOMES for row in home.ROWS):
     register(_row)
