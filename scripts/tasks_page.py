@@ -6,7 +6,7 @@ python scripts/tasks_page.py > docs/tasks.md
 from collections.abc import Iterable
 
 from esper.tolaria.data.few_labels import RATED, TEXTS
-from esper.tolaria.data.packages import PackagedFile
+from esper.tolaria.data.files import PackagedFile
 from esper.tolaria.tasks import all_tasks, suite, suite_names
 from esper.tolaria.tasks.backbone import BACKBONES, FOLDER
 from esper.tolaria.tasks.task import ParameterSpec, Task

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from esper.kasmina.hosts.backbones import BertShape, ConvShape, Stage, bert_body, conv_body
 from esper.tolaria.data import few_labels
-from esper.tolaria.data.packages import PackagedFile
+from esper.tolaria.data.files import PackagedFile
 from esper.tolaria.tasks import backbone
 from esper.tolaria.tasks.backbone import BACKBONES
 

@@ -294,7 +294,7 @@ LEARNING = (
     # Quantities, schedules of rates, and networks that differ
     mutant(
         "explained_variance_below_zero",
-        "tolaria/engine/objective.py",
+        "tolaria/engine/step.py",
         ".nan_to_num(nan=0.0).clamp(min=0.0)",
         ".nan_to_num(nan=0.0)",
         f"{_QUANTITIES}test_scores_of_quantities_are_0_to_1",

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from esper.tolaria.data import functions
+from esper.tolaria.data.drawn import TEST, VALIDATION
 from esper.tolaria.data.functions import Term, load_function, value
-from esper.tolaria.data.labelled import TEST, VALIDATION
 from esper.tolaria.data.splits import ReportKey
 
 TERMS = [Term(2.0, 0, 2, 1.0, -1.0, 0.25), Term(-0.5, 1, 0, 0.5, 2.0, 0.0)]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from esper.tolaria.data.labelled import TEST, VALIDATION, labelled_data
+from esper.tolaria.data.drawn import TEST, VALIDATION, labelled_data
 from esper.tolaria.data.splits import Phase, SealedTest, Split, TaskData
 
 Floats = NDArray[np.float64]

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from esper.tolaria.data import mnist1d, shapes
-from esper.tolaria.data.labelled import TEST, VALIDATION
+from esper.tolaria.data import mnist1d
+from esper.tolaria.data.drawn import FIGURE_CLASSES, SIDE, STAMP, TEST, VALIDATION, draw_figures, stamp
 from esper.tolaria.data.shifts import Floats, Labels, names_of_classes, shift_inputs
 from esper.tolaria.data.splits import Phase, SealedTest, Split, TaskData, stratified_splits
 
@@ -37,7 +37,7 @@ class Family(NamedTuple):
 
 FAMILIES = {
     "series": Family((1, mnist1d.POSITIONS), mnist1d.CLASSES, 2000),
-    "pictures": Family((1, shapes.SIDE, shapes.SIDE), shapes.CLASSES, 2000),
+    "pictures": Family((1, SIDE, SIDE), FIGURE_CLASSES, 2000),
     "digits": Family((1, 8, 8), 10, 500),
 }
 
@@ -99,8 +99,8 @@ def _series(count: int, data: int) -> Samples:
 
 
 def _pictures(count: int, data: int) -> Samples:
-    labels = np.arange(count) % shapes.CLASSES
-    return shapes.draw(labels, CLUTTER, np.random.default_rng([data, _SAMPLES_TAG])), labels
+    labels = np.arange(count) % FIGURE_CLASSES
+    return draw_figures(labels, CLUTTER, np.random.default_rng([data, _SAMPLES_TAG])), labels
 
 
 _DRAWN: dict[str, Callable[[int, int], Samples]] = {"series": _series, "pictures": _pictures}
@@ -140,7 +140,7 @@ def _other_domain(family: str, count: int, rng: np.random.Generator) -> Samples:
         drawn_as = mnist1d.scaled(rng.standard_normal((classes, mnist1d.TEMPLATE)).cumsum(1))
         series = mnist1d.transform(labels, mnist1d.draw(rng, count), drawn_as)
         return (series - round(float(series.mean()), 9)) / round(float(series.std()), 9), labels
-    cells = np.tile(np.arange(shapes.STAMP**2) < _INKED, (classes, 1))
-    signs = rng.permuted(cells, axis=1).reshape(classes, shapes.STAMP, shapes.STAMP).astype(float)
+    cells = np.tile(np.arange(STAMP**2) < _INKED, (classes, 1))
+    signs = rng.permuted(cells, axis=1).reshape(classes, STAMP, STAMP).astype(float)
     clutter = _DIGITS_CLUTTER if family == "digits" else CLUTTER
-    return shapes.stamp(signs[labels], side, clutter, rng), labels
+    return stamp(signs[labels], side, clutter, rng), labels

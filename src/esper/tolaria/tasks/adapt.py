@@ -5,10 +5,10 @@
 A host begins with the head that the base came with. The parameters `trains`, `statistics` and `lr` say how it is
 trained, so that what others do with a base (fine-tune all of it, LoRA everywhere) is an instance too.
 
-Bases are small networks whose weights come with the package: `scripts/pretrain_bases.py` trained them, each on samples
-that no target has. The suite draws a base, what happened to its samples since, and how many labels there are. Some
-shifts are never drawn to train on: one of the inputs, one of the geometry, one of the labels. Half of the held-out
-list are such.
+Bases are small networks whose weights come with the package: `scripts/pretrain_bases.py` trained them, each on
+samples that no target has. The suite draws a base, what happened to its samples since, and how many labels there
+are. Some shifts are never drawn to train on: one of the inputs, one of the geometry, one of the labels. Half of the
+held-out list are such.
 """
 
 import hashlib

@@ -7,8 +7,8 @@ after another shift. `none` are those that were learned, `return<n>` is the targ
 BatchNorm layers take the statistics of the new inputs when a target begins, which costs no labels.
 
 The suite draws a base, and targets that take turns on it. Each change is to a shift of another group than the one
-before (inputs, geometry, labels, domain, or nothing), or the return of a target that was there. So what is right for a
-host changes with every target: what to grow, and where.
+before (inputs, geometry, labels, domain, or nothing), or the return of a target that was there. So what is right for
+a host changes with every target: what to grow, and where.
 """
 
 from collections.abc import Mapping, Sequence

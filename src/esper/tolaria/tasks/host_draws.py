@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from esper.kasmina.hosts.drawn import OVER_TOKENS
+from esper.tolaria.data.drawn import FIGURE_CLASSES, MOST_SEQUENCE_CLASSES, RULES
 from esper.tolaria.data.functions import SHAPES
-from esper.tolaria.data.sequences import MOST_CLASSES, RULES
-from esper.tolaria.data.shapes import CLASSES
 from esper.tolaria.tasks.drawn import MOST_SLOTS
 from esper.tolaria.tasks.instance import Instance
 from esper.tolaria.tasks.task import Parameter, task
@@ -163,7 +162,7 @@ def _functions(rng: np.random.Generator) -> Parameters:
 
 def _pictures(rng: np.random.Generator) -> Parameters:
     return {
-        "classes": int(rng.integers(3, CLASSES + 1)),
+        "classes": int(rng.integers(3, FIGURE_CLASSES + 1)),
         "clutter": round(float(rng.uniform(0.1, 0.6)), 2),
         "size": _log_uniform(rng, 400, 4000),
         "noise": _noise(rng, 0.4),
@@ -174,7 +173,7 @@ def _pictures(rng: np.random.Generator) -> Parameters:
 def _sequences(rng: np.random.Generator) -> Parameters:
     return {
         "rule": str(rng.choice(RULES)),
-        "classes": int(rng.integers(3, MOST_CLASSES + 1)),
+        "classes": int(rng.integers(3, MOST_SEQUENCE_CLASSES + 1)),
         "size": _log_uniform(rng, 400, 4000),
         "noise": _noise(rng, 0.4),
     }
