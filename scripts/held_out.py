@@ -10,7 +10,7 @@ import numpy as np
 from esper.tolaria.tasks import Instance, backbone
 from esper.tolaria.tasks.adapt import DRAWN_SHIFTS, HELD_OUT_SHIFTS, draw_target
 from esper.tolaria.tasks.adapt_stream import draw_targets, meets_other_shift
-from esper.tolaria.tasks.host_draws import draw_any, in_corner
+from esper.tolaria.tasks.drawn import draw_any, in_corner
 from esper.tolaria.tasks.series import SHIFT_KINDS
 from esper.tolaria.tasks.stream import DRAWN_SWITCHES, SPRINKLED_KINDS, streaming
 from esper.tolaria.tasks.suites import HELD_OUT_DATA, Parameters, any_case, instance_of, shifting

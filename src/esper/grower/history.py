@@ -16,7 +16,7 @@ from esper.grower.measuring import EpochMetrics, Scale
 from esper.kasmina import GrowingModel
 from esper.kasmina.drawing import draw_text
 from esper.leyline import ActionSpec, LifecycleOp, Situation, SlotSnapshot, Stage
-from esper.leyline.colours import BLUE, GREY, STAGE_COLOURS, VERMILION
+from esper.leyline.slots import BLUE, GREY, STAGE_COLOURS, VERMILION
 from esper.leyline.utility import rent_due
 from esper.tamiyo.deciders import Choice
 from esper.tamiyo.falls import Level

@@ -25,8 +25,7 @@ from torch import Tensor, nn
 from esper.kasmina.hosts.drawn import HostShape
 from esper.kasmina.hosts.pretrained import PretrainedHost, Statistics, Trains
 from esper.tolaria.data import DatasetCorrupt, TaskData
-from esper.tolaria.data.shifts import SHIFTS
-from esper.tolaria.data.targets import FAMILIES, target_data
+from esper.tolaria.data.targets import FAMILIES, SHIFTS, target_data
 from esper.tolaria.tasks.instance import Instance
 from esper.tolaria.tasks.series import MNIST1D_PARAMETERS
 from esper.tolaria.tasks.task import OptimiserSpec, Parameter, ParameterError, ParameterSpec, Task

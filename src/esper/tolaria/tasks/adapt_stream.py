@@ -18,8 +18,7 @@ from functools import cache
 import numpy as np
 
 from esper.tolaria.data import Phase, TaskData
-from esper.tolaria.data.shifts import SHIFTS
-from esper.tolaria.data.targets import target_data
+from esper.tolaria.data.targets import SHIFTS, target_data
 from esper.tolaria.tasks.adapt import (
     ADAPT,
     ADAPT_PARAMETERS,

@@ -44,7 +44,7 @@ from esper.tolaria.data.few_labels import (
 )
 from esper.tolaria.data.files import PackagedFile, read_packaged
 from esper.tolaria.data.images import data_directory
-from esper.tolaria.data.shifts import SHIFTS
+from esper.tolaria.data.targets import SHIFTS
 from esper.tolaria.tasks.adapt import (
     ADAPT_PARAMETERS,
     DRAWN_SHIFTS,

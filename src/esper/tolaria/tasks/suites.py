@@ -12,8 +12,8 @@ from importlib.resources import files
 import numpy as np
 
 from esper.tolaria.data.mnist1d import POSITIONS
-from esper.tolaria.tasks import adapt, adapt_stream, backbone, host_draws
-from esper.tolaria.tasks.host_draws import in_corner
+from esper.tolaria.tasks import adapt, adapt_stream, backbone, drawn
+from esper.tolaria.tasks.drawn import in_corner
 from esper.tolaria.tasks.instance import Instance
 from esper.tolaria.tasks.series import SHIFT_KINDS
 from esper.tolaria.tasks.stream import DRAWN_SWITCHES, SPRINKLED_KINDS, streaming
@@ -64,9 +64,9 @@ def draw_stream(rng: np.random.Generator) -> Instance:
 
 def draw_hosts(rng: np.random.Generator) -> Instance:
     """A network, how it is trained, and its data; some kinds and sizes of networks are never drawn."""
-    while host_draws.held_out_only((drawn := host_draws.draw_any(rng, _DRAWN_PERMUTATIONS))[1]):
+    while drawn.held_out_only((chosen := drawn.draw_any(rng, _DRAWN_PERMUTATIONS))[1]):
         pass
-    task, parameters = drawn
+    task, parameters = chosen
     return Instance.of(task, parameters | {"data": int(rng.integers(*_DRAWN_DATA))})
 
 
@@ -155,7 +155,7 @@ _SUITES: dict[str, Callable[[], Suite]] = {
         "networks of four kinds and many sizes on six families of data; held out are a kind and sizes, too",
         draw_hosts,
         _frozen("hosts"),
-        host_draws.covering(),
+        drawn.covering(),
     ),
     "adapt": lambda: Suite(
         "adapt",

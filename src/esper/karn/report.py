@@ -12,9 +12,9 @@ from plotly.subplots import make_subplots
 from esper.benchmark import BenchResult, BenchRow, BenchTable, SeedLife, gate, verdict
 from esper.benchmark.arms import WAIT
 from esper.benchmark.table import ScoreTable, bounds_in_points, score_table
+from esper.karn import report_figures as figures
 from esper.karn.drawing import BAD, GOOD, LIGHT, SERIES, Card, draw_network
-from esper.karn.report import figures
-from esper.karn.report.figures import (
+from esper.karn.report_figures import (
     LAYOUT,
     about_arm,
     big,
@@ -24,12 +24,12 @@ from esper.karn.report.figures import (
     typical_episode,
 )
 from esper.leyline import Stage
-from esper.leyline.colours import BLUE, GREY
+from esper.leyline.slots import BLUE, GREY
 
 CSS = (
     f":root {{ --ink: {LIGHT.text}; --soft: {LIGHT.faint}; --line: {LIGHT.grid}; --paper: {LIGHT.card}; "
     f"--wash: {LIGHT.page}; --accent: {BLUE}; --good: {GOOD}; --bad: {BAD}; }}\n"
-    + Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+    + Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 )
 
 
