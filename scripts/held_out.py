@@ -13,7 +13,8 @@ from esper.tolaria.tasks.adapt_stream import draw_targets, meets_other_shift
 from esper.tolaria.tasks.drawn import draw_any, in_corner
 from esper.tolaria.tasks.series import SHIFT_KINDS
 from esper.tolaria.tasks.stream import DRAWN_SWITCHES, SPRINKLED_KINDS, streaming
-from esper.tolaria.tasks.suites import HELD_OUT_DATA, Parameters, any_case, instance_of, shifting
+from esper.tolaria.tasks.suites import HELD_OUT_DATA, any_case, instance_of, shifting
+from esper.tolaria.tasks.task import Parameters
 
 _HELD_OUT_PERMUTATIONS = (1_000_000, 1_100_000)
 _HELD_OUT_KIND = "corrupt"

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from esper.tolaria.data import TaskData, drawn
-from esper.tolaria.data.drawn import TEST, VALIDATION
-from esper.tolaria.data.functions import load_largest
+from esper.tolaria.data.drawn import TEST, VALIDATION, load_largest
 from esper.tolaria.data.splits import ReportKey
 
 

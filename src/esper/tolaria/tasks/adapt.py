@@ -28,7 +28,7 @@ from esper.tolaria.data import DatasetCorrupt, TaskData
 from esper.tolaria.data.targets import FAMILIES, SHIFTS, target_data
 from esper.tolaria.tasks.instance import Instance
 from esper.tolaria.tasks.series import MNIST1D_PARAMETERS
-from esper.tolaria.tasks.task import OptimiserSpec, Parameter, ParameterError, ParameterSpec, Task
+from esper.tolaria.tasks.task import OptimiserSpec, Parameter, ParameterError, Parameters, ParameterSpec, Task
 
 FOLDER = Path(__file__).parent / "base_weights"
 
@@ -224,8 +224,6 @@ ROWS = (ADAPT,)
 
 # What the suite draws
 
-
-Parameters = dict[str, Parameter]
 
 HELD_OUT_SHIFTS = ("blur", "stretch", "merge")
 DRAWN_SHIFTS = tuple(shift for shift in SHIFTS if shift not in HELD_OUT_SHIFTS)

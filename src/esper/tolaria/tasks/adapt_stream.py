@@ -25,7 +25,6 @@ from esper.tolaria.tasks.adapt import (
     BASES,
     HELD_OUT_SHIFTS,
     Base,
-    Parameters,
     check_adapt,
     draw_amount,
     possible_shifts,
@@ -33,7 +32,7 @@ from esper.tolaria.tasks.adapt import (
 from esper.tolaria.tasks.instance import Instance
 from esper.tolaria.tasks.plans import MOST_CHANGES, Change, Kinds, states, written
 from esper.tolaria.tasks.stream import STREAM_PARAMETERS, switch_epochs
-from esper.tolaria.tasks.task import Parameter, ParameterSpec, task
+from esper.tolaria.tasks.task import Parameter, Parameters, ParameterSpec, task
 
 EPOCHS = 120
 PLAN = "noise80@16/rename@40/return1@60/shuffle60@80/none@104"

@@ -51,12 +51,11 @@ from esper.tolaria.tasks.adapt import (
     GRID_BLUEPRINTS,
     HELD_OUT_SHIFTS,
     VECTOR_BLUEPRINTS,
-    Parameters,
     require_amount,
 )
 from esper.tolaria.tasks.instance import Instance
 from esper.tolaria.tasks.series import MNIST1D_PARAMETERS
-from esper.tolaria.tasks.task import OptimiserSpec, Parameter, ParameterError, ParameterSpec, Task
+from esper.tolaria.tasks.task import OptimiserSpec, Parameter, ParameterError, Parameters, ParameterSpec, Task
 
 FOLDER = "backbones"
 """In the data directory."""

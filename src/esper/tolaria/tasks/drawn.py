@@ -19,8 +19,7 @@ from torch import nn
 
 from esper.kasmina.hosts.drawn import OVER_TOKENS, DrawnHost, HostShape, Kind, Norm, Pool
 from esper.tolaria.data import Phase, SealedTest, Split, TaskData, drawn
-from esper.tolaria.data.drawn import FIGURE_CLASSES, MOST_SEQUENCE_CLASSES, RULES
-from esper.tolaria.data.functions import SHAPES, load_largest
+from esper.tolaria.data.drawn import FIGURE_CLASSES, MOST_SEQUENCE_CLASSES, RULES, SHAPES, load_largest
 from esper.tolaria.data.mnist1d import mislabel, reordering
 from esper.tolaria.data.splits import stratified_splits
 from esper.tolaria.tasks.instance import Instance
@@ -31,6 +30,7 @@ from esper.tolaria.tasks.task import (
     OptimiserSpec,
     Parameter,
     ParameterError,
+    Parameters,
     ParameterSpec,
     RateSchedule,
     Task,
@@ -293,8 +293,6 @@ ROWS = (
 
 # What the suite draws
 
-
-Parameters = dict[str, Parameter]
 
 HOST_KINDS = ("mlp", "conv", "attention", "mixer")
 HELD_OUT_KIND = "mixer"

@@ -17,9 +17,7 @@ from esper.tolaria.tasks.drawn import in_corner
 from esper.tolaria.tasks.instance import Instance
 from esper.tolaria.tasks.series import SHIFT_KINDS
 from esper.tolaria.tasks.stream import DRAWN_SWITCHES, SPRINKLED_KINDS, streaming
-from esper.tolaria.tasks.task import Parameter
-
-Parameters = dict[str, Parameter]
+from esper.tolaria.tasks.task import Parameters
 
 _DRAWN_PERMUTATIONS = (0, 100_000)
 HELD_OUT_DATA = 1

@@ -19,6 +19,7 @@ from esper.leyline.utility import Counts
 from esper.tolaria.data import TaskData
 
 Parameter = int | float | str
+Parameters = dict[str, Parameter]
 
 _KINDS: Mapping[str, type[int] | type[float] | type[str]] = {"int": int, "float": float, "str": str}
 
