@@ -209,6 +209,11 @@ class Grower(Resuming, Adapting):
         """The name of the controller or rule that decides."""
         return self._deciding.name
 
+    @property
+    def epoch(self) -> int:
+        """Epochs trained so far."""
+        return self._host.report.epoch
+
     # Once a batch, with a twin
 
     def train(self, batch: object) -> object:

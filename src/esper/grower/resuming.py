@@ -108,11 +108,6 @@ class Resuming(ABC):
     def controller(self) -> str:
         """The name of the controller or rule that decides."""
 
-    @property
-    def epoch(self) -> int:
-        """Epochs trained so far."""
-        return self._host.report.epoch
-
     def _begin(self, *, endless: bool) -> None:
         """Nothing has been trained, decided or finished."""
         self.history, self._waiting = (), None
@@ -179,9 +174,9 @@ class Resuming(ABC):
         self._removed, self._returned, self._gain = {}, None, None
         if self._best is not None:
             self._best.load(saved.best)
-            if saved.best is None and self.epoch:
+            if saved.best is None and saved.report.epoch:
                 self._notes.warn(
-                    f"the state of epoch {self.epoch} was saved without keep_best=True: the best epoch is sought "
-                    "from here on"
+                    f"the state of epoch {saved.report.epoch} was saved without keep_best=True: the best epoch is "
+                    "sought from here on"
                 )
         self._averages.update()
