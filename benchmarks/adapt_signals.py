@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from esper.kasmina import GrowingModel
 from esper.kasmina.birth_signals import birth_signals
 from esper.tolaria.engine.host import TrainedHost
-from esper.tolaria.engine.objective import mean_loss
+from esper.tolaria.engine.step import mean_loss
 
 SIGNALS = ("ratio at birth", "ratio with a trained head", "parameters", "depth")
 """The signal-to-noise ratio of `birth_signals` with the base's own head and after the head was trained; and what is

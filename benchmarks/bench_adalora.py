@@ -21,10 +21,10 @@ from torch import Tensor, nn
 import esper
 from esper.kasmina.hosts.backbones import BertShape, TextBackbone, bert_body
 from esper.tolaria.data import DatasetMissing, Split, TaskData
+from esper.tolaria.data.drawn import VOCABULARY, load_sequences
 from esper.tolaria.data.few_labels import text_target
-from esper.tolaria.data.sequences import VOCABULARY, load_sequences
 from esper.tolaria.final_report import test_score
-from esper.tolaria.tasks.backbones import BACKBONES
+from esper.tolaria.tasks.backbone import BACKBONES
 from harness import Row, mean_and_error, report
 
 BATCH = 20

@@ -40,7 +40,7 @@ from esper.simic.env.making import make_world, use_one_thread
 from esper.simic.evaluation import RulePlayer, judge_cases
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.rules import RulePolicy, SchedulePolicy, rule_policy
-from esper.tolaria.data.shifts import SHIFTS
+from esper.tolaria.data.targets import SHIFTS
 from esper.tolaria.engine.host import TrainedHost
 from esper.tolaria.final_report import test_score
 from esper.tolaria.tasks import Instance, suite, task

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from esper.tolaria.data.functions import BITS, BitFunction, slow_states, some_bits
+from esper.tolaria.data.drawn import BITS, BitFunction, slow_states, some_bits
 from esper.tolaria.upkeep import ContinualBackprop, L2Init, ReDo, ShrinkAndPerturb, Upkeep
 from harness import Row, report
 

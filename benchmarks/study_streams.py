@@ -36,8 +36,7 @@ from esper.simic.evaluation import Player, RulePlayer, judge_cases
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.rules import SchedulePolicy
 from esper.tolaria.tasks import Instance, suite, task
-from esper.tolaria.tasks.changes import DataState
-from esper.tolaria.tasks.stream import phases_of
+from esper.tolaria.tasks.stream import DataState, phases_of
 from harness import RESULTS, Row, mean_and_error, report
 from spreading import Job, Spread
 

@@ -20,7 +20,7 @@ from esper.kasmina.hosts.pretrained import FrozenBody
 from esper.tolaria.data import DatasetMissing, Split, TaskData
 from esper.tolaria.final_report import test_score
 from esper.tolaria.tasks import Instance, Parameter
-from esper.tolaria.tasks.backbones import BACKBONES
+from esper.tolaria.tasks.backbone import BACKBONES
 from side_by_side import train_one_epoch
 
 ARMS = ("head alone", "LoRA", "grown")

@@ -7,13 +7,14 @@ import json
 
 import numpy as np
 
-from esper.tolaria.tasks import Instance, backbone_draws
-from esper.tolaria.tasks.adapt_draws import DRAWN_SHIFTS, HELD_OUT_SHIFTS, draw_target
-from esper.tolaria.tasks.host_draws import draw_any, in_corner
-from esper.tolaria.tasks.shift import KINDS
-from esper.tolaria.tasks.streaming import DRAWN_SWITCHES, SPRINKLED_KINDS, streaming
-from esper.tolaria.tasks.suites import HELD_OUT_DATA, Parameters, any_case, instance_of, shifting
-from esper.tolaria.tasks.target_draws import draw_targets, meets_other_shift
+from esper.tolaria.tasks import Instance, backbone
+from esper.tolaria.tasks.adapt import DRAWN_SHIFTS, HELD_OUT_SHIFTS, draw_target
+from esper.tolaria.tasks.adapt_stream import draw_targets, meets_other_shift
+from esper.tolaria.tasks.drawn import draw_any, in_corner
+from esper.tolaria.tasks.series import SHIFT_KINDS
+from esper.tolaria.tasks.stream import DRAWN_SWITCHES, SPRINKLED_KINDS, streaming
+from esper.tolaria.tasks.suites import HELD_OUT_DATA, any_case, instance_of, shifting
+from esper.tolaria.tasks.task import Parameters
 
 _HELD_OUT_PERMUTATIONS = (1_000_000, 1_100_000)
 _HELD_OUT_KIND = "corrupt"
@@ -35,7 +36,7 @@ def generate_held_out(each: int = 16, cornered: int = 8, seed: int = 20_000) -> 
         for place in range(each + cornered):
             parameters = _held_out(rng, corner=place >= each)
             if suite == "shift":
-                parameters = shifting(parameters, KINDS[place % len(KINDS)], rng)
+                parameters = shifting(parameters, SHIFT_KINDS[place % len(SHIFT_KINDS)], rng)
             lists[suite].append(str(instance_of("mnist1d" if suite == "cpu" else suite, parameters)))
     own = {"stream": _streams(20, seed), "hosts": _hosts(200, seed), "adapt": _targets(200, seed)}
     return lists | own | {"adapt_stream": _target_streams(60, seed), "backbone": _backbones(24, seed)}
@@ -45,8 +46,8 @@ def _backbones(count: int, seed: int) -> list[str]:
     """Turn by turn a shift that is drawn and one that never is, each with samples of its own."""
     rng, cases = np.random.default_rng([seed, 6]), []
     for place in range(count):
-        shifts = backbone_draws.HELD_OUT if place % 2 else backbone_draws.DRAWN
-        parameters = backbone_draws.draw_target(rng, shifts)
+        shifts = backbone.HELD_OUT if place % 2 else backbone.DRAWN
+        parameters = backbone.draw_target(rng, shifts)
         cases.append(str(Instance.of("backbone", parameters | {"data": _HELD_OUT_DATA_FROM + place})))
     return cases
 

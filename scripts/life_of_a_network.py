@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import TypeAdapter
 
 from esper.karn.drawing import DARK, LIGHT, STAGES, Theme
-from esper.leyline.colours import VERMILION
+from esper.leyline.slots import VERMILION
 
 if TYPE_CHECKING:
     from sensor_stream import Life

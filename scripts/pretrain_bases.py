@@ -14,7 +14,7 @@ from torch import nn
 from esper.kasmina.hosts.drawn import DrawnHost
 from esper.tolaria.data.targets import FAMILIES, source_split, target_data
 from esper.tolaria.final_report import test_score
-from esper.tolaria.tasks.bases import BASES, FOLDER, Base
+from esper.tolaria.tasks.adapt import BASES, FOLDER, Base
 
 SAMPLES, DATA = 4000, 2**40
 """Drawn samples of series and pictures, and their rng seed, which no target has."""

@@ -6,11 +6,10 @@ python scripts/tasks_page.py > docs/tasks.md
 from collections.abc import Iterable
 
 from esper.tolaria.data.few_labels import RATED, TEXTS
-from esper.tolaria.data.packages import PackagedFile
+from esper.tolaria.data.files import PackagedFile
 from esper.tolaria.tasks import all_tasks, suite, suite_names
-from esper.tolaria.tasks.backbones import BACKBONES, FOLDER
-from esper.tolaria.tasks.parameters import ParameterSpec
-from esper.tolaria.tasks.task import Task
+from esper.tolaria.tasks.backbone import BACKBONES, FOLDER
+from esper.tolaria.tasks.task import ParameterSpec, Task
 
 _OPENING = """# Tasks
 

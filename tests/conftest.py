@@ -10,7 +10,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 import pytest
 import torch
 
-from esper.tolaria.worlds.starting import PRELOADED
+from esper.tolaria.worlds.worker import PRELOADED
 
 gc.disable()  # until everything is imported and collected: a third of the time that takes
 torch.set_num_threads(1)

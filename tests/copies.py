@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from esper.tolaria.worlds.starting import take_environment, worker_context
+from esper.tolaria.worlds.worker import take_environment, worker_context
 
 
 def run_in_a_copy(code: str, *arguments: str) -> str:

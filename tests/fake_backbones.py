@@ -16,9 +16,9 @@ from torch import Tensor
 
 from esper.kasmina.hosts.backbones import BertShape, ConvShape, Stage, bert_body, conv_body
 from esper.tolaria.data import few_labels
-from esper.tolaria.data.packages import PackagedFile
-from esper.tolaria.tasks import backbones
-from esper.tolaria.tasks.backbones import BACKBONES
+from esper.tolaria.data.files import PackagedFile
+from esper.tolaria.tasks import backbone
+from esper.tolaria.tasks.backbone import BACKBONES
 
 CONV = ConvShape(
     stages=(Stage(1, 8, 1, 1), Stage(2, 8, 2, 2), Stage(2, 12, 1, 2, kernel=5)),
@@ -47,12 +47,12 @@ def put_in_place(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         vocabulary = None
         if real.vocabulary is not None:
             vocabulary = _pinned(real.vocabulary, vocabulary_file())
-            _pack(home / backbones.FOLDER, {real.file: content, real.vocabulary: vocabulary_file()})
+            _pack(home / backbone.FOLDER, {real.file: content, real.vocabulary: vocabulary_file()})
         elif name == "mobilenet_v2":
-            (home / backbones.FOLDER).mkdir(parents=True, exist_ok=True)
-            (home / backbones.FOLDER / real.file.name).write_bytes(content)
+            (home / backbone.FOLDER).mkdir(parents=True, exist_ok=True)
+            (home / backbone.FOLDER / real.file.name).write_bytes(content)
         else:
-            _pack(home / backbones.FOLDER, {real.file: content})
+            _pack(home / backbone.FOLDER, {real.file: content})
         fake = replace(real, shape=shape, file=_pinned(real.file, content), vocabulary=vocabulary)
         monkeypatch.setitem(BACKBONES, name, fake)
     rated = rated_sentences()

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
-from esper.tolaria.worlds.starting import worker_context
+from esper.tolaria.worlds.worker import worker_context
 
 Result = TypeVar("Result")
 LONGEST = timedelta(seconds=60)

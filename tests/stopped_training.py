@@ -11,7 +11,7 @@ import torch
 from esper.nissa import Checkpoints
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.trainer import train_ppo_vectorized
-from esper.tolaria.worlds.starting import worker_context
+from esper.tolaria.worlds.worker import worker_context
 
 
 class StoppedTraining:

@@ -10,7 +10,7 @@ pytest.importorskip("transformers")
 
 import bench_adalora as bench
 from esper.kasmina.hosts.backbones import BertShape, bert_body
-from esper.tolaria.data.sequences import load_sequences
+from esper.tolaria.data.drawn import load_sequences
 
 SHAPE = BertShape(vocabulary=13, positions=32, width=8, layers=2, heads=2, inner=8)
 

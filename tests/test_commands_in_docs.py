@@ -20,7 +20,7 @@ import pytest
 from esper.cli import VERBS, main
 from esper.cli.common import VerbParser
 from esper.cli.train import parse as parse_train
-from esper.tolaria.tasks.backbones import BACKBONES, FOLDER
+from esper.tolaria.tasks.backbone import BACKBONES, FOLDER
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -83,7 +83,7 @@ GROWING = (
     ),
     mutant(
         "phases_never_joined",
-        "grower/phases.py",
+        "grower/history.py",
         "            self.closed[:2] = [_joined(*self.closed[:2])]\n",
         "            pass\n",
         f"{_ENDLESS}test_the_size_of_phases_does_not_grow",

@@ -294,7 +294,7 @@ LEARNING = (
     # Quantities, schedules of rates, and networks that differ
     mutant(
         "explained_variance_below_zero",
-        "tolaria/engine/objective.py",
+        "tolaria/engine/step.py",
         ".nan_to_num(nan=0.0).clamp(min=0.0)",
         ".nan_to_num(nan=0.0)",
         f"{_QUANTITIES}test_scores_of_quantities_are_0_to_1",
@@ -315,7 +315,7 @@ LEARNING = (
     ),
     mutant(
         "held_out_kinds_drawn_to_train_on",
-        "tolaria/tasks/host_draws.py",
+        "tolaria/tasks/drawn.py",
         "return of_other_kind(parameters) or of_other_size(parameters) or in_corner(parameters)",
         "return of_other_size(parameters) or in_corner(parameters)",
         "tolaria/tasks/test_suites.py::test_the_frozen_hosts_have_samples_of_their_own_and_what_is_never_drawn",

@@ -24,7 +24,7 @@ from esper.simic.env.making import make_env
 from esper.tolaria.data import DatasetCorrupt
 from esper.tolaria.data.files import load_table
 from esper.tolaria.tasks import Instance
-from esper.tolaria.tasks.parameters import ParameterError
+from esper.tolaria.tasks.task import ParameterError
 from grower.loops import Loop, net
 
 

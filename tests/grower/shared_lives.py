@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import esper
-from esper.kasmina.replicas import ReplicaError
-from esper.kasmina.sharding import whole
+from esper.kasmina.replicas import ReplicaError, whole
 from esper.leyline.errors import EsperError
 from grower.loops import BATCH, SAMPLES, data, net
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import esper
 from esper.grower import Grower, GrowthWarning
-from esper.grower.phases import ACTIONS_KEPT, DECISIONS_KEPT, PHASES_KEPT, Phases
+from esper.grower.history import ACTIONS_KEPT, DECISIONS_KEPT, PHASES_KEPT, Phases
 from esper.leyline import LifecycleOp, Stage
 from esper.tamiyo.rules import RulePolicy, SchedulePolicy
 from esper.tamiyo.rules.by_layout import LiveOnPolicy

@@ -11,8 +11,8 @@ import transformers
 from torch import Tensor, nn
 
 import esper
+from esper.kasmina.adapted import export_peft, parallel_form
 from esper.kasmina.adapters import save_adapter
-from esper.kasmina.merging import export_peft, parallel_form
 from esper.leyline import Stage, Style
 from frozen import Base, frozen_base, grown, pictures
 from tiny import grow_until

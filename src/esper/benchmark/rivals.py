@@ -31,8 +31,8 @@ from esper.statistics import Floats
 from esper.tamiyo.rules import Schedule, SchedulePolicy, rule_policy
 from esper.tamiyo.rules.policy import Remembering
 from esper.tolaria.tasks import Instance, Parameter
-from esper.tolaria.tasks.backbones import BACKBONES
-from esper.tolaria.tasks.bases import BASES
+from esper.tolaria.tasks.adapt import BASES
+from esper.tolaria.tasks.backbone import BACKBONES
 
 LOOK_UP, LOOK_ONCE, HALVING = "look_up", "look_once", "successive_halving"
 TRIES = {"try_2": 2, "try_3": 3, "try_5": 5}

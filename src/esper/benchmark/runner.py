@@ -20,7 +20,7 @@ from esper.benchmark.rows import BenchRow, RowStore
 from esper.leyline.files import write_bytes
 from esper.simic.timing import QUIET_SECONDS, SteadyEstimate, UnitTimes, stop_on_signals
 from esper.tolaria.worlds.cluster.connecting import require_cluster
-from esper.tolaria.worlds.starting import take_environment, worker_context
+from esper.tolaria.worlds.worker import take_environment, worker_context
 
 SIDE_BY_SIDE = 8
 """Hosts of one chunk. They share their data; a kill costs at most the chunks that are being played."""

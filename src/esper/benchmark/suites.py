@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from esper.leyline.errors import EsperError
 from esper.simic.held_out import SCORED_TOO
 from esper.tolaria.tasks import Instance, suite, suite_names
-from esper.tolaria.tasks.adapt_draws import of_other_shift
-from esper.tolaria.tasks.host_draws import in_corner, of_other_kind, of_other_size
-from esper.tolaria.tasks.target_draws import meets_other_shift
+from esper.tolaria.tasks.adapt import of_other_shift
+from esper.tolaria.tasks.adapt_stream import meets_other_shift
+from esper.tolaria.tasks.drawn import in_corner, of_other_kind, of_other_size
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
 _FIRST_HOST_SEED = 3_000_000

@@ -12,10 +12,9 @@ from esper.grower.history import Decision
 from esper.grower.twin import Twin
 from esper.grower.validating import passed, without_samples
 from esper.kasmina import GrowingModel
-from esper.kasmina.adapted import describe_trainable
+from esper.kasmina.adapted import describe_trainable, export_peft
 from esper.kasmina.adapters import save_adapter
 from esper.kasmina.feature_cache import FeatureCache
-from esper.kasmina.merging import export_peft
 from esper.kasmina.norm_statistics import KeptStatistics, estimating
 
 

@@ -16,10 +16,9 @@ from esper.grower import checks
 from esper.grower import history as reporting
 from esper.grower.adapting import Adapting
 from esper.grower.deciding import WAIT, Deciding, nothing_suits, usual_rule
-from esper.grower.finishing import BestEpoch, remove_unseen, restore_best, settle_loop
-from esper.grower.history import Decision, Notes
+from esper.grower.history import DECISIONS_KEPT, Decision, Notes
 from esper.grower.host import Averages, LoopHost, compiled_graphs, growing, topology
-from esper.grower.judging import Judge
+from esper.grower.judging import BestEpoch, Judge, remove_unseen, restore_best, settle_loop
 from esper.grower.measuring import (
     Gauge,
     Mode,
@@ -27,7 +26,6 @@ from esper.grower.measuring import (
     as_call,
     check,
 )
-from esper.grower.phases import DECISIONS_KEPT
 from esper.grower.resuming import Resuming
 from esper.grower.twin import Gain, TrainStep, measure_gain, twin_of
 from esper.grower.validating import Loss, Metric
@@ -210,6 +208,11 @@ class Grower(Resuming, Adapting):
     def controller(self) -> str:
         """The name of the controller or rule that decides."""
         return self._deciding.name
+
+    @property
+    def epoch(self) -> int:
+        """Epochs trained so far."""
+        return self._host.report.epoch
 
     # Once a batch, with a twin
 

@@ -1,24 +1,25 @@
-"""What a grower did and why: one decision an epoch, in words and numbers."""
+"""What a grower did and why: one decision an epoch, in words and numbers.
+
+Also the phases of a run without an end: what came of each, in a few numbers, however long it goes on.
+"""
 
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Json, TypeAdapter, ValidationError
-from torch import Tensor
+from pydantic import TypeAdapter
 
-from esper.grower.finishing import SavedBest
 from esper.grower.measuring import EpochMetrics, Scale
 from esper.kasmina import GrowingModel
 from esper.kasmina.drawing import draw_text
-from esper.kasmina.persistence import ModelFileError, ModelRecord
-from esper.leyline import ActionSpec, EpochReport, LifecycleOp, Situation, SlotSnapshot, Stage
-from esper.leyline.colours import BLUE, GREY, STAGE_COLOURS, VERMILION
-from esper.leyline.errors import first_finding
+from esper.leyline import ActionSpec, LifecycleOp, Situation, SlotSnapshot, Stage
+from esper.leyline.slots import BLUE, GREY, STAGE_COLOURS, VERMILION
 from esper.leyline.utility import rent_due
 from esper.tamiyo.deciders import Choice
+from esper.tamiyo.tracker import FALL, Level
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,61 +69,6 @@ class Decision:
 
 DECISIONS = TypeAdapter(tuple[Decision, ...])
 """To and from JSON."""
-
-
-FORMAT, VERSION = "esper grower", 9
-
-
-class SavedState(BaseModel):
-    """What a checkpoint of a grower holds, checked before anything is changed."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True, frozen=True)
-
-    model: Json[ModelRecord]
-    tensors: dict[str, Tensor]
-    report: EpochReport
-    last_operation: LifecycleOp
-    observer: dict[str, object]
-    decider: dict[str, object]
-    guard: dict[str, object]
-    watch: dict[str, object]
-    pay: dict[str, object]
-    scale: Scale
-    seed_scale: Scale
-    twin: dict[str, object] | None
-    warned: set[str]
-    """Names of the warnings that are given once."""
-    notes: list[str]
-    """For the next decision."""
-    waiting: EpochMetrics | None
-    """Of an epoch that was taken in and not decided on."""
-    history: Json[tuple[Decision, ...]]
-    phases: dict[str, object] | None
-    """Of a run without an end."""
-    best: SavedBest | None
-    """Where the best epoch is kept."""
-
-
-def read_state(state: object, controller: str, *, twin: bool) -> SavedState:
-    """The state that a Grower under this controller, with or without a twin, saved; else raises ValueError."""
-    if not isinstance(state, Mapping):
-        raise ValueError(f"the state is a {type(state).__name__}; expected what state_dict() returned")
-    if state.get("format") != FORMAT or state.get("version") != VERSION:
-        raise ValueError(
-            f"the state has format {state.get('format')!r}, version {state.get('version')!r}; this Esper reads "
-            f"{FORMAT!r}, version {VERSION}"
-        )
-    if state.get("controller") != controller:
-        raise ValueError(
-            f"the state was saved under controller {state.get('controller')!r}; this Grower has {controller!r}"
-        )
-    if (state.get("twin") is not None) != twin:
-        saved, made = ("with", "without") if twin is False else ("without", "with")
-        raise ValueError(f"the state was saved {saved} a twin; this Grower was made {made} one")
-    try:
-        return SavedState.model_validate(state)
-    except ValidationError as error:
-        raise ModelFileError(f"the saved state is damaged: {first_finding(error)}") from None
 
 
 _PACKAGE = __name__.partition(".")[0]
@@ -361,3 +307,141 @@ def _draw_lanes(axes: "Axes", history: Sequence[Decision], slots: Sequence[str])
     axes.set_xlabel("epoch (a lane's height is alpha)")
     if shown:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=7)
+
+
+# Phases
+
+
+DECISIONS_KEPT = 100
+"""The last decisions of a run without an end that are kept whole."""
+PHASES_KEPT = 20
+"""The last phases that are kept apart; the oldest two become one beyond that."""
+ACTIONS_KEPT = 12
+"""The last operations of a phase that are named; of the others their number is known."""
+PATIENCE = 2
+"""Epochs that validation is below its level by `FALL` before a new phase begins: with the first of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Epochs between two falls of validation."""
+
+    first: int
+    """Epoch."""
+    last: int
+    """Epoch."""
+    first_score: float | None
+    """The first that was known."""
+    best_score: float | None
+    last_score: float | None
+    added_parameters: int
+    """After its last epoch."""
+    actions: tuple[str, ...] = ()
+    """The last operations with their epochs, in words."""
+    operations: int = 0
+    """How many there were."""
+    rollbacks: int = 0
+    """How often the governor went back."""
+
+    def __str__(self) -> str:
+        scores = "validation unknown"
+        if self.first_score is not None:
+            scores = f"score {self.first_score:.3f} to {self.last_score:.3f}, at best {self.best_score:.3f}"
+        back = f", {self.rollbacks} times back to a good epoch" if self.rollbacks else ""
+        return (
+            f"epochs {self.first} to {self.last}: {scores}; {self.added_parameters:,} parameters added{back}"
+        )
+
+
+def _phase_of(decision: Decision) -> Phase:
+    """A phase of one epoch."""
+    score, epoch, action = decision.score, decision.epoch, decision.action
+    named = () if action.op is LifecycleOp.WAIT else (f"epoch {epoch}: {described(action)}",)
+    return Phase(
+        first=epoch,
+        last=epoch,
+        first_score=score,
+        best_score=score,
+        last_score=score,
+        added_parameters=decision.added_parameters,
+        actions=named,
+        operations=len(named),
+        rollbacks=int(decision.rolled_back is not None),
+    )
+
+
+def _joined(one: Phase, other: Phase) -> Phase:
+    """Two phases that follow each other as one."""
+    known = [score for score in (one.best_score, other.best_score) if score is not None]
+    return Phase(
+        first=one.first,
+        last=other.last,
+        first_score=other.first_score if one.first_score is None else one.first_score,
+        best_score=max(known, default=None),
+        last_score=one.last_score if other.last_score is None else other.last_score,
+        added_parameters=other.added_parameters,
+        actions=(*one.actions, *other.actions)[-ACTIONS_KEPT:],
+        operations=one.operations + other.operations,
+        rollbacks=one.rollbacks + other.rollbacks,
+    )
+
+
+@dataclass
+class Phases:
+    """Divides a run where validation falls, and sums each part up. Its size does not grow."""
+
+    level: Level = field(default_factory=Level)
+    closed: list[Phase] = field(default_factory=list)
+    """Phases that have ended, the oldest first."""
+    running: Phase | None = None
+    """The one that goes on; None before the first epoch."""
+    doubtful: list[Phase] = field(default_factory=list)
+    """The last epochs below the level, one by one: of this phase, or the first of the next."""
+
+    def record(self, decision: Decision) -> None:
+        """Take in an epoch."""
+        self.doubtful.append(_phase_of(decision))
+        if self.level.record(decision.score, drop=FALL, patience=PATIENCE) is not None:
+            self.closed += [] if self.running is None else [self.running]
+            self.running = None
+        elif self.level.below and decision.score is not None:
+            return
+        self.running, self.doubtful = self._with_doubtful(), []
+        if len(self.closed) > PHASES_KEPT:
+            self.closed[:2] = [_joined(*self.closed[:2])]
+
+    def _with_doubtful(self) -> Phase | None:
+        """The running phase, and what has not been told from it."""
+        parts = [*([] if self.running is None else [self.running]), *self.doubtful]
+        return reduce(_joined, parts) if parts else None
+
+    def lines(self) -> list[str]:
+        """The phases in words, each with its last operations; none while the decisions kept say it all."""
+        running = self._with_doubtful()
+        if running is None or (not self.closed and running.last - running.first < DECISIONS_KEPT):
+            return []
+        lines: list[str] = []
+        for phase in (*self.closed, running):
+            lines.append(str(phase))
+            hidden = phase.operations - len(phase.actions)
+            lines += [f"  ({hidden} operations before these)"] if hidden else []
+            lines += [f"  {action}" for action in phase.actions]
+        return lines
+
+    def state_dict(self) -> dict[str, object]:
+        """Plain data."""
+        plain: dict[str, object] = _PHASES.dump_python(self, mode="json")
+        return plain
+
+
+_PHASES = TypeAdapter(Phases)
+
+
+def read_phases(state: object, history: Sequence[Decision]) -> Phases:
+    """What `Phases.state_dict` gave; None, of a run whose end was known, is put together from its history."""
+    if state is not None:
+        return _PHASES.validate_python(state)
+    phases = Phases()
+    for decision in history:
+        phases.record(decision)
+    return phases

@@ -4,17 +4,75 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict
 
+from pydantic import BaseModel, ConfigDict, Json, ValidationError
+from torch import Tensor
+
 from esper.grower.deciding import Deciding
-from esper.grower.finishing import BestEpoch
-from esper.grower.history import DECISIONS, FORMAT, VERSION, Decision, Notes, read_state
+from esper.grower.history import DECISIONS, Decision, Notes, Phases, read_phases
 from esper.grower.host import Averages, LoopHost
-from esper.grower.measuring import EpochMetrics, Gauge
-from esper.grower.phases import Phases, read_phases
+from esper.grower.judging import BestEpoch, SavedBest
+from esper.grower.measuring import EpochMetrics, Gauge, Scale
 from esper.grower.twin import Gain, Twin
 from esper.kasmina import GrowingModel
 from esper.kasmina.governor import Guard
 from esper.kasmina.gradients import GradientWatch
-from esper.kasmina.persistence import ModelFileError, describe, reinstate
+from esper.kasmina.persistence import ModelFileError, ModelRecord, describe, reinstate
+from esper.leyline import EpochReport, LifecycleOp
+from esper.leyline.errors import first_finding
+
+FORMAT, VERSION = "esper grower", 9
+
+
+class SavedState(BaseModel):
+    """What a checkpoint of a grower holds, checked before anything is changed."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, frozen=True)
+
+    model: Json[ModelRecord]
+    tensors: dict[str, Tensor]
+    report: EpochReport
+    last_operation: LifecycleOp
+    observer: dict[str, object]
+    decider: dict[str, object]
+    guard: dict[str, object]
+    watch: dict[str, object]
+    pay: dict[str, object]
+    scale: Scale
+    seed_scale: Scale
+    twin: dict[str, object] | None
+    warned: set[str]
+    """Names of the warnings that are given once."""
+    notes: list[str]
+    """For the next decision."""
+    waiting: EpochMetrics | None
+    """Of an epoch that was taken in and not decided on."""
+    history: Json[tuple[Decision, ...]]
+    phases: dict[str, object] | None
+    """Of a run without an end."""
+    best: SavedBest | None
+    """Where the best epoch is kept."""
+
+
+def read_state(state: object, controller: str, *, twin: bool) -> SavedState:
+    """The state that a Grower under this controller, with or without a twin, saved; else raises ValueError."""
+    if not isinstance(state, Mapping):
+        raise ValueError(f"the state is a {type(state).__name__}; expected what state_dict() returned")
+    if state.get("format") != FORMAT or state.get("version") != VERSION:
+        raise ValueError(
+            f"the state has format {state.get('format')!r}, version {state.get('version')!r}; this Esper reads "
+            f"{FORMAT!r}, version {VERSION}"
+        )
+    if state.get("controller") != controller:
+        raise ValueError(
+            f"the state was saved under controller {state.get('controller')!r}; this Grower has {controller!r}"
+        )
+    if (state.get("twin") is not None) != twin:
+        saved, made = ("with", "without") if twin is False else ("without", "with")
+        raise ValueError(f"the state was saved {saved} a twin; this Grower was made {made} one")
+    try:
+        return SavedState.model_validate(state)
+    except ValidationError as error:
+        raise ModelFileError(f"the saved state is damaged: {first_finding(error)}") from None
 
 
 class Resuming(ABC):
@@ -49,11 +107,6 @@ class Resuming(ABC):
     @abstractmethod
     def controller(self) -> str:
         """The name of the controller or rule that decides."""
-
-    @property
-    def epoch(self) -> int:
-        """Epochs trained so far."""
-        return self._host.report.epoch
 
     def _begin(self, *, endless: bool) -> None:
         """Nothing has been trained, decided or finished."""
@@ -121,9 +174,9 @@ class Resuming(ABC):
         self._removed, self._returned, self._gain = {}, None, None
         if self._best is not None:
             self._best.load(saved.best)
-            if saved.best is None and self.epoch:
+            if saved.best is None and saved.report.epoch:
                 self._notes.warn(
-                    f"the state of epoch {self.epoch} was saved without keep_best=True: the best epoch is sought "
-                    "from here on"
+                    f"the state of epoch {saved.report.epoch} was saved without keep_best=True: the best epoch is "
+                    "sought from here on"
                 )
         self._averages.update()

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from esper.grower.measuring import EpochMetrics, Scale, ValidateCall, measuring, read_validation
 from esper.grower.validating import LoaderValidation, RunningMetric, Tally, joined
 from esper.kasmina import GrowingModel, WrapError
-from esper.kasmina.optimiser_trial import blank_copy
+from esper.kasmina.optimisers import blank_copy
 from esper.statistics import mean_interval
 
 TrainStep = Callable[..., object]

@@ -15,10 +15,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 from esper.kasmina import GrowingModel
 from esper.kasmina.blueprints.registry import main_tensor
 from esper.kasmina.coalitions import switched_slots
+from esper.kasmina.feature_cache import SharedPrefix
 from esper.kasmina.model import forked_randomness
-from esper.kasmina.replicas import Replicas
-from esper.kasmina.sharding import sharded_modules
-from esper.kasmina.shared_prefix import SharedPrefix
+from esper.kasmina.replicas import Replicas, sharded_modules
 
 IGNORED = -100
 """A target that does not count, as everywhere in torch."""

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from esper.karn.drawing import UNKNOWN, number, signed, time_left
-from esper.karn.nodes import cluster_line
+from esper.karn.watch.verdicts import cluster_line
 from esper.leyline import AnomalyRaised, EvaluationFinished, RoundFinished, RunStarted
 from esper.simic.reports import News, Preparing, Working
 from esper.simic.timing import SteadyEstimate

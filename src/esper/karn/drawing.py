@@ -12,7 +12,7 @@ from html import escape
 from typing import Literal
 
 from esper.leyline import HEAD_NAMES
-from esper.leyline.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, STAGE_COLOURS, VERMILION, YELLOW
+from esper.leyline.slots import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, STAGE_COLOURS, VERMILION, YELLOW
 
 # Colours, on light and on dark ground
 

@@ -24,8 +24,8 @@ from esper.kasmina.blueprints.registry import BlueprintError, OutputForm, find_b
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.norm_statistics import norm_statistics
 from esper.kasmina.persistence import unique_tensors
+from esper.kasmina.replicas import whole
 from esper.kasmina.seed import Seed, bear_seed, birth_randomness
-from esper.kasmina.sharding import whole
 from esper.kasmina.slot import Slot
 from esper.kasmina.stage_machine import Count, Share
 from esper.kasmina.tree import bare_parameters, names_a_seed

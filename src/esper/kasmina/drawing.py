@@ -10,7 +10,7 @@ from torch import nn
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.tree import bare_parameters
 from esper.leyline import SlotSnapshot, Stage
-from esper.leyline.colours import BLUE, STAGE_COLOURS
+from esper.leyline.slots import BLUE, STAGE_COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

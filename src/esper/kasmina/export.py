@@ -21,8 +21,8 @@ from torch import Tensor, fx, nn
 from torch.fx.proxy import GraphAppendingTracer
 
 from esper.kasmina.model import GrowingModel
+from esper.kasmina.replicas import whole_copy
 from esper.kasmina.seed import Seed, compose_delta, per_channel
-from esper.kasmina.sharding import whole_copy
 from esper.kasmina.slot import Slot
 from esper.leyline import Layout, Stage
 

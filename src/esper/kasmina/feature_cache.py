@@ -1,13 +1,16 @@
-"""What a frozen prefix of a host computes, remembered by sample: it is then computed once and not every epoch."""
+"""What a forward computes before seeds, computed once: a frozen prefix by sample and not every epoch, and what is
+before the first seed that is switched for all coalitions of a batch."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from esper.kasmina.model import GrowingModel
-from esper.kasmina.tree import bare_modules, bare_parameters, names_a_seed
+from esper.kasmina.seed import Seed
+from esper.kasmina.tree import bare_children, bare_modules, bare_parameters, names_a_seed
 from esper.leyline.errors import EsperError
 
 
@@ -188,3 +191,255 @@ def _replaced(module: nn.Module, call: Callable[..., object]) -> Iterator[None]:
         yield
     finally:
         del vars(module)["forward"]
+
+
+# For the coalitions of a batch
+
+
+_PLAIN = (bool, int, float, str, torch.dtype, torch.device, torch.Size)
+Forward = Callable[..., object]
+
+
+class SharedPrefix:
+    """Notes what the parts of a model put out in one forward, for others of the same batch that switch seeds.
+
+        with SharedPrefix(model).installed() as prefix:
+            for batch in batches:
+                with prefix.noting():
+                    as_it_is = model(batch)
+                with prefix.reusing(["blocks.1"]), model.override_alpha({"blocks.1": 0.0}):
+                    without = model(batch)
+
+    Until a switched slot fires, everything is as it was: a part that ran before it puts out what was noted. A part is
+    a submodule with no seed inside, or a seed. Just the forward of parts is spared: hooks on them, and the host's
+    code between them, run each time. What cannot be spared is computed: a part whose call changed something beside
+    its output, or whose output was changed in place since, and all of them where the forward drew random numbers.
+
+    It is for evaluation mode without gradients.
+    """
+
+    def __init__(self, model: GrowingModel) -> None:
+        self._model = model
+        self._parts = [_Part(module) for module in _find_parts(model)]
+        self._fired: dict[str, int] = {}
+        """Slot -> how many calls of parts were noted when it fired first."""
+        self._calls = 0
+        self._first = True
+
+    @contextmanager
+    def installed(self) -> Iterator["SharedPrefix"]:
+        """The model's parts are watched inside."""
+        with ExitStack() as undo:
+            for part in self._parts:
+                vars(part.module)["forward"] = part.forward
+                undo.callback(vars(part.module).pop, "forward")
+            for name, slot in self._model.slots.items():
+                if slot.seed is not None:
+                    assert slot.site.module is not None
+                    handle = slot.site.module.register_forward_hook(self._note_firing(name), prepend=True)
+                    undo.callback(handle.remove)
+            yield self
+            for part in self._parts:
+                part.notes.clear()
+
+    def _note_firing(self, name: str) -> Callable[..., None]:
+        def fires(*_: object) -> None:
+            self._fired.setdefault(name, self._calls)
+
+        return fires
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """One forward inside: what it computes is noted, in place of what was before."""
+        self._fired, self._calls = {}, 0
+        states = [_state(part.module) for part in self._parts] if self._first else []
+        random = _random_state(self._model)
+        for part in self._parts:
+            part.notes, part.act = [], self._note
+        yield
+        for part in self._parts:
+            part.act = _compute
+        # A call that was spared would leave out its numbers, and shift all later ones.
+        if not all(map(torch.equal, random, _random_state(self._model))):
+            for part in self._parts:
+                part.notes.clear()
+        if self._first:
+            self._first = False
+            self._drop_restless(states)
+
+    def _drop_restless(self, states: "list[_State]") -> None:
+        """Leave out the parts that keep something of a forward beside what they put out."""
+        for part, state in zip(self._parts, states, strict=True):
+            part.spared = _unchanged(state)
+
+    @contextmanager
+    def reusing(self, switched: Iterable[str]) -> Iterator[None]:
+        """One forward inside, of the noted batch; all slots but the `switched` ones are at the noted alphas."""
+        until = min((self._fired[name] for name in switched if name in self._fired), default=self._calls)
+        for part in self._parts:
+            waiting = iter([note for note in part.notes if note.place < until])
+            part.act = _Reuse(waiting) if part.spared else _compute
+        yield
+        for part in self._parts:
+            part.act = _compute
+
+    def _note(self, part: "_Part", args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        given = _given(part.module, args, kwargs)
+        before = _versions(given)
+        output = part.compute(*args, **kwargs)
+        versions = _versions((output,))
+        spared = before is not None and before == _versions(given) and versions is not None
+        part.notes.append(_Note(self._calls, output if spared else None, versions if spared else None))
+        self._calls += 1
+        return output
+
+
+@dataclass(slots=True)
+class _Note:
+    """One call of a part."""
+
+    place: int
+    """Among the calls of all parts in the forward."""
+    output: object
+    versions: tuple[int, ...] | None
+    """Of the output's tensors; None if the call has to be computed again."""
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """A submodule, and what is done in the place of its forward."""
+
+    module: nn.Module
+    compute: Forward = field(init=False)
+    act: "Callable[[_Part, tuple[object, ...], dict[str, object]], object]" = field(init=False)
+    notes: list[_Note] = field(default_factory=list)
+    spared: bool = True
+
+    def __post_init__(self) -> None:
+        self.compute, self.act = self.module.forward, _compute
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        return self.act(self, args, kwargs)
+
+
+def _compute(part: _Part, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    return part.compute(*args, **kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reuse:
+    """Puts out what was noted, call by call; then, and where the note does not hold any more, computes."""
+
+    notes: Iterator[_Note]
+
+    def __call__(self, part: _Part, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        note = next(self.notes, None)
+        if note is None or note.versions is None or note.versions != _versions((note.output,)):
+            return part.compute(*args, **kwargs)
+        return note.output
+
+
+# What a part is
+
+
+def _find_parts(model: GrowingModel) -> list[nn.Module]:
+    """The seeds, and the largest submodules whose inside holds neither a slot with a seed nor a hook of others."""
+    ours = {slot.hook.id for slot in model.slots.values()}
+    seeds = [slot.seed for slot in model.slots.values() if slot.seed is not None]
+    growing = {id(slot.site.module) for slot in model.slots.values() if slot.seed is not None}
+    found: dict[int, nn.Module] = {}
+
+    def is_part(module: nn.Module) -> bool:
+        inside = list(bare_modules(module))[1:]
+        hooks = {key for inner in inside for key in (*inner._forward_hooks, *inner._forward_pre_hooks)}
+        return _replaceable(module) and hooks <= ours and not any(id(inner) in growing for inner in inside)
+
+    def walk(module: nn.Module) -> None:
+        for _, child in bare_children(module):
+            if is_part(child):
+                found[id(child)] = child
+            else:
+                walk(child)
+
+    walk(model.host)
+    # What is held in two places may be in a part as well: its calls there would not be seen.
+    nested = {id(inner) for part in found.values() for inner in list(bare_modules(part))[1:]}
+    return [*(part for key, part in found.items() if key not in nested), *filter(is_part, seeds)]
+
+
+def _replaceable(module: nn.Module) -> bool:
+    """Whether a module is called by a forward of its class's own."""
+    forward = type(module).forward
+    return (
+        forward is not nn.Module.forward
+        and "forward" not in vars(module)
+        and not isinstance(module, torch.jit.ScriptModule)
+    )
+
+
+# Whether a call can be spared
+
+
+def _given(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
+    """What a call is given, without the containers that are made for the call itself."""
+    if isinstance(module, Seed):
+        h, read, read_by_name = args
+        assert isinstance(read, tuple)
+        assert isinstance(read_by_name, dict)
+        return (h, *read, *read_by_name.values()) if module.reads_input else (h,)
+    return (*args, *kwargs.values())
+
+
+def _versions(tree: tuple[object, ...]) -> tuple[int, ...] | None:
+    """How often each tensor was changed in place; None if there is something else in it that can be changed."""
+    found: list[int] = []
+    for leaf in tree:
+        if isinstance(leaf, Tensor):
+            if leaf.is_inference():
+                return None
+            found.append(leaf._version)
+        elif type(leaf) is tuple:
+            inner = _versions(leaf)
+            if inner is None:
+                return None
+            found += inner
+        elif leaf is not None and not isinstance(leaf, _PLAIN):
+            return None
+    return tuple(found)
+
+
+_State = list[tuple[nn.Module, dict[str, object], dict[str, tuple[object, int]]]]
+"""module, its attributes, its buffers with how often each was changed in place; or how long a container is"""
+
+
+def _state(part: nn.Module) -> _State:
+    return [(module, dict(vars(module)), _contents(module)) for module in bare_modules(part)]
+
+
+def _contents(module: nn.Module) -> dict[str, tuple[object, int]]:
+    tensors = {name: (each, each._version) for name, each in module._buffers.items() if each is not None}
+    sizes = {
+        name: (each, len(each)) for name, each in vars(module).items() if isinstance(each, list | dict | set)
+    }
+    return {**tensors, **sizes}
+
+
+def _unchanged(state: _State) -> bool:
+    """Whether a part's attributes and buffers are the very ones they were."""
+    return all(
+        _same(dict(vars(module)), attributes)
+        and {name: size for name, (_, size) in _contents(module).items()}
+        == {name: size for name, (_, size) in contents.items()}
+        and all(module._buffers.get(name, each) is each for name, (each, _) in contents.items())
+        for module, attributes, contents in state
+    )
+
+
+def _same(now: dict[str, object], before: dict[str, object]) -> bool:
+    return now.keys() == before.keys() and all(now[name] is before[name] for name in now)
+
+
+def _random_state(model: GrowingModel) -> list[Tensor]:
+    """Of the generators that a forward draws from."""
+    device = next(model.parameters()).device
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from esper.kasmina.model import GrowingModel
-from esper.kasmina.optimiser_trial import PARAMETERS
+from esper.kasmina.optimisers import PARAMETERS
+from esper.kasmina.replicas import local
 from esper.kasmina.seed import Seed
-from esper.kasmina.sharding import local
 from esper.kasmina.slot import SlotRecord
 
 _Seen = TypeVar("_Seen")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from esper.kasmina.model import GrowingModel
-from esper.kasmina.sharding import whole
+from esper.kasmina.replicas import whole
 from esper.kasmina.slot import Slot
 
 VANISHING_NORM = 1e-7

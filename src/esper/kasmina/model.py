@@ -390,7 +390,7 @@ class GrowingModel(LivingHost, nn.Module):
 
         Only seeds of low rank behind linear layers can be; others are refused by name.
         """
-        from esper.kasmina.merging import merge
+        from esper.kasmina.adapted import merge
 
         return merge(self)
 

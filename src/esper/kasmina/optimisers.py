@@ -1,9 +1,16 @@
 """Keeping an optimiser and its schedulers right while parameters come and go.
 
 Schedulers see the host's parameter groups alone, so any schedule goes on undisturbed.
+
+Whether parameters may come and go under an optimiser is tried on a few small stand-ins before anything is trained.
+What growth needs is that each parameter is updated by itself: from its own gradient, its own state and the options of
+its group. So a blank copy of the optimiser trains one stand-in per group, once alone and once with a newcomer of
+each rank; what stood there before may not notice.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import copy
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any
 
@@ -13,10 +20,237 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from esper.kasmina.optimiser_trial import PARAMETERS, Group, options_of_newcomer, try_out
-from esper.kasmina.sharding import local
+from esper.kasmina.replicas import local
 from esper.kasmina.slot import Slot
 from esper.kasmina.tree import bare_parameters
+
+Group = dict[str, Any]
+
+# The trial
+
+_STEPS = 3
+_HOST_SHAPE = (3, 5)
+_SEED_SHAPES = ((5,), (3, 5), (5, 3, 2), (5, 3, 2, 2), (5, 3, 2, 2, 2))
+"""A seed's parameters: scales and biases, matrices, kernels over one, two or three axes."""
+PARAMETERS = frozenset({"params", "param_names"})
+"""The entries of a group that say what it holds; the others are options."""
+_MADE_ANEW = frozenset({"state", "param_groups", "step"})
+"""Attributes of an optimiser that a blank copy has its own of; a scheduler's wrapper of `step` calls the original."""
+
+
+class OptimizerRefused(TypeError):
+    """Parameters cannot come and go under this optimiser."""
+
+    def __init__(self, optimizer: Optimizer, reason: str) -> None:
+        super().__init__(
+            f"optimizer {type(optimizer).__name__} cannot train a network that grows: {reason}. Any optimizer that "
+            "updates each parameter by itself can: torch.optim.AdamW, SGD, NAdam, RMSprop, ..."
+        )
+
+
+def try_out(optimizer: Optimizer) -> frozenset[str]:
+    """Refuse an optimiser that does not update each parameter by itself.
+
+    Returns the options of a group that `step` itself moves (a count of steps, running sums): a new group begins them
+    anew.
+    """
+    _refuse_hidden_parameters(optimizer)
+    for number, group in enumerate(optimizer.param_groups):
+        if isinstance(group.get("lr"), bool) or not isinstance(group.get("lr"), int | float | Tensor):
+            raise OptimizerRefused(
+                optimizer,
+                f"its group {number} has lr={group.get('lr')!r}, and a seed learns at a multiple of that",
+            )
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        try:
+            alone, _, moved = _train(optimizer)
+            grown, twin, _ = _train(optimizer, begun_anew=moved)
+        except Exception as error:
+            raise OptimizerRefused(optimizer, _why(optimizer, error)) from error
+    if not all(torch.equal(one, other) for one, other in zip(alone, grown, strict=True)):
+        raise OptimizerRefused(
+            optimizer, "it updates parameters together, so that a seed would change how the host learns"
+        )
+    _require_state_per_parameter(optimizer, twin)
+    return moved
+
+
+def state_of(optimizer: Optimizer, group: int, parameter: Tensor) -> Mapping[str, object]:
+    """The state that an optimiser keeps of a parameter like this one in a group, once it has stepped."""
+    twin = blank_copy(optimizer)
+    stand_in = nn.Parameter(torch.zeros_like(parameter))
+    twin.param_groups = [_options(optimizer.param_groups[group]) | {"params": [stand_in]}]
+    stand_in.grad = torch.zeros_like(stand_in)
+    _step(twin)
+    state: Mapping[str, object] = twin.state[stand_in]
+    return state
+
+
+def blank_copy(optimizer: Optimizer) -> Optimizer:
+    """The same optimiser with no parameters, no state and no hooks; stepping it leaves the original as it is.
+
+    Everything else it holds is copied, but for parameters, and handles that have no copies (process groups, locks).
+    """
+    twin: Optimizer = object.__new__(type(optimizer))
+    same = {id(parameter): parameter for group in optimizer.param_groups for parameter in group["params"]}
+    memo = {id(optimizer): twin, **same}
+    for name, value in vars(optimizer).items():
+        if isinstance(value, OrderedDict) and name.endswith("_hooks"):
+            twin.__dict__[name] = OrderedDict()
+        elif name not in _MADE_ANEW:
+            twin.__dict__[name] = _copied(value, memo)
+    twin.state, twin.param_groups = defaultdict(dict), []
+    return twin
+
+
+def _copied(value: object, memo: dict[int, Any]) -> object:
+    """A deep copy; of what has none, a handle of something outside, the thing itself."""
+    try:
+        return copy.deepcopy(value, memo)
+    except (TypeError, RuntimeError):
+        if isinstance(value, dict):
+            return {key: _copied(member, memo) for key, member in value.items()}
+        return [_copied(member, memo) for member in value] if isinstance(value, list) else value
+
+
+def options_of_newcomer(optimizer: Optimizer, home: Group, begun_anew: frozenset[str]) -> Group:
+    """The options of a new group beside `home`: the same, but for what `step` moves, which begins anew."""
+    options = {key: value for key, value in _options(home).items() if key not in begun_anew}
+    first = {key: value for key, value in optimizer.defaults.items() if key in begun_anew}
+    return options | copy.deepcopy(first)
+
+
+def _train(
+    optimizer: Optimizer, *, begun_anew: frozenset[str] | None = None
+) -> tuple[list[Tensor], Optimizer, frozenset[str]]:
+    """A stand-in for each group after a few steps; the optimiser used; which options of its groups moved.
+
+    With `begun_anew`, as `options_of_newcomer` takes it, newcomers join every group after the first step.
+    """
+    twin = blank_copy(optimizer)
+    hosts = [nn.Parameter(_numbers(_HOST_SHAPE, group, 0)) for group in optimizer.param_groups]
+    twin.param_groups = [
+        _options(group) | {"params": [host]}
+        for group, host in zip(optimizer.param_groups, hosts, strict=True)
+    ]
+    if callable(train := getattr(twin, "train", None)):  # schedule-free ones step in training mode alone
+        train()
+    before = [_options(group) for group in twin.param_groups]
+    for step in range(1, _STEPS + 1):
+        if begun_anew is not None and step == 2:
+            for home in twin.param_groups[: len(hosts)]:
+                newcomers = [nn.Parameter(_numbers(shape, home, 0)) for shape in _SEED_SHAPES]
+                options = options_of_newcomer(twin, home, begun_anew)
+                twin.add_param_group(options | {"lr": home["lr"] * 2.0, "params": newcomers})
+        for group in twin.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = _numbers(parameter.shape, group, step)
+        _step(twin)
+    moved = {
+        key
+        for group, then in zip(twin.param_groups, before, strict=False)
+        for key in group.keys() - PARAMETERS
+        if key not in then or not _same(group[key], then[key])
+    }
+    return [host.detach() for host in hosts], twin, frozenset(moved)
+
+
+def _step(twin: Optimizer) -> None:
+    with torch.enable_grad():
+        twin.step()
+
+
+def _numbers(shape: tuple[int, ...], group: Group, step: int) -> Tensor:
+    """Some numbers where and as the parameters of the group are, at each step larger.
+
+    As gradients they keep their direction, in which an optimiser that adapts one rate to all parameters goes faster.
+    """
+    like = group["params"][0] if group["params"] else torch.zeros(())
+    count = torch.Size(shape).numel()
+    numbers = torch.sin(torch.arange(1.0, count + 1.0)).view(shape) * (1.0 + 0.1 * step)
+    return numbers.to(device=like.device, dtype=like.dtype)
+
+
+def _options(group: Group) -> Group:
+    return {key: copy.deepcopy(value) for key, value in group.items() if key not in PARAMETERS}
+
+
+def _same(one: object, other: object) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.equal(one, other)
+    return bool(one == other)
+
+
+def _refuse_hidden_parameters(optimizer: Optimizer) -> None:
+    """What holds parameters anywhere but in its groups would not notice that they changed there."""
+    owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    for name, value in vars(optimizer).items():
+        if isinstance(value, Optimizer):
+            raise OptimizerRefused(
+                optimizer,
+                f"it wraps another one ({name}: {type(value).__name__}); pass that one if the wrapper does no more "
+                "than call it, as Accelerate's does",
+            )
+        if isinstance(value, nn.Module):
+            raise OptimizerRefused(optimizer, f"it holds a module ({name}: {type(value).__name__})")
+        if name not in ("state", "param_groups") and any(id(member) in owned for member in _members(value)):
+            raise OptimizerRefused(
+                optimizer,
+                f"it keeps a list of all parameters ({name}) and steps them as one, and new ones would not be in it",
+            )
+
+
+def _members(value: object) -> Iterator[object]:
+    if isinstance(value, Mapping):
+        yield from value
+        yield from value.values()
+    elif isinstance(value, list | tuple | set):
+        yield from value
+    else:
+        yield value
+
+
+def _require_state_per_parameter(optimizer: Optimizer, twin: Optimizer) -> None:
+    for holder in (optimizer, twin):
+        owned = {id(parameter) for group in holder.param_groups for parameter in group["params"]}
+        for key, state in holder.state.items():
+            if id(key) not in owned:
+                raise OptimizerRefused(
+                    optimizer, f"its state is not kept per parameter: it has an entry {_short(key)}"
+                )
+            for name, value in state.items():
+                if not is_plain(value):
+                    raise OptimizerRefused(
+                        optimizer,
+                        f"its state {name!r} is a {type(value).__name__}, not a tensor, a number or text",
+                    )
+
+
+def is_plain(value: object) -> bool:
+    """A tensor, or what can be written as text and read back."""
+    return value is None or isinstance(value, Tensor | bool | int | float | str)
+
+
+def _short(key: object) -> str:
+    return f"for a tensor of shape {tuple(key.shape)}" if isinstance(key, Tensor) else f"{key!r:.40}"
+
+
+def _why(optimizer: Optimizer, error: Exception) -> str:
+    """What a trial step that raised says of the optimiser."""
+    if isinstance(error, KeyError):
+        return f"it makes state when it is made itself, and has none for parameters that come later: {error}"
+    found = f"on vectors, matrices and kernels with dense gradients it raised {type(error).__name__}: {error}"
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if all(parameter.ndim == 2 for parameter in held):
+        found += (
+            ". Every seed has vectors too: if another optimizer trains the rest of the host, pass that one, "
+            "and seeds learn by it"
+        )
+    return found
+
+
+# Care
 
 Scheduler = LRScheduler
 

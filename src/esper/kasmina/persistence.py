@@ -19,10 +19,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from esper.kasmina.model import GrowingModel
-from esper.kasmina.optimiser_trial import state_of
-from esper.kasmina.optimisers import OptimiserCare
+from esper.kasmina.optimisers import OptimiserCare, state_of
+from esper.kasmina.replicas import fill, whole
 from esper.kasmina.seed import Seed, bear_seed, birth_randomness
-from esper.kasmina.sharding import fill, whole
 from esper.kasmina.slot import SlotRecord
 from esper.kasmina.stage_machine import GrowthRules
 from esper.kasmina.tree import names_a_seed

@@ -4,11 +4,17 @@
 was applied to. Seeds come later. Under the first their gradients are averaged here, at the end of every backward that
 the wrapper synchronises, so that clipping and scaling see what all processes see; under the second each newborn seed
 is sharded over the same mesh.
+
+What FSDP2 spreads is read and written here too: a tensor's local part, the whole of it, and a model put together
+again. Of that nothing waits for another process but `whole` and `whole_copy`, which all processes must call together.
 """
 
+import copy
+import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,16 +23,114 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from esper.kasmina.axes import WrapError
-from esper.kasmina.seed import Seed
-from esper.kasmina.sharding import is_sharded, local, sharded_modules
-from esper.kasmina.slot import Slot
 from esper.leyline.errors import EsperError
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
+
+    from esper.kasmina.seed import Seed
+    from esper.kasmina.slot import Slot
+
+_Module = TypeVar("_Module", bound=nn.Module)
+
+# Shards
+
+
+def is_sharded(tensor: object) -> "TypeGuard[DTensor]":
+    """Whether a tensor is spread over processes."""
+    tensors = sys.modules.get(
+        "torch.distributed.tensor"
+    )  # seconds to import, and without it nothing is spread
+    return tensors is not None and isinstance(tensor, tensors.DTensor)
+
+
+def sharded_modules(model: nn.Module) -> "list[FSDPModule]":
+    """The parts of a model that `fully_shard` was applied to, from the root."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return [] if fsdp is None else [part for part in model.modules() if isinstance(part, fsdp.FSDPModule)]
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this process holds, in the same memory; all of it where nothing is sharded."""
+    return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor, gathered from the processes that hold it."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
+
+
+@torch.no_grad()  # not inference_mode: writes parameters that are trained
+def fill(target: Tensor, value: Tensor) -> None:
+    """Write a whole tensor into one that may be sharded: every process takes its own part."""
+    if is_sharded(target):
+        from torch.distributed.tensor import distribute_tensor
+
+        value = distribute_tensor(
+            value.to(target.device), target.device_mesh, target.placements, src_data_rank=None
+        )
+    target.copy_(value)
+
+
+def whole_copy(model: _Module) -> _Module:
+    """A deep copy on this process alone, with whole tensors and without anything of FSDP2."""
+    if not sharded_modules(model):
+        return copy.deepcopy(model)
+    memo: dict[int, object] = {
+        id(parameter): nn.Parameter(whole(parameter.detach()).clone(), parameter.requires_grad)
+        for parameter in model.parameters()
+    }
+    with _without_fsdp(model):
+        return copy.deepcopy(model, memo)
+
+
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks")
+_MARKS = ("_is_fsdp_managed_module", "_fsdp_use_orig_params")
+
+
+@contextmanager
+def _without_fsdp(model: nn.Module) -> Iterator[None]:
+    """The modules' own classes inside, and nothing that FSDP2 keeps in them; all of it is back afterwards."""
+    from torch.distributed._composable.contract import REGISTRY_KEY, STATE_KEY
+
+    parts = list(model.modules())
+    classes = {part: type(part) for part in sharded_modules(model)}
+    hooks = [(held, dict(held)) for part in parts for name in _HOOKS if (held := getattr(part, name))]
+    kept = {
+        part: {key: vars(part)[key] for key in (STATE_KEY, REGISTRY_KEY, *_MARKS) if key in vars(part)}
+        for part in parts
+    }
+    try:
+        for shell, kind in classes.items():
+            shell.__class__ = kind.__mro__[kind._orig_cls_mro_index]
+        for held, every in hooks:
+            for key in [key for key, hook in every.items() if _is_fsdp(hook)]:
+                del held[key]
+        for part, entries in kept.items():
+            for key in entries:
+                del vars(part)[key]
+        yield
+    finally:
+        for shell, kind in classes.items():
+            shell.__class__ = kind
+        for held, every in hooks:
+            held.clear()
+            held.update(every)
+        for part, entries in kept.items():
+            vars(part).update(entries)
+
+
+def _is_fsdp(hook: object) -> bool:
+    function = getattr(hook, "hook", hook)  # torch wraps those of load_state_dict
+    return str(function.__module__).startswith("torch.distributed.fsdp.")
 
 
 _Value = TypeVar("_Value")
+
+
+# Replicas
 
 
 class ReplicaError(EsperError, RuntimeError):
@@ -55,13 +159,13 @@ class Replicas:
 
     # What keeps them equal
 
-    def follow(self, model: nn.Module, slots: Mapping[str, Slot]) -> None:
+    def follow(self, model: nn.Module, slots: "Mapping[str, Slot]") -> None:
         """Begin to watch over a growing model and what grows at its slots."""
 
     def leave(self) -> None:
         """Take off what `follow` has put on the model."""
 
-    def adopt(self, seed: Seed) -> None:
+    def adopt(self, seed: "Seed") -> None:
         """Make a newborn seed the same everywhere, before it is planted and its parameters are given to anyone."""
 
     def rest(self) -> None:
@@ -102,7 +206,7 @@ class _SeveralProcesses(Replicas):
         dist.all_gather_object(found, value, group=self._group)
         return found
 
-    def follow(self, model: nn.Module, slots: Mapping[str, Slot]) -> None:
+    def follow(self, model: nn.Module, slots: "Mapping[str, Slot]") -> None:
         self._model, self._slots = model, slots
         self._handles = self._notice_backwards(model)
 
@@ -111,7 +215,7 @@ class _SeveralProcesses(Replicas):
             handle.remove()
         self._handles = []
 
-    def adopt(self, seed: Seed) -> None:
+    def adopt(self, seed: "Seed") -> None:
         self._spread((*seed.parameters(), *seed.buffers()))
         self._notice_backwards(seed)
 
@@ -179,7 +283,7 @@ class _SeveralProcesses(Replicas):
     def _end_of_backward(self) -> None:
         """Make the gradients of seeds the same everywhere."""
 
-    def _learning(self) -> list[tuple[Slot, list[nn.Parameter]]]:
+    def _learning(self) -> "list[tuple[Slot, list[nn.Parameter]]]":
         """The slots whose seeds have parameters that learn, with those."""
         found = (
             (slot, [p for p in slot.seed.parameters() if p.requires_grad])
@@ -274,7 +378,7 @@ class ShardedReplicas(_SeveralProcesses):
         super().__init__(group, host.named_buffers())
         self._mesh = mesh
 
-    def adopt(self, seed: Seed) -> None:
+    def adopt(self, seed: "Seed") -> None:
         from torch.distributed.fsdp import fully_shard
 
         self._spread((*seed.parameters(), *seed.buffers()))

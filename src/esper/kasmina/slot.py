@@ -14,8 +14,8 @@ from torch.amp.grad_scaler import GradScaler
 from torch.utils._pytree import tree_map_only
 
 from esper.kasmina.blueprints import Blueprint, Site
+from esper.kasmina.replicas import whole
 from esper.kasmina.seed import Seed, drop_non_finite_gradient, isolate
-from esper.kasmina.sharding import whole
 from esper.kasmina.stage_machine import Count, Facts, GrowthRules, Life, LivingSlot, Ramp, Share
 from esper.kasmina.tree import Seat, bare_parameters
 from esper.leyline import BlueprintCard, Stage, Style

@@ -15,8 +15,7 @@ from esper.kasmina.blueprints.catalogue import bare_copy
 from esper.kasmina.blueprints.registry import BlueprintError
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.probing import ExampleInput, Sighting, batch_size, probe
-from esper.kasmina.replicas import Replicas, recognise
-from esper.kasmina.sharding import is_sharded
+from esper.kasmina.replicas import Replicas, is_sharded, recognise
 from esper.kasmina.slot import IsolationPenalty, Slot
 from esper.kasmina.stage_machine import GrowthRules
 from esper.kasmina.tree import Seat, bare_parameters, enclosing, find_seats

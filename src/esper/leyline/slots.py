@@ -1,5 +1,6 @@
 """Slots: their identity and order, what passes through them, where they stand and what can be seen of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Protocol
@@ -207,3 +208,20 @@ class SeedSlotProtocol(Protocol):
     @property
     def cards(self) -> tuple[BlueprintCard, ...]:
         """The blueprints offered here, in a stable order."""
+
+
+# Colours that colour-blind readers can tell apart (Okabe and Ito). No meaning is carried by colour alone
+
+
+ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
+BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#8C8C8C"
+
+STAGE_COLOURS: Mapping[Stage, str] = {
+    Stage.DORMANT: GREY,
+    Stage.TRAINING: ORANGE,
+    Stage.BLENDING: SKY,
+    Stage.HOLDING: GREEN,
+    Stage.FOSSILIZED: BLUE,
+    Stage.EMBARGOED: VERMILION,
+}
+"""Stage of a slot -> its colour, in every drawing."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from esper.kasmina.model import untouched
 from esper.tolaria.data.splits import ReportKey, SealedTest, TaskData
-from esper.tolaria.engine.objective import explained, loss_and_hits
+from esper.tolaria.engine.step import explained, loss_and_hits
 
 
 @dataclass(frozen=True, slots=True)

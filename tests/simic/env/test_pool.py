@@ -13,7 +13,7 @@ from esper.simic.env.cases import TRAINING_HOSTS, CaseList, CasePool
 from esper.simic.env.making import ReparametrisedCases, SuiteCases
 from esper.simic.held_out import held_out_cases
 from esper.tolaria.tasks import Instance
-from esper.tolaria.tasks.host_draws import REPARAMETRISED
+from esper.tolaria.tasks.drawn import REPARAMETRISED
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
 

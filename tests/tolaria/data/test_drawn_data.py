@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from esper.tolaria.data import TaskData, sequences, shapes
-from esper.tolaria.data.functions import load_largest
-from esper.tolaria.data.labelled import TEST, VALIDATION
+from esper.tolaria.data import TaskData, drawn
+from esper.tolaria.data.drawn import TEST, VALIDATION, load_largest
 from esper.tolaria.data.splits import ReportKey
 
 
@@ -19,12 +18,12 @@ def pictures(**changes: object) -> TaskData:
         "permutation": 0,
         "data": 1,
     }
-    return shapes.load_shapes(**(settings | changes))  # type: ignore[arg-type]
+    return drawn.load_shapes(**(settings | changes))  # type: ignore[arg-type]
 
 
 def texts(rule: str, **changes: object) -> TaskData:
     settings: dict[str, object] = {"rule": rule, "classes": 5, "size": 300, "noise": 0.0, "data": 1}
-    return sequences.load_sequences(**(settings | changes))  # type: ignore[arg-type]
+    return drawn.load_sequences(**(settings | changes))  # type: ignore[arg-type]
 
 
 def tables(**changes: object) -> TaskData:
@@ -47,7 +46,7 @@ def test_a_figure_is_whole_wherever_it_is() -> None:
         cut = picture[rows[0] : rows[0] + 5, columns[0] : columns[0] + 5]
         strength = cut.max()
         assert 0.7 <= strength <= 1.3
-        assert np.allclose(cut / strength, shapes.figures()[label])
+        assert np.allclose(cut / strength, drawn.figures()[label])
         assert picture.sum() == pytest.approx(cut.sum(), rel=1e-5)
 
 
@@ -59,12 +58,12 @@ def test_shuffled_pixels_are_the_same_pixels() -> None:
 
 def test_what_tells_sequences_apart() -> None:
     for split in (texts("recall").phases[0].train, texts("recall").phases[0].validation):
-        marked = split.inputs == sequences.VOCABULARY - 1
+        marked = split.inputs == drawn.VOCABULARY - 1
         assert (marked.sum(1) == 1).all()
         behind = split.inputs.gather(1, marked.float().argmax(1, keepdim=True) + 1).squeeze(1)
         assert behind.equal(split.targets)
     pairs = texts("pairs").phases[0].train
-    steps = pairs.inputs.diff(dim=1) % (sequences.VOCABULARY - 1)
+    steps = pairs.inputs.diff(dim=1) % (drawn.VOCABULARY - 1)
     share = (steps == pairs.targets[:, None] + 1).float().mean().item()
     assert share == pytest.approx(0.5 + 0.5 / 11, abs=0.03)
     words = texts("words").phases[0].train
@@ -91,7 +90,7 @@ def test_only_training_labels_are_wrong_and_splits_are_disjoint(load: object) ->
 
 
 def test_the_samples_are_pinned() -> None:
-    found = [pictures(clutter=0.3).digest(), *(texts(rule).digest() for rule in sequences.RULES)]
+    found = [pictures(clutter=0.3).digest(), *(texts(rule).digest() for rule in drawn.RULES)]
     assert found == PINNED
 
 

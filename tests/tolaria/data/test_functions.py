@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from esper.tolaria.data import functions
-from esper.tolaria.data.functions import Term, load_function, value
-from esper.tolaria.data.labelled import TEST, VALIDATION
+from esper.tolaria.data import drawn
+from esper.tolaria.data.drawn import TEST, VALIDATION, Term, load_function, value
 from esper.tolaria.data.splits import ReportKey
 
 TERMS = [Term(2.0, 0, 2, 1.0, -1.0, 0.25), Term(-0.5, 1, 0, 0.5, 2.0, 0.0)]
@@ -47,8 +46,7 @@ def test_splits_are_disjoint_and_other_seeds_are_other_functions() -> None:
 
 def test_the_samples_are_pinned() -> None:
     digests = [
-        load_function(shape=shape, features=8, size=200, noise=0.1, data=7).digest()
-        for shape in functions.SHAPES
+        load_function(shape=shape, features=8, size=200, noise=0.1, data=7).digest() for shape in drawn.SHAPES
     ]
     assert digests == PINNED
 

@@ -3,9 +3,15 @@
 import numpy as np
 import pytest
 
-from esper.tolaria.data.shifts import SHIFTS, names_of_classes, shift_inputs
 from esper.tolaria.data.splits import ReportKey, TaskData
-from esper.tolaria.data.targets import FAMILIES, source_split, target_data
+from esper.tolaria.data.targets import (
+    FAMILIES,
+    SHIFTS,
+    names_of_classes,
+    shift_inputs,
+    source_split,
+    target_data,
+)
 
 PICTURE = np.arange(9.0).reshape(1, 3, 3)
 

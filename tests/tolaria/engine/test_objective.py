@@ -12,7 +12,7 @@ from esper.leyline import ActionSpec
 from esper.simic.env.making import make_env
 from esper.simic.reward import RewardConfig
 from esper.tolaria.data import Phase, SealedTest, Split, TaskData
-from esper.tolaria.engine.objective import explained, loss_and_hits, mean_loss, mean_score
+from esper.tolaria.engine.step import explained, loss_and_hits, mean_loss, mean_score
 from esper.tolaria.tasks import forget, register, task
 from esper.tolaria.worlds.engine import EngineWorld
 from tiny_tasks import advance, germinate, tiny_task

@@ -11,8 +11,8 @@ from esper.leyline import ActionSpec, Beginning, HostStep, LifecycleOp
 from esper.tolaria.data import DatasetCorrupt
 from esper.tolaria.data.targets import FAMILIES
 from esper.tolaria.engine.host import TrainedHost
-from esper.tolaria.tasks import Instance, ParameterError, bases
-from esper.tolaria.tasks.bases import BASES
+from esper.tolaria.tasks import Instance, ParameterError, adapt
+from esper.tolaria.tasks.adapt import BASES
 from esper.tolaria.worlds.engine import EngineWorld
 
 NOISY = "adapt:amount=0.5,size=100"
@@ -49,14 +49,14 @@ def test_a_base_knows_what_it_has_learned(name: str) -> None:
 def test_the_bases_are_small_and_a_damaged_one_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert {path.stem for path in bases.FOLDER.iterdir()} == set(BASES)
-    assert sum(path.stat().st_size for path in bases.FOLDER.iterdir()) < 1_000_000
-    content = bytearray((bases.FOLDER / "series_layer.safetensors").read_bytes())
+    assert {path.stem for path in adapt.FOLDER.iterdir()} == set(BASES)
+    assert sum(path.stat().st_size for path in adapt.FOLDER.iterdir()) < 1_000_000
+    content = bytearray((adapt.FOLDER / "series_layer.safetensors").read_bytes())
     content[-1] ^= 1
     (tmp_path / "series_layer.safetensors").write_bytes(content)
-    monkeypatch.setattr(bases, "FOLDER", tmp_path)
+    monkeypatch.setattr(adapt, "FOLDER", tmp_path)
     with pytest.raises(DatasetCorrupt, match=r"series_layer.safetensors: found SHA-256 .* expected SHA-256"):
-        bases._weights.__wrapped__(BASES["series_layer"])
+        adapt._weights.__wrapped__(BASES["series_layer"])
 
 
 def test_the_head_and_a_seed_learn_and_the_body_stays() -> None:

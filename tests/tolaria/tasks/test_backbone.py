@@ -25,7 +25,7 @@ from esper.tolaria.data.few_labels import with_typos
 from esper.tolaria.data.images import read_cifar10
 from esper.tolaria.final_report import test_score as score_on_test
 from esper.tolaria.tasks import Instance, ParameterError
-from esper.tolaria.tasks.backbones import BACKBONES
+from esper.tolaria.tasks.backbone import BACKBONES
 from esper.tolaria.worlds.engine import EngineWorld
 from fake_backbones import BERT, CONV, conv_weights, put_in_place
 from fake_datasets import cifar_binary, write_folder

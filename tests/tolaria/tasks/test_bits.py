@@ -7,7 +7,7 @@ import torch
 from esper.benchmark.arms import Hosts, RuleArm
 from esper.benchmark.playing import play_chunk
 from esper.benchmark.stream_rivals import StreamArm, stream_rivals, wide_cases
-from esper.tolaria.data.functions import BITS, UNITS, BitFunction, slow_states, some_bits
+from esper.tolaria.data.drawn import BITS, UNITS, BitFunction, slow_states, some_bits
 from esper.tolaria.tasks import Instance, ParameterError
 from esper.tolaria.upkeep import hidden_units
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from esper.tolaria.tasks.parameters import Parameter, ParameterError, ParameterSpec, complete
+from esper.tolaria.tasks.task import Parameter, ParameterError, ParameterSpec, complete
 
 SIZE = ParameterSpec(kind="int", default=5, low=2, high=9, doc="a size")
 SHARE = ParameterSpec(kind="float", default=0.5, low=0.0, high=1.0, doc="a share")

@@ -15,7 +15,7 @@ from esper.tolaria import final_report
 from esper.tolaria.data import DatasetMissing, Split, TaskData, mnist1d
 from esper.tolaria.data.images import FASHION_MNIST, MNIST
 from esper.tolaria.data.splits import ReportKey
-from esper.tolaria.engine.objective import mean_loss
+from esper.tolaria.engine.step import mean_loss
 from esper.tolaria.tasks import Instance, Task, all_tasks, task
 from esper.tolaria.tasks.images import cifar_loader, idx_loader, resnet_host
 from fake_datasets import cifar_binary, small, write_csv, write_folder, write_idx, write_text

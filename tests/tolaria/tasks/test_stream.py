@@ -11,9 +11,8 @@ from esper.tolaria.data import Phase
 from esper.tolaria.engine.population import Population
 from esper.tolaria.final_report import phase_scores
 from esper.tolaria.tasks import Instance, ParameterError, suite
-from esper.tolaria.tasks.changes import CHANGES
 from esper.tolaria.tasks.plans import Change
-from esper.tolaria.tasks.streaming import REGIME_EPOCHS, switch_epochs
+from esper.tolaria.tasks.stream import CHANGES, REGIME_EPOCHS, switch_epochs
 from esper.tolaria.worlds.engine import EngineWorld
 from world_steps import begin_host, run_epoch
 

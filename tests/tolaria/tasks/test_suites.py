@@ -6,14 +6,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from esper.tolaria.data.shifts import SHIFTS
+from esper.tolaria.data.targets import SHIFTS
 from esper.tolaria.tasks import Instance, all_tasks, suite, suite_names, task
-from esper.tolaria.tasks.adapt_draws import DRAWN_SHIFTS, HELD_OUT_SHIFTS, of_other_shift
-from esper.tolaria.tasks.adapt_stream import targets_of
-from esper.tolaria.tasks.backbones import BACKBONES
-from esper.tolaria.tasks.bases import BASES
-from esper.tolaria.tasks.changes import CHANGES
-from esper.tolaria.tasks.host_draws import (
+from esper.tolaria.tasks.adapt import BASES, DRAWN_SHIFTS, HELD_OUT_SHIFTS, of_other_shift
+from esper.tolaria.tasks.adapt_stream import lora_share, meets_other_shift, targets_of
+from esper.tolaria.tasks.backbone import BACKBONES
+from esper.tolaria.tasks.drawn import (
     REPARAMETRISED,
     held_out_only,
     in_corner,
@@ -22,8 +20,7 @@ from esper.tolaria.tasks.host_draws import (
     reparametrised,
 )
 from esper.tolaria.tasks.plans import Change
-from esper.tolaria.tasks.stream import phases_of
-from esper.tolaria.tasks.target_draws import lora_share, meets_other_shift
+from esper.tolaria.tasks.stream import CHANGES, phases_of
 from held_out import generate_held_out
 
 

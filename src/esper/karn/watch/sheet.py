@@ -16,7 +16,6 @@ from pathlib import Path
 from pydantic_core import to_json
 
 from esper.karn.drawing import DARK, LIGHT, LONGEST, THEMES, Fact, Theme, ThemeName, clipped, share, signed
-from esper.karn.nodes import NODE_COLUMNS, NodeWork, work_by_node
 from esper.karn.seeds import SeedCount
 from esper.karn.watch.charts import Figure, run_figures
 from esper.karn.watch.episodes import (
@@ -30,7 +29,18 @@ from esper.karn.watch.episodes import (
 )
 from esper.karn.watch.runs import COUNT_ALL, Hub, RunsFolder
 from esper.karn.watch.state import Watched
-from esper.karn.watch.verdicts import WINDOW, Tile, Warning, cost_facts, tiles, time_tree, warnings
+from esper.karn.watch.verdicts import (
+    NODE_COLUMNS,
+    WINDOW,
+    NodeWork,
+    Tile,
+    Warning,
+    cost_facts,
+    tiles,
+    time_tree,
+    warnings,
+    work_by_node,
+)
 from esper.leyline import EpisodeFinished
 from esper.leyline.errors import EsperError
 

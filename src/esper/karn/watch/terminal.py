@@ -10,11 +10,19 @@ from rich.table import Table
 from rich.text import Text
 
 from esper.karn.drawing import clipped, number
-from esper.karn.nodes import NODE_COLUMNS, NodeWork, work_by_node
 from esper.karn.watch.charts import curve_of
 from esper.karn.watch.runs import Hub, RunsFolder
 from esper.karn.watch.state import Watched
-from esper.karn.watch.verdicts import WINDOW, Mood, Warning, tiles, warnings
+from esper.karn.watch.verdicts import (
+    NODE_COLUMNS,
+    WINDOW,
+    Mood,
+    NodeWork,
+    Warning,
+    tiles,
+    warnings,
+    work_by_node,
+)
 from esper.leyline import HEAD_NAMES
 
 SECONDS = 1.0

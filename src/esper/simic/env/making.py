@@ -20,7 +20,7 @@ from esper.simic.reward import RewardConfig
 from esper.tamiyo.actions import GrowthSpace
 from esper.tolaria.engine.population import Population
 from esper.tolaria.tasks import Instance, Task, all_tasks, suite, suite_names, task
-from esper.tolaria.tasks.host_draws import REPARAMETRISED, reparametrised
+from esper.tolaria.tasks.drawn import REPARAMETRISED, reparametrised
 from esper.tolaria.worlds.baselines import BaselineCurves, train_by_workers
 from esper.tolaria.worlds.cluster.connecting import require_cluster
 from esper.tolaria.worlds.engine import EngineWorld

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper.kasmina.hosts.backbones import BackboneError
+from esper.tolaria.data.files import PackagedFile, read_packaged
 from esper.tolaria.data.images import FASHION_MNIST, Bytes, Pictures, read_cifar10, read_idx_set
 from esper.tolaria.data.mnist1d import mislabel
-from esper.tolaria.data.packages import PackagedFile, read_packaged
-from esper.tolaria.data.shifts import Labels, shift_inputs
 from esper.tolaria.data.splits import (
     DatasetCorrupt,
     Phase,
@@ -28,6 +27,7 @@ from esper.tolaria.data.splits import (
     TaskData,
     stratified_splits,
 )
+from esper.tolaria.data.targets import Labels, shift_inputs
 
 MOST_LABELS, VALIDATION, TEST = 800, 200, 1000
 _SHIFT_TAG = 5

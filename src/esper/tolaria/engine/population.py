@@ -14,7 +14,6 @@ from esper.kasmina.coalitions import CoalitionPlan, plan_coalitions
 from esper.leyline import EventSink
 from esper.leyline.errors import EsperError
 from esper.tolaria.engine.host import EpochPlan, ResidentData, TrainedHost
-from esper.tolaria.engine.objective import explained, loss_and_hits
 from esper.tolaria.engine.step import (
     FIRST_SLOT,
     HOST_NORM,
@@ -24,6 +23,8 @@ from esper.tolaria.engine.step import (
     StreamPool,
     TrainingStep,
     autocast,
+    explained,
+    loss_and_hits,
     tally_width,
     upload,
     upload_plans,

@@ -9,10 +9,9 @@ from torch import nn
 
 from esper.kasmina.hosts import MLP
 from esper.tolaria.data import Phase, SealedTest, Split, TaskData
-from esper.tolaria.data.functions import BitFunction, slow_states, some_bits
-from esper.tolaria.tasks.parameters import Parameter, ParameterSpec
+from esper.tolaria.data.drawn import BitFunction, slow_states, some_bits
 from esper.tolaria.tasks.regression import FLAT_BLUEPRINTS
-from esper.tolaria.tasks.task import OptimiserSpec, Task
+from esper.tolaria.tasks.task import OptimiserSpec, Parameter, ParameterSpec, Task
 
 EPOCHS = 100
 _JUDGED = 256

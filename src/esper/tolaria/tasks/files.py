@@ -8,8 +8,7 @@ from torch import nn
 from esper.kasmina.hosts import GPT, MLP
 from esper.tolaria.data import TaskData
 from esper.tolaria.data.files import load_table, load_text
-from esper.tolaria.tasks.parameters import Parameter, ParameterSpec
-from esper.tolaria.tasks.task import OptimiserSpec, Task
+from esper.tolaria.tasks.task import OptimiserSpec, Parameter, ParameterSpec, Task
 
 
 def table_host(data: TaskData) -> nn.Module:

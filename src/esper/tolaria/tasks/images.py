@@ -10,8 +10,7 @@ from torch import nn
 from esper.kasmina.hosts import ConvNet, ResNet
 from esper.tolaria.data import Phase, SealedTest, Split, TaskData
 from esper.tolaria.data.images import FASHION_MNIST, MNIST, IdxSet, picture_data, read_cifar10, read_idx_set
-from esper.tolaria.tasks.parameters import Parameter, ParameterSpec
-from esper.tolaria.tasks.task import Augmentation, Loader, OptimiserSpec, Task
+from esper.tolaria.tasks.task import Augmentation, Loader, OptimiserSpec, Parameter, ParameterSpec, Task
 
 IMAGE_BLUEPRINTS = (
     "norm",

@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 
 from esper.tolaria.data import TaskData
-from esper.tolaria.tasks.parameters import Parameter, ParameterError, parse_parameters
-from esper.tolaria.tasks.task import Task, all_tasks, task
+from esper.tolaria.tasks.task import Parameter, ParameterError, Task, all_tasks, parse_parameters, task
 
 _CACHED = 8
 _GIVEN: dict[tuple[object, ...], TaskData] = {}

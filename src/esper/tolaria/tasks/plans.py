@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from esper.tolaria.tasks.parameters import ParameterError, shown
+from esper.tolaria.tasks.task import ParameterError, shown
 
 MOST_CHANGES = 24
 _CHANGE = re.compile(r"([a-z]+)(\d{0,6})@(\d{1,6})")

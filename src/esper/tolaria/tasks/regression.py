@@ -9,11 +9,10 @@ from torch import nn
 
 from esper.kasmina.hosts import MLP
 from esper.tolaria.data import Phase, SealedTest, Split, TaskData
+from esper.tolaria.data.drawn import SHAPES, load_function
 from esper.tolaria.data.files import load_quantity_table, standardised
-from esper.tolaria.data.functions import SHAPES, load_function
 from esper.tolaria.tasks.files import TABULAR
-from esper.tolaria.tasks.parameters import Parameter, ParameterSpec
-from esper.tolaria.tasks.task import OptimiserSpec, Task
+from esper.tolaria.tasks.task import OptimiserSpec, Parameter, ParameterSpec, Task
 
 FLAT_BLUEPRINTS = ("norm", "lora", "mlp_small", "mlp", "widen")
 _DIABETES_SPLITS = (262, 80, 100)  # training, validation, test

@@ -12,14 +12,12 @@ from importlib.resources import files
 import numpy as np
 
 from esper.tolaria.data.mnist1d import POSITIONS
-from esper.tolaria.tasks import adapt_draws, backbone_draws, host_draws, target_draws
-from esper.tolaria.tasks.host_draws import in_corner
+from esper.tolaria.tasks import adapt, adapt_stream, backbone, drawn
+from esper.tolaria.tasks.drawn import in_corner
 from esper.tolaria.tasks.instance import Instance
-from esper.tolaria.tasks.parameters import Parameter
-from esper.tolaria.tasks.shift import KINDS
-from esper.tolaria.tasks.streaming import DRAWN_SWITCHES, SPRINKLED_KINDS, streaming
-
-Parameters = dict[str, Parameter]
+from esper.tolaria.tasks.series import SHIFT_KINDS
+from esper.tolaria.tasks.stream import DRAWN_SWITCHES, SPRINKLED_KINDS, streaming
+from esper.tolaria.tasks.task import Parameters
 
 _DRAWN_PERMUTATIONS = (0, 100_000)
 HELD_OUT_DATA = 1
@@ -49,7 +47,7 @@ def draw_cpu(rng: np.random.Generator) -> Instance:
 
 def draw_shift(rng: np.random.Generator) -> Instance:
     """An MNIST-1D instance whose data change."""
-    return instance_of("shift", shifting(_outside_the_corner(rng), str(rng.choice(KINDS)), rng))
+    return instance_of("shift", shifting(_outside_the_corner(rng), str(rng.choice(SHIFT_KINDS)), rng))
 
 
 def draw_stream(rng: np.random.Generator) -> Instance:
@@ -64,27 +62,27 @@ def draw_stream(rng: np.random.Generator) -> Instance:
 
 def draw_hosts(rng: np.random.Generator) -> Instance:
     """A network, how it is trained, and its data; some kinds and sizes of networks are never drawn."""
-    while host_draws.held_out_only((drawn := host_draws.draw_any(rng, _DRAWN_PERMUTATIONS))[1]):
+    while drawn.held_out_only((chosen := drawn.draw_any(rng, _DRAWN_PERMUTATIONS))[1]):
         pass
-    task, parameters = drawn
+    task, parameters = chosen
     return Instance.of(task, parameters | {"data": int(rng.integers(*_DRAWN_DATA))})
 
 
 def draw_adapt(rng: np.random.Generator) -> Instance:
     """A frozen base and a target; some shifts are never drawn."""
-    parameters = adapt_draws.draw_target(rng, adapt_draws.DRAWN_SHIFTS)
+    parameters = adapt.draw_target(rng, adapt.DRAWN_SHIFTS)
     return Instance.of("adapt", parameters | {"data": int(rng.integers(*_DRAWN_DATA))})
 
 
 def draw_adapt_stream(rng: np.random.Generator) -> Instance:
     """A frozen base whose target changes; some shifts are never drawn."""
-    parameters = target_draws.draw_targets(rng, adapt_draws.DRAWN_SHIFTS)
+    parameters = adapt_stream.draw_targets(rng, adapt.DRAWN_SHIFTS)
     return Instance.of("adapt_stream", parameters | {"data": int(rng.integers(*_DRAWN_DATA))})
 
 
 def draw_backbone(rng: np.random.Generator) -> Instance:
     """A published network and a target; some shifts are never drawn."""
-    parameters = backbone_draws.draw_target(rng, backbone_draws.DRAWN)
+    parameters = backbone.draw_target(rng, backbone.DRAWN)
     return Instance.of("backbone", parameters | {"data": int(rng.integers(*_DRAWN_DATA))})
 
 
@@ -155,21 +153,21 @@ _SUITES: dict[str, Callable[[], Suite]] = {
         "networks of four kinds and many sizes on six families of data; held out are a kind and sizes, too",
         draw_hosts,
         _frozen("hosts"),
-        host_draws.covering(),
+        drawn.covering(),
     ),
     "adapt": lambda: Suite(
         "adapt",
         "frozen networks, trained before, on targets that have shifted; held out are some shifts, too",
         draw_adapt,
         _frozen("adapt"),
-        adapt_draws.covering(),
+        adapt.covering(),
     ),
     "adapt_stream": lambda: Suite(
         "adapt_stream",
         "frozen networks whose target changes 3 to 8 times while they live; held out are some shifts, too",
         draw_adapt_stream,
         _frozen("adapt_stream"),
-        target_draws.covering(),
+        adapt_stream.covering(),
     ),
     "backbone": lambda: Suite(
         "backbone",
@@ -177,7 +175,7 @@ _SUITES: dict[str, Callable[[], Suite]] = {
         "some shifts, too",
         draw_backbone,
         _frozen("backbone"),
-        backbone_draws.covering(),
+        backbone.covering(),
     ),
     "digits": lambda: Suite(
         "digits",

@@ -11,8 +11,7 @@ from typing import TypeVar
 
 from esper.leyline import HostSinks
 from esper.tolaria.worlds.remote import PATIENCE_SECONDS, RemoteWorld, WorkerDied, WorkerError, WorkerHung
-from esper.tolaria.worlds.starting import worker_context
-from esper.tolaria.worlds.worker import Answer, Request, WorldFactory, serve
+from esper.tolaria.worlds.worker import Answer, Request, WorldFactory, serve, worker_context
 
 STOP_SECONDS = 5.0
 """How long a worker may take to stop before it is killed."""

@@ -13,7 +13,7 @@ from esper.tolaria.tasks.instance import give
 ray = pytest.importorskip("ray")
 from ray.exceptions import GetTimeoutError, ObjectLostError  # noqa: E402
 
-from esper.tolaria.worlds.cluster import node_data  # noqa: E402
+from esper.tolaria.worlds.cluster import actor  # noqa: E402
 
 ONE, SEVERAL = "digits", "shift"
 
@@ -24,12 +24,12 @@ def nothing_given() -> Iterator[None]:
     give({})
 
 
-def through_the_store(case: str) -> tuple[node_data.WrittenData, TaskData]:
-    written = node_data.write(case)
+def through_the_store(case: str) -> tuple[actor.WrittenData, TaskData]:
+    written = actor.write_data(case)
     assert written is not None
     for inputs, targets in written.splits:
         inputs.flags.writeable = targets.flags.writeable = False  # as Ray maps them
-    return written, node_data.read(case, written)
+    return written, actor.read_data(case, written)
 
 
 @pytest.mark.parametrize("case", [ONE, SEVERAL])
@@ -64,8 +64,8 @@ def test_a_state_that_returns_is_written_once() -> None:
 
 
 def test_what_is_no_task_or_cannot_be_loaded_is_left_to_the_beginning() -> None:
-    assert node_data.write("nothing:of=this") is None
-    assert node_data.write("tabular:path=/nowhere.csv") is None
+    assert actor.write_data("nothing:of=this") is None
+    assert actor.write_data("tabular:path=/nowhere.csv") is None
 
 
 def test_given_data_are_what_an_instance_loads() -> None:
@@ -83,11 +83,11 @@ def test_a_worker_loads_for_itself_what_it_cannot_have(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     def raising(_: object, timeout: float) -> None:
-        assert timeout == node_data.PATIENCE_SECONDS
+        assert timeout == actor.DATA_PATIENCE_SECONDS
         raise error
 
     monkeypatch.setattr(ray, "get", raising)
     with caplog.at_level(logging.WARNING, "esper.cluster"):
-        node_data.take({ONE: [None]})  # type: ignore[list-item]
+        actor.take_data({ONE: [None]})  # type: ignore[list-item]
     assert f"the data of {ONE} are loaded by this worker too: {type(error).__name__}" in caplog.text
     assert len(Instance.parse(ONE).load().phases) == 1

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from esper.tolaria.worlds.processes import ProcessWorld
-from esper.tolaria.worlds.starting import PRELOADED
 from esper.tolaria.worlds.toy.host import ToyWorld
+from esper.tolaria.worlds.worker import PRELOADED
 from worker_worlds import where_it_runs
 
 

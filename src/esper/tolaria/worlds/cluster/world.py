@@ -13,7 +13,7 @@ import torch
 
 from esper.leyline import Beginning, HostSinks, HostsLost, HostState, HostStep, WorkDone
 from esper.tolaria.worlds import worker as requests
-from esper.tolaria.worlds.cluster.actor import ActorLink, DataRefs, History
+from esper.tolaria.worlds.cluster.actor import ActorLink, DataRefs, History, WrittenData
 from esper.tolaria.worlds.cluster.connecting import (
     ClusterError,
     alive_nodes,
@@ -22,7 +22,6 @@ from esper.tolaria.worlds.cluster.connecting import (
     share_of_a_worker,
     workers_by_default,
 )
-from esper.tolaria.worlds.cluster.node_data import WrittenData
 from esper.tolaria.worlds.remote import (
     PATIENCE_SECONDS,
     RemoteWorld,

@@ -14,7 +14,7 @@ import numpy as np
 
 from esper.kasmina.blueprints import Site, all_blueprints
 from esper.leyline import BlueprintCard, Layout, SlotConfig
-from esper.tolaria.tasks.parameters import ParameterSpec, complete, parse_parameters
+from esper.tolaria.tasks.task import ParameterSpec, complete, parse_parameters
 
 BLUEPRINTS = ("norm", "attention", "conv_small", "mixer")
 EPOCHS_TO_LEARN = (1.5, 2.5, 3.0, 4.0)

@@ -10,8 +10,7 @@ from esper.benchmark import BenchResult, BenchRow, SeedLife
 from esper.benchmark.bench import BenchRecord
 from esper.benchmark.table import bench_table, score_table
 from esper.karn.drawing import by_epoch
-from esper.karn.report import report_html
-from esper.karn.report.streams import life, typical_life
+from esper.karn.report import life, report_html, typical_life
 
 CASE = "stream:cap=1.0,plan=labels@2/noise30@2/shuffle@5"
 CURVE = (0.1, 0.4, 0.5, 0.2, 0.4, 0.5, 0.3, 0.4, 0.5)

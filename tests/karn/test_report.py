@@ -11,8 +11,8 @@ from bench_rows import GROWN, ROW, rows_of
 from esper.benchmark import BenchResult, BenchRow
 from esper.benchmark.bench import BenchRecord
 from esper.benchmark.table import bench_table, score_table
-from esper.karn.report import report_html, write_report
-from esper.karn.report.figures import (
+from esper.karn.report import network_of, report_html, write_report
+from esper.karn.report_figures import (
     Dependence,
     _distinct,
     about_arm,
@@ -28,7 +28,6 @@ from esper.karn.report.figures import (
     timeline,
     typical_episode,
 )
-from esper.karn.report.page import network_of
 from esper.leyline import LifecycleOp
 
 CHROMIUM = shutil.which("chromium")

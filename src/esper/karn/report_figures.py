@@ -12,7 +12,7 @@ from esper.benchmark.arms import WAIT
 from esper.benchmark.rivals import LISTED_PREFIX
 from esper.benchmark.table import ScoreTable
 from esper.karn.drawing import BAD, GOOD, LIGHT, MARKERS, OPERATIONS, SERIES, by_epoch, see_through
-from esper.leyline.colours import GREY
+from esper.leyline.slots import GREY
 from esper.statistics import Estimate, Floats, Resamples, paired_difference, performance_profile
 from esper.tamiyo.rules import Clause, Schedule
 from esper.tolaria.tasks import Instance, data_changes

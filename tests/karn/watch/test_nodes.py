@@ -6,10 +6,10 @@ from rich.console import Console
 
 from esper.karn.console import round_line
 from esper.karn.drawing import LIGHT
-from esper.karn.nodes import NODE_COLUMNS, work_by_node
 from esper.karn.watch.sheet import run_contents
 from esper.karn.watch.state import Watched
 from esper.karn.watch.terminal import picture
+from esper.karn.watch.verdicts import NODE_COLUMNS, work_by_node
 from esper.leyline import RoundFinished
 from run_examples import example
 
