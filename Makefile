@@ -9,7 +9,7 @@ CORE := $(VENV)/.core-$(HERE)
 STAMP := $(VENV)/.ready-$(HERE)
 # pip downloads and unpacks in silence; something else has to say that it goes on.
 AUDIBLY := $(PYTHON) scripts/audibly.py $(VENV)
-PIP := $(AUDIBLY) $(BIN)/pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt --editable
+PIP := $(AUDIBLY) $(BIN)/pip install --quiet --disable-pip-version-check --progress-bar off --constraint constraints.txt --editable
 # One torch thread a process: on small networks more threads are slower. Parallelism comes from processes.
 export OMP_NUM_THREADS := 1
 # Where compiled tests and modules are not kept, every process compiles all of them.
@@ -28,12 +28,12 @@ $(CORE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(f"Esper needs Python 3.11 or newer, this is {sys.version.split()[0]}: try make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)'
 	@$(PYTHON) -m venv --clear $(VENV) || { echo "Could not make a virtual environment. On Debian: apt-get install python3-venv" >&2; exit 1; }
 	@echo "Installing what Esper needs, a minute or two with a fast network: 1.6 GB with the CPU build of PyTorch, 5.4 GB with CUDA."
-	$(PIP) .
+	@$(PIP) .
 	@touch $@
 
 $(STAMP): $(CORE)
 	@echo "Installing what the tests need as well, 1.1 GB more."
-	$(PIP) '.[dev]'
+	@$(PIP) '.[dev]'
 	@touch $@
 
 demo: $(CORE) ## see networks grow when their data change, adapters grow, and a controller learn
