@@ -35,7 +35,7 @@ FOLDER = Path(__file__).parent / "base_weights"
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """One of them."""
+    """A small network that was trained before."""
 
     name: str
     family: str

@@ -63,7 +63,7 @@ FOLDER = "backbones"
 
 @dataclass(frozen=True, slots=True)
 class Backbone:
-    """One of them."""
+    """A published network."""
 
     name: str
     shape: ConvShape | BertShape
