@@ -1,4 +1,4 @@
-"""Reading checkpoints: from data alone, and checked in full before anything is changed."""
+"""Checkpoints of a learner: written as data alone, and checked in full before anything is changed by one."""
 
 import io
 import pickle
@@ -6,7 +6,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,6 +14,16 @@ from torch import Tensor
 from esper.leyline.errors import EsperError
 
 CHECKPOINT_VERSION = "esper-ppo-2"
+CHECKED_PARTS = (
+    *("policy", "reward_normalizer", "observation_stats", "actor", "begins", "shuffle_generator"),
+    "counters",
+)
+"""Parts of a checkpoint whose names and shapes must be those of the agent that loads it."""
+
+Plain: TypeAlias = (
+    "Tensor | bool | int | float | str | list[Plain] | tuple[Plain, ...] | dict[str, Plain] | None"
+)
+"""What a checkpoint may hold besides the agent: data, never objects."""
 
 
 class CheckpointError(EsperError, ValueError):
@@ -28,6 +38,30 @@ def judged_checkpoints(run: Path) -> list[Path]:
     """The checkpoints that a run can be judged and used by, by preference: its best, its last, the one before."""
     checkpoints = (run / "checkpoints" / name for name in ("best.pt", "last.pt", "previous.pt"))
     return [path for path in checkpoints if path.is_file()]
+
+
+def write_checkpoint(path: Path, parts: Mapping[str, object], extra: Mapping[str, Plain] | None) -> None:
+    """Write an agent's parts, and what it does not own, under this version."""
+    torch.save({"version": CHECKPOINT_VERSION, **parts, "extra": dict(extra or {})}, path)
+
+
+def read_fitting_checkpoint(
+    path: Path, parts: Mapping[str, object], device: torch.device | str = "cpu"
+) -> dict[str, Any]:
+    """The data of a checkpoint that has the parts of this agent, in their layout and form."""
+    checkpoint = read_checkpoint(path, device)
+    ours, theirs = {"version", *parts, "extra"}, set(checkpoint)
+    if ours != theirs:
+        lacking, unknown = sorted(ours - theirs), sorted(theirs - ours)
+        raise CheckpointError(f"{path}: the checkpoint lacks {lacking} and has unknown parts {unknown}")
+    layout = parts["layout"]
+    assert isinstance(layout, dict)
+    require_same_values(path, layout, checkpoint["layout"])
+    for part in CHECKED_PARTS:
+        require_same_form(path, part, parts[part], checkpoint[part])
+    if not isinstance(checkpoint["extra"], dict):
+        raise CheckpointError(f"{path}: the checkpoint's extra is not a dict")
+    return checkpoint
 
 
 def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:

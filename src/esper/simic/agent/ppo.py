@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,13 +15,12 @@ from esper.leyline import SlotConfig
 from esper.leyline.files import write_atomically
 from esper.simic.agent.anomaly import AnomalyDetector
 from esper.simic.agent.checkpoint import (
-    CHECKPOINT_VERSION,
     CheckpointError,
+    Plain,
     generator_from,
     optimizer_state,
-    read_checkpoint,
-    require_same_form,
-    require_same_values,
+    read_fitting_checkpoint,
+    write_checkpoint,
 )
 from esper.simic.agent.losses import entropy_coefficient, entropy_floor, legal_counts
 from esper.simic.agent.normalization import RewardNormalizer, RunningMeanStd
@@ -34,16 +33,6 @@ from esper.tamiyo import Actor, ActorState, Policy, PolicyInputs, unwrap
 LOW_ADVANTAGE_STD = 0.1
 NON_FINITE_LIMIT = 3
 """Updates in a row that may not be finite before the run is stopped."""
-CHECKED_PARTS = (
-    *("policy", "reward_normalizer", "observation_stats", "actor", "begins", "shuffle_generator"),
-    "counters",
-)
-"""Parts of a checkpoint whose names and shapes must be those of the agent that loads it."""
-
-Plain: TypeAlias = (
-    "Tensor | bool | int | float | str | list[Plain] | tuple[Plain, ...] | dict[str, Plain] | None"
-)
-"""What a checkpoint may hold besides the agent: data, never objects."""
 
 
 class NonFiniteUpdateError(RuntimeError):
@@ -335,23 +324,14 @@ class PPOAgent:
         """Write everything to a file that the caller puts in place, as `Checkpoints.save` does."""
         if self._pending is not None or self.buffer.step:
             raise RuntimeError("save() in the middle of a rollout: save between update() and the next act()")
-        torch.save({**self._checkpoint(), "extra": dict(extra or {})}, path)
+        write_checkpoint(path, self._parts(), extra)
 
     def load(self, path: Path) -> dict[str, Plain]:
         """Take up where `save` left off; returns `extra`. What does not fit is refused by name.
 
         All is checked before anything is changed. The optimiser keeps its own options.
         """
-        checkpoint = read_checkpoint(path, self.device)
-        ours = self._checkpoint()
-        if set(ours) != set(checkpoint):
-            lacking, unknown = sorted(set(ours) - set(checkpoint)), sorted(set(checkpoint) - set(ours))
-            raise CheckpointError(f"{path}: the checkpoint lacks {lacking} and has unknown parts {unknown}")
-        require_same_values(path, ours["layout"], checkpoint["layout"])
-        for part in CHECKED_PARTS:
-            require_same_form(path, part, ours[part], checkpoint[part])
-        if not isinstance(checkpoint["extra"], dict):
-            raise CheckpointError(f"{path}: the checkpoint's extra is not a dict")
+        checkpoint = read_fitting_checkpoint(path, self._parts(), self.device)
         try:
             AnomalyDetector().load_state_dict(checkpoint["detector"])
         except (TypeError, ValueError) as error:
@@ -374,12 +354,11 @@ class PPOAgent:
         self.buffer.clear()
         return cast("dict[str, Plain]", checkpoint["extra"])
 
-    def _checkpoint(self) -> dict[str, Any]:
-        """All that `save` writes; `extra` is empty."""
+    def _parts(self) -> dict[str, Any]:
+        """All of the agent that a checkpoint holds."""
         plain = unwrap(self.policy)
         layout, slots = plain.layout, plain.layout.slot_config
         return {
-            "version": CHECKPOINT_VERSION,
             "layout": {
                 "slot_ids": None if slots is None else list(slots.slot_ids),
                 "head_names": list(layout.names),
@@ -404,7 +383,6 @@ class PPOAgent:
                 "env_steps": self.env_steps,
                 "non_finite_in_a_row": self.non_finite_in_a_row,
             },
-            "extra": {},
         }
 
     def _see(self, observation: Tensor) -> Tensor:
