@@ -8,8 +8,7 @@
 3. A controller learns to grow from nothing, in a toy: no network trains there, a formula says how accurate it would
    be, so that the best that can be done is known.
 
-Accuracy is in percent everywhere, and differences of it are in points: from 30 % to 32 % are 2 points. Utility is
-accuracy less rent for added parameters: a point for a network that is made twice as large.
+Accuracy is in percent everywhere, and differences of it are in points: from 30 % to 32 % are 2 points.
 """
 
 import argparse
@@ -113,8 +112,8 @@ def changing_data(folder: Path, scale: Scale) -> BenchResult:
         "Each network is small and learns ten classes of curves (MNIST-1D; guessing scores 10 %). Once, its data "
         "change: points are put in another order, classes are added, or labels become noisy. Nobody tells the "
         f"controller. There are {scale.instances * scale.hosts} such networks, and each is trained in every way that "
-        "the table has; the plan was fitted on other tasks. Utility is accuracy less rent: a point for a network "
-        "that is made twice as large."
+        "the table has; the plan was fitted on other tasks. Gain is accuracy over that of the network left alone, "
+        "less rent: a point for one that is made twice as large."
     )
     result = esper.bench(folder, request, workers=2, progress=_share_done)
     if result.interrupted is not None:
@@ -132,7 +131,7 @@ def changing_data(folder: Path, scale: Scale) -> BenchResult:
     gain, tasks = grown.over_wait, len(table.instances)
     print()
     print(
-        f"   Growing changed utility by {100 * gain.value:+.1f} points {_bounds(gain)},\n"
+        f"   Growing gained {100 * gain.value:+.1f} points {_bounds(gain)},\n"
         f"   for {larger:.2f} times the parameters and {dearer:.2f} times the training.\n"
         f"   The brackets are 95 % intervals, this one of these {grown.episodes} networks.\n"
         f"   Of other tasks, {tasks} say little: {_bounds(grown.over_wait_anew)}. All {ALL_TASKS} are in "
@@ -165,7 +164,7 @@ def _of_an_arm(arm: ArmSummary) -> str:
     accuracy, parameters, flops = (math.nan if number is None else number for number in found)
     return (
         f"accuracy {100 * accuracy:5.1f} %   {parameters:6,.0f} parameters   {flops / 1e9:5.1f} GFLOP   "
-        f"utility {100 * arm.over_wait.value:+5.1f} points"
+        f"gain {100 * arm.over_wait.value:+5.1f} points"
     )
 
 

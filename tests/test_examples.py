@@ -6,6 +6,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
+from types import SimpleNamespace
 
 import pytest
 
@@ -251,6 +252,18 @@ def test_the_demo_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     told = capsys.readouterr().out
     assert re.search(r"until round +2 of 2: +[-+]\d+\.\d  [▁▂▃▄▅▆▇█]{2}\n", told)
     assert re.search(r"On 2 others that it has not met: -?\d+% of the best", told)
+
+
+def test_a_demo_that_is_stopped_ends_in_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bench keeps what was played and returns where it is stopped."""
+    demo = importlib.import_module("demo")
+    monkeypatch.setattr(demo.esper, "bench", lambda *_, **__: SimpleNamespace(interrupted="SIGINT"))
+    with pytest.raises(SystemExit) as ended:
+        demo.main(["--out", str(tmp_path)])
+    assert ended.value.code == 130
+    assert capsys.readouterr().out.endswith("run it again from its beginning.\n")
 
 
 def test_the_demos_time_left_never_doubles(capsys: pytest.CaptureFixture[str]) -> None:
