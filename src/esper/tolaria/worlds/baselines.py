@@ -5,6 +5,7 @@ import hashlib
 import json
 import logging
 import os
+import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -86,6 +87,8 @@ class BaselineCurves:
         self.directory = directory or default_directory()
         self.device = torch.device(device)
         self._trainer = trainer
+        self._unwritten: dict[Path, BaselineRun] = {}
+        """What could not be written stays here."""
 
     def curve(self, case: str, seed: int) -> BaselineCurve:
         """Loss and accuracy at epochs 0, 1, ... of the host that `Beginning(_, case, seed)` makes."""
@@ -149,12 +152,23 @@ class BaselineCurves:
                     return
 
     def _keep(self, run: BaselineRun) -> None:
-        write_bytes(self._path(run.case, run.seed), json.dumps(asdict(run)).encode())
+        path = self._path(run.case, run.seed)
+        try:
+            write_bytes(path, json.dumps(asdict(run)).encode())
+        except OSError as error:
+            if not self._unwritten:
+                warnings.warn(
+                    f"the cache {self.directory} cannot be written ({error.strerror}); set ESPER_CACHE to a folder "
+                    "that can",
+                    stacklevel=2,
+                )
+            self._unwritten[path] = run
 
     def _find(self, case: str, seed: int) -> BaselineRun | None:
-        """On disk and long enough; what cannot be read is computed again."""
+        """On disk, or not written, and long enough; what cannot be read is computed again."""
+        path = self._path(case, seed)
         try:
-            found = _RUN.validate_json(self._path(case, seed).read_bytes())
+            found = self._unwritten.get(path) or _RUN.validate_json(path.read_bytes())
         except (OSError, ValidationError):
             return None
         return found if found.epochs >= self.epochs else None
