@@ -172,11 +172,13 @@ def _report(arguments: list[str]) -> int:
 def tables_text(made: "Sequence[BenchTable]") -> str:
     """Every table with its verdict, as text."""
     from esper.benchmark import gate, verdict
+    from esper.benchmark.table import counted
 
     first, found = gate(made[0]), verdict(made[0])
     parts = [*found, first] if made[0].headroom is None else [first, *found]
     for each in made:
-        parts += [f"\n{each.suite}, {each.subset}: {len(each.instances)} instances x {each.seeds} hosts"]
+        hosts = f"{counted(len(each.instances), 'instance')} x {counted(each.seeds, 'host')}"
+        parts += [f"\n{each.suite}, {each.subset}: {hosts}"]
         if each.left_out:
             parts.append(f"{len(each.left_out)} instances are left out: not every arm has played them")
         parts.append(_lines(each))
@@ -186,12 +188,15 @@ def tables_text(made: "Sequence[BenchTable]") -> str:
 
 
 def _lines(made: "BenchTable") -> str:
+    from esper.benchmark.table import bounds_in_points
+
     rows = [
         (
             f"{arm.arm} ({arm.members})" if arm.members > 1 else arm.arm,
-            f"{arm.score.value:.4f} [{arm.score.low:.4f}, {arm.score.high:.4f}]",
-            str(arm.over_wait),
-            f"[{arm.over_wait_anew.low:+.4f}, {arm.over_wait_anew.high:+.4f}]",
+            f"{arm.score.value:.4f}"
+            + (f" [{arm.score.low:.4f}, {arm.score.high:.4f}]" if arm.score.bounded else ""),
+            f"{100 * arm.over_wait.value:+.2f} {bounds_in_points(arm.over_wait)}".rstrip(),
+            bounds_in_points(arm.over_wait_anew) or None,
             None if arm.test_accuracy is None else f"{arm.test_accuracy:.4f}",
             None if arm.parameters is None else f"{arm.parameters:.0f}",
             None if arm.training_flops is None else f"{arm.training_flops / 1e9:.2f}",
@@ -203,7 +208,7 @@ def _lines(made: "BenchTable") -> str:
     columns = (
         "arm",
         "utility (IQM)",
-        "over waiting",
+        "points over waiting",
         "new instances",
         "accuracy",
         "parameters",
