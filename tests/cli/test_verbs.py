@@ -225,10 +225,11 @@ def test_evaluate(
         name: str | None,
         episodes: int,
         seed: int,
-        progress: Callable[[str], None],
+        progress: Callable[[str, int, int], None],
     ) -> list[HeldOutScore]:
         asked_for.append((config.run_name, checkpoint, name, episodes, seed))
-        progress("learned")
+        for done in (0, 1, 2):  # only the first is worth a line so soon
+            progress("learned", done, 4)
         return [SCORE]
 
     monkeypatch.setattr("esper.simic.held_out.evaluate_checkpoint", evaluate_checkpoint)
@@ -236,11 +237,11 @@ def test_evaluate(
     asked = ["evaluate", "mine", "--task", "toy", "--episodes", "4", "--seed", "7"]
     assert main(asked) == 0
     told = capsys.readouterr()
-    assert told.err == "  learned plays 4 episodes\n"
+    assert told.err == "     0 of 4 episodes  learned plays\n"
     assert told.out.splitlines() == [
         "last checkpoint of mine on toy, held out",
-        "policy   utility  gain over waiting        test accuracy  added parameters  episodes",
-        "learned    0.750  +0.250 [+0.125, +0.375]              -  1,234                    4",
+        "policy   utility  points over waiting      test accuracy  added parameters  episodes",
+        "learned    0.750  +25.00 [+12.50, +37.50]              -  1,234                    4",
     ]
     last, best = (Path(f"runs/mine/checkpoints/{name}.pt") for name in ("last", "best"))
     shutil.copy(last, best)
