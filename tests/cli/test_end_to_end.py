@@ -121,7 +121,11 @@ def test_a_name_that_exists(capsys: pytest.CaptureFixture[str]) -> None:
     before = Path("runs/mine/events.jsonl").read_bytes()
     assert main(train("mine", 1)) == 2
     told = capsys.readouterr()
-    assert told.err == "esper: run runs/mine exists; resume it or choose another name\n"
+    assert told.out == ""
+    assert (
+        told.err
+        == "esper: run runs/mine exists; `esper resume runs/mine` goes on with it, or choose another name\n"
+    )
     assert Path("runs/mine/events.jsonl").read_bytes() == before
 
 

@@ -143,7 +143,10 @@ def test_a_name_that_is_taken_is_refused(trainer: Trainer, capsys: pytest.Captur
     assert main(TRAIN) == 0
     capsys.readouterr()
     assert main(TRAIN) == 2
-    assert "run runs/mine exists; resume it or choose another name" in capsys.readouterr().err
+    assert (
+        "run runs/mine exists; `esper resume runs/mine` goes on with it, or choose another name"
+        in capsys.readouterr().err
+    )
     assert len(trainer.configs) == 1
 
 

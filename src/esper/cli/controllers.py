@@ -209,7 +209,8 @@ class _Progress:
     def __init__(self) -> None:
         from esper.simic.timing import SteadyEstimate
 
-        self._part, self._told, self._began, self._shown = "", 0.0, 0.0, SteadyEstimate()
+        self._part, self._told, self._shown = "", 0.0, SteadyEstimate()
+        self._began, self._before = 0.0, 0
 
     def __call__(self, part: str, done: int, total: int) -> None:
         from esper.karn.drawing import time_left
@@ -217,12 +218,13 @@ class _Progress:
         from esper.simic.timing import QUIET_SECONDS
 
         now = time.monotonic()
-        if done == 0 and part != self._part:
-            self._began = now
+        if not self._part or self._part == BASELINES != part:
+            self._began, self._before = now, done
         if part == self._part and now - self._told < QUIET_SECONDS:
             return
         self._part, self._told = part, now
-        seconds = (now - self._began) / done * (total - done) if done else None
+        played = done - self._before
+        seconds = (now - self._began) / played * (total - done) if played else None
         left = "" if seconds is None else f"  {time_left(self._shown.take(seconds))}"
         what = "baselines are trained" if part == BASELINES else f"{part} plays"
         print(f"{done:6,} of {total:,} episodes{left}  {what}", file=sys.stderr, flush=True)

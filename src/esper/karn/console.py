@@ -16,7 +16,7 @@ from esper.karn.drawing import UNKNOWN, number, signed, time_left
 from esper.karn.watch.verdicts import cluster_line
 from esper.leyline import AnomalyRaised, EvaluationFinished, RoundFinished, RunStarted
 from esper.simic.reports import News, Preparing, Working
-from esper.simic.timing import SteadyEstimate
+from esper.simic.timing import QUIET_SECONDS, SteadyEstimate
 
 ANOMALIES_SHOWN = 3
 _PARTS = 10
@@ -43,8 +43,8 @@ class Pace:
     def take(self, news: News) -> None:
         """Bring the estimate up to date."""
         if isinstance(news, Preparing):
-            if news.done == 0:
-                self._began, self._before = self._clock(), 0
+            if news.done == news.kept:
+                self._began, self._before = self._clock(), news.kept
                 self._shown = SteadyEstimate(self._clock)
             self._estimate(news.done, news.total)
         elif isinstance(news, RoundFinished):
@@ -70,10 +70,10 @@ def line_of(news: News) -> str | None:
     if isinstance(news, RunStarted):
         return None if news.resumed_from is None else f"going on after round {news.resumed_from}"
     if isinstance(news, Preparing):
-        if news.done == 0:
-            return _preparation(news)
+        if news.done == news.kept:
+            return f"{_preparation(news)}\n{_far(news)}"
         finished, before = (done * _PARTS // news.total for done in (news.done, news.done - 1))
-        return f"  {news.done} of {news.total}" if finished > before else None
+        return _far(news) if finished > before else None
     if isinstance(news, RoundFinished):
         return round_line(news)
     if isinstance(news, AnomalyRaised):
@@ -110,7 +110,12 @@ def _work(news: Working) -> str:
 
 
 def _preparation(news: Preparing) -> str:
-    return f"{news.total} hosts are trained first with nothing grown: what gain is measured against"
+    hosts = f"{news.total - news.kept} of {news.total}" if news.kept else str(news.total)
+    return f"{hosts} hosts are trained first with nothing grown: what gain is measured against"
+
+
+def _far(news: Preparing) -> str:
+    return f"  {news.done} of {news.total}"
 
 
 @dataclass(slots=True)
@@ -209,6 +214,8 @@ class LineConsole:
         if isinstance(news, Working) and self._rounds_known and self._clock() - self._written < _PATIENCE:
             return
         line = line_of(news)
+        if line is None and isinstance(news, Preparing) and self._clock() - self._written >= QUIET_SECONDS:
+            line = _far(news)
         if line is None:
             return
         timed = isinstance(news, RoundFinished | Preparing) and self._pace.left is not None

@@ -19,6 +19,7 @@ from esper.nissa import (
     open_recorder,
     read_config,
 )
+from esper.nissa.run_directory import require_free
 from esper.simic.agent import CheckpointError, DamagedCheckpoint
 from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
@@ -117,6 +118,8 @@ def require_trainable(config: TrainingConfig, *, resume: bool = False) -> None:
     from esper.simic.env.making import make_world, require_device, require_reparametrisable, require_suite
     from esper.tolaria.worlds.cluster.connecting import require_cluster
 
+    if not resume and config.run_name is not None:
+        require_free(config.run_directory, config.run_name)
     require_suite(config.suite)
     require_device(config.device, config.suite, offline=bool(config.offline))
     if config.cluster is not None:

@@ -131,23 +131,24 @@ class BaselineCurves:
         """Compute what is missing, and keep each as it is done.
 
         workers   processes to start for it, where there is no `trainer`
-        progress  called with how many of how many are done, 0 first
+        progress  called with how many of how many are there, first of all with those that were kept
         stop      called after each; where it returns True the rest is left
         """
         cases = dict.fromkeys((str(Instance.parse(case)), seed) for case, seed in wanted)
         missing = [(case, seed) for case, seed in cases if self._find(case, seed) is None]
         if not missing or stop():
             return
+        kept, total = len(cases) - len(missing), len(cases)
         _LOG.info("training %s baselines of %s epochs", len(missing), self.epochs)
-        progress(0, len(missing))
+        progress(kept, total)
         # worker processes have one thread: a curve of several is trained here
         alone = workers <= 1 or len(missing) == 1 or torch.get_num_threads() != 1
         here = train_here if alone else partial(train_in_processes, workers)
         trained = (self._trainer or here)(missing, self.epochs, self.device)
         with contextlib.closing(trained):
-            for done, run in enumerate(trained, start=1):
+            for done, run in enumerate(trained, start=kept + 1):
                 self._keep(run)
-                progress(done, len(missing))
+                progress(done, total)
                 if stop():
                     return
 
