@@ -49,7 +49,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["evaluate", "x", "--episodes", "0"], "--episodes is 0; expected a whole number >= 1"),
         (
             ["resume", "x", "--lr", "0.1"],
-            "there is no option --lr; a run keeps its settings, only --rounds may",
+            "there is no option --lr; a run keeps its settings; `esper resume --help` lists",
         ),
         (["resume", "x", "--hel"], "there is no option --hel; see `esper resume --help`"),
         (["resume", "x", "--round", "2"], "there is no option --round; did you mean --rounds?"),

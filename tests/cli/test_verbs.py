@@ -153,10 +153,10 @@ def test_a_name_that_is_taken_is_refused(trainer: Trainer, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--suite", "nope"], "suite is 'nope'; expected a suite (cpu, shift, "),
+        (["--suite", "nope"], "--suite is 'nope'; expected a suite (cpu, shift, "),
         (["--suite", "mnist1d:nois=1"], "task 'mnist1d' has no parameter 'nois'"),
         (["--suite", "cifar10"], "the data set cifar10 is not in "),
-        (["--device", "cuda"], "device is 'cuda'; the toy has nothing to compute there"),
+        (["--device", "cuda"], "--device is 'cuda'; the toy has nothing to compute there"),
     ],
 )
 def test_what_cannot_be_trained_begins_no_run(

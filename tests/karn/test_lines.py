@@ -139,3 +139,19 @@ def test_lines_have_the_time_left_and_say_that_a_long_round_goes_on() -> None:
     console.show(example(EvaluationFinished))
     assert lines[4].endswith("gain +0.0469")  # it takes no time off the rounds
     assert line_of(Working(0, "taking over plateau")) == "  taking over plateau"
+
+
+def test_an_alarm_that_persists_is_told_once_and_when_it_ends() -> None:
+    lines = list[str]()
+    console = LineConsole(20, lines.append)
+    anomaly = example(AnomalyRaised)
+    for number in range(1, 11):
+        console.show(replace(example(RoundFinished), round=number))
+        if number in (2, 3, 4, 7):
+            console.show(replace(anomaly, round=number))
+    told = [line for line in lines if not line.startswith("round ")]
+    assert told == [
+        line_of(anomaly),
+        "  ratio_explosion: 3 rounds in a row, and none in round 5",
+        f"  ratio_explosion again: {anomaly.detail}",
+    ]

@@ -206,6 +206,8 @@ class LineConsole:
     ) -> None:
         self._pace, self._write, self._clock = Pace(rounds, clock), write, clock
         self._rounds_known, self._written = False, clock()
+        self._alarms: dict[str, tuple[int, int]] = {}
+        """Anomaly -> the first and the last round in a row that it was last raised in."""
 
     def show(self, news: News) -> None:
         """Write the news if it is worth a line."""
@@ -213,7 +215,9 @@ class LineConsole:
         self._rounds_known |= isinstance(news, RoundFinished)
         if isinstance(news, Working) and self._rounds_known and self._clock() - self._written < _PATIENCE:
             return
-        line = line_of(news)
+        if isinstance(news, RoundFinished):
+            self._end_alarms(news.round)
+        line = self._alarm(news) if isinstance(news, AnomalyRaised) else line_of(news)
         if line is None and isinstance(news, Preparing) and self._clock() - self._written >= QUIET_SECONDS:
             line = _far(news)
         if line is None:
@@ -221,6 +225,21 @@ class LineConsole:
         timed = isinstance(news, RoundFinished | Preparing) and self._pace.left is not None
         self._write(f"{line}  {self._pace}" if timed else line)
         self._written = self._clock()
+
+    def _alarm(self, news: AnomalyRaised) -> str | None:
+        """An anomaly with what to do about it once; None while it is raised in round after round."""
+        first, last = self._alarms.get(news.name, (news.round, None))
+        lasts = last is not None and last >= news.round - 1
+        self._alarms[news.name] = (first if lasts else news.round, news.round)
+        if lasts:
+            return None
+        return line_of(news) if last is None else f"  {news.name} again: {news.detail}"
+
+    def _end_alarms(self, now: int) -> None:
+        """Say of anomalies that were raised in several rounds up to the last but one that they ended."""
+        for name, (first, last) in self._alarms.items():
+            if last == now - 2 and last > first:
+                self._write(f"  {name}: {last - first + 1} rounds in a row, and none in round {now - 1}")
 
 
 class LiveConsole:
