@@ -119,6 +119,14 @@ def test_options_of_train_are_parsed_without_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
 
 
+def test_a_bad_ending_of_an_export_is_told_without_torch() -> None:
+    code = (
+        "import sys; from esper.cli import main; code = main(['grow', 'digits', '--export', 'x.foo']); "
+        "sys.exit(code != 2 or 'torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+
+
 def test_python_m_esper(capfd: pytest.CaptureFixture[str]) -> None:
     assert subprocess.run([sys.executable, "-m", "esper", "trian"], check=False).returncode == 2
     assert "did you mean train?" in capfd.readouterr().err

@@ -16,6 +16,7 @@ from esper.grower.measuring import EpochMetrics, Scale
 from esper.kasmina import GrowingModel
 from esper.kasmina.drawing import draw_text
 from esper.leyline import ActionSpec, LifecycleOp, Situation, SlotSnapshot, Stage
+from esper.leyline.errors import install
 from esper.leyline.slots import BLUE, GREY, STAGE_COLOURS, VERMILION
 from esper.leyline.utility import rent_due
 from esper.tamiyo.deciders import Choice
@@ -246,7 +247,7 @@ def plot(history: Sequence[Decision], title: str, *, scale: Scale) -> "Figure":
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ImportError("plot() needs matplotlib: pip install 'esper-grow[draw]'") from None
+        raise ImportError(f"plot() needs matplotlib: {install('draw')}") from None
 
     slots = list(history[0].slots) if history else []
     figure = Figure(figsize=(9.0, 3.4 + 0.45 * len(slots)), layout="constrained", facecolor="white")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from esper.leyline import RunSink
+from esper.leyline.errors import install
 from esper.nissa import (
     NullSink,
     Provenance,
@@ -135,9 +136,7 @@ def require_trainable(config: TrainingConfig, *, resume: bool = False) -> None:
     elif not resume:
         require_warm_start(config)
     if config.run_wandb and find_spec("wandb") is None:
-        raise ConfigError(
-            "run_wandb is on, and the package wandb is not installed: pip install 'esper-grow[wandb]'"
-        )
+        raise ConfigError(f"run_wandb is on, and the package wandb is not installed: {install('wandb')}")
 
 
 def _provenance(config: TrainingConfig) -> Provenance:
