@@ -446,10 +446,10 @@ def _of_treatment(table: BenchTable, notes: TreatmentNotes) -> Iterable[str]:
         these, anew = (
             f"[{100 * each.low:.0f}, {100 * each.high:.0f}]" for each in (notes.share, notes.share_anew)
         )
-        others = f"; with instances drawn anew {anew}" if notes.share_anew.bounded else ""
+        drawn_anew = f"; with instances drawn anew {anew}" if notes.share_anew.bounded else ""
         yield (
             f"It closes {100 * notes.share.value:.0f} % {these} of the gap between the single best schedule and the "
-            f"best of each instance{others}."
+            f"best of each instance{drawn_anew}."
         )
     groups = {
         "schedules": (SBS, SBS_HINDSIGHT, VBS),
