@@ -164,6 +164,8 @@ def train_recorded(config: TrainingConfig, *, quiet: bool, json: bool, resume: b
         with _following(config.rounds, silent=silent) as progress:
             result = train(config, resume=resume, progress=progress)
     except KeyboardInterrupt:
+        if not run.is_dir():
+            raise
         note(f"interrupted; `esper resume {run}` goes on")
         return INTERRUPTED
     except NonFiniteUpdateError as error:
