@@ -8,7 +8,7 @@ pairs: one set of bootstrap draws serves all of them.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import sqrt
+from math import isnan, nan, sqrt
 from statistics import NormalDist
 
 import numpy as np
@@ -63,7 +63,7 @@ def mean_interval(values: ArrayLike) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number with its 95 % interval."""
+    """A number with its 95 % interval; its ends are NaN where nothing can be drawn to make one from."""
 
     value: float
     low: float
@@ -74,7 +74,14 @@ class Estimate:
         """1 or -1 where the interval lies wholly above or below 0; else 0."""
         return 1 if self.low > 0.0 else -1 if self.high < 0.0 else 0
 
+    @property
+    def bounded(self) -> bool:
+        """Whether there is an interval."""
+        return not isnan(self.low)
+
     def __str__(self) -> str:
+        if not self.bounded:
+            return f"{self.value:+.4f}"
         return f"{self.value:+.4f} [{self.low:+.4f}, {self.high:+.4f}]"
 
 
@@ -89,6 +96,9 @@ class Resamples:
     it (Rao and Wu, 1988).
 
     new_instances  draw the instances too: what to expect of others like them, a wider interval
+
+    One host of an instance says nothing of others, and one instance nothing of others: what is drawn of them has no
+    interval.
     """
 
     def __init__(
@@ -99,6 +109,8 @@ class Resamples:
                 f"a design needs at least one instance and one seed, not {instances} and {seeds}"
             )
         self.shape, self.draws = (instances, seeds), draws
+        self.vary = instances > 1 if new_instances else seeds > 1
+        """Whether draws differ, so that they make an interval."""
         self._seed = seed
         rng = np.random.default_rng((0xB007, seed))
         everything = np.broadcast_to(np.arange(instances), (draws, instances))
@@ -116,7 +128,10 @@ class Resamples:
 
     def estimate(self, statistic: Statistic, *scores: Scores) -> Estimate:
         """A statistic of the arms' scores, with its interval over the draws."""
-        return interval(float(statistic(*scores)), statistic(*(self.of(each) for each in scores)))
+        value = float(statistic(*scores))
+        if not self.vary:
+            return Estimate(value, nan, nan)
+        return interval(value, statistic(*(self.of(each) for each in scores)))
 
     # Means are linear in the scores: counting how often each was drawn is enough, and much faster.
 
@@ -129,7 +144,9 @@ class Resamples:
         return drawn
 
     def distribution(self, combine: Statistic, *scores: Scores) -> Floats:
-        """(draw,): a statistic of the arms' means."""
+        """(draw,): a statistic of the arms' means; NaN where draws do not differ."""
+        if not self.vary:
+            return np.full(self.draws, nan)
         return combine(*(self.means(each) for each in scores))
 
     def estimate_of_means(self, combine: Statistic, *scores: Scores) -> Estimate:
@@ -168,13 +185,15 @@ def interval(value: float, drawn: Floats) -> Estimate:
     """The middle 95 % of the draws; those in which the statistic is not defined do not count."""
     known = drawn[np.isfinite(drawn)]
     if not len(known):
-        return Estimate(value, float("nan"), float("nan"))
+        return Estimate(value, nan, nan)
     low, high = np.quantile(known, ((1 - LEVEL) / 2, (1 + LEVEL) / 2)).tolist()
     return Estimate(value, low, high)
 
 
 def two_sided_p(drawn: Floats) -> float:
-    """The p value of a difference from 0, from its draws; never quite 0."""
+    """The p value of a difference from 0, from its draws; never quite 0, and NaN where they are not defined."""
+    if np.isnan(drawn).all():
+        return nan
     beyond = min(int((drawn <= 0.0).sum()), int((drawn >= 0.0).sum()))
     return min(1.0, 2.0 * (beyond + 1) / (len(drawn) + 1))
 
@@ -208,7 +227,12 @@ def wins(treatment: Floats, control: Floats) -> Floats:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted for the number of comparisons: step down from the smallest, never falling. (Holm, 1979.)"""
+    """Adjusted for the number of comparisons: step down from the smallest, never falling. (Holm, 1979.)
+
+    Where none is known, as with one host, none is adjusted.
+    """
+    if all(map(isnan, p_values)):
+        return list(p_values)
     for p_value in p_values:
         if not 0.0 <= p_value <= 1.0:
             raise ValueError(f"p_values has {p_value}; expected numbers from 0 to 1")

@@ -8,6 +8,7 @@ import pytest
 from bench_rows import rows_of
 from esper.benchmark import BenchRow, BenchTable, RowsError, gate, verdict
 from esper.benchmark.table import Comparison, bench_table, best_rival, score_table
+from esper.cli.bench import tables_text
 
 
 def flat(level: float, noise: float = 0.0) -> "object":
@@ -113,6 +114,40 @@ def test_one_host_of_each_instance_is_not_taken_for_certainty() -> None:
     assert found.difference.high - found.difference.low > 0.01
     assert found.difference.low == pytest.approx(found.on_new_instances.low)
     assert found.detectable is None
+
+
+def test_one_host_has_no_interval_and_nothing_is_shown() -> None:
+    arms = {
+        "wait": flat(0.5),
+        "static": flat(0.75),
+        "sbs": flat(0.5),
+        "vbs": flat(0.75),
+        "learned": flat(0.625),
+    }
+    rows = [row for row in made(**arms) if (row.seed, row.instance) == (0, "mnist1d:size=1000")]
+    table = bench_table(rows, ["learned"])
+    assert {each.finding for each in table.comparisons} == {"no interval"}
+    assert not any(arm.score.bounded or arm.over_wait.bounded for arm in table.arms)
+    first, others = verdict(table)
+    assert first == "learned over wait: +12.50 points on one host of cpu: no interval, nothing is shown."
+    assert others == ("Over others on that host: static -12.50 points, sbs +12.50 points, vbs -12.50 points.")
+    assert gate(table).endswith(
+        "+25.00 points over the single best one on one host: no interval, this table cannot show that deciding by "
+        "instance pays."
+    )
+    assert "[" not in tables_text([table])
+    assert ": 1 instance x 1 host\n" in tables_text([table])
+
+
+def test_one_instance_says_nothing_of_others() -> None:
+    rows = [
+        row for row in made(wait=flat(0.5), learned=flat(0.6, 0.02)) if row.instance == "mnist1d:size=1000"
+    ]
+    table = bench_table(rows, ["learned"])
+    found = between(table, "learned", "wait")
+    assert (found.finding, found.on_new_instances.bounded) == ("better", False)
+    (told,) = [line for line in verdict(table) if "than wait" in line and "instance" in line]
+    assert told.endswith("points on 1 instance of cpu with 8 hosts.")
 
 
 def test_the_single_best_in_hindsight_is_shown_and_is_nobodys_rival() -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-import esper
+import esper.cli.bench
 from bench_rows import rows_of
 from esper.benchmark import BenchProgress, BenchRequest, RowStore, read_bench
 from esper.cli import main
+from esper.cli.common import BadInput
 
 TOY = ["bench", "--suite", "toy", "--instances", "2", "--seeds", "2", "--workers", "0"]
 
@@ -22,7 +23,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_bench_is_played_tabled_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TOY, "--arms", "probe_and_keep", "from_birth", "blind"]) == 0
     told = capsys.readouterr().out
-    assert told.startswith("     0 of 16 episodes are there\n     2 of 16 episodes")
+    counting, begins = told.split("\n", 1)
+    assert counting == "counting what is to be played..."
+    assert begins.startswith("     0 of 16 episodes are there\n     2 of 16 episodes")
     assert 0 < told.index("probe_and_keep is") < told.index("Not measured: the headroom")
     assert told.count("the headroom") == 1
     assert len(RowStore(Path("bench")).read()) == 16
@@ -88,20 +91,45 @@ def test_a_planted_copy_and_a_planted_point(capsys: pytest.CaptureFixture[str]) 
     assert "better than static" in told
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_answers_at_once_saves_and_says_how_to_go_on(
+    times: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import os
     import signal
 
+    show = esper.cli.bench.show_progress
+
     def interrupt(progress: BenchProgress) -> None:
-        if progress.done == 4:
-            os.kill(os.getpid(), signal.SIGINT)
+        show(progress)
+        if progress.done == 4 and not progress.stopping:
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr("esper.cli.bench.show_progress", interrupt)
     assert main([*TOY, "--arms", "plateau"]) == 130
-    assert "stopped by SIGINT; the same command goes on from bench" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert told.err == ("esper: stopping after the hosts that are being played; Ctrl-C again stops now\n")
+    by = {1: "SIGINT", 2: "Ctrl-C"}[times]
+    last = f"esper: stopped by {by}; 4 episodes are kept in bench, and the same command goes on from there"
+    assert told.out.splitlines()[-1] == last
     assert len(RowStore(Path("bench")).read()) == 4
+
+
+def test_much_is_told_before_it_is_planned(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BadInput("planned")
+
+    monkeypatch.setattr("esper.benchmark.bench.bench", refuse)
+    assert main(["bench"]) == 2
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "5,600 episodes (28 arms on 25 instances with 8 hosts each), which may take hours; `--instances 2 --seeds 2` "
+        "plays 112 of them, which takes minutes"
+    )
+    assert main(["bench", "--help"]) == 0
+    assert "esper bench --instances 2 --seeds 2" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

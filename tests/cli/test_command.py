@@ -49,7 +49,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["evaluate", "x", "--episodes", "0"], "--episodes is 0; expected a whole number >= 1"),
         (
             ["resume", "x", "--lr", "0.1"],
-            "there is no option --lr; a run keeps its settings, only --rounds may",
+            "there is no option --lr; a run keeps its settings; `esper resume --help` lists",
         ),
         (["resume", "x", "--hel"], "there is no option --hel; see `esper resume --help`"),
         (["resume", "x", "--round", "2"], "there is no option --round; did you mean --rounds?"),
@@ -82,7 +82,8 @@ def test_exit_codes(
 ) -> None:
     monkeypatch.setitem(sys.modules, "esper.cli.listing", verb_that(error))
     assert main(["runs"]) == code
-    assert "Traceback" not in capsys.readouterr().err
+    told = {130: "stopped by SIGINT; nothing was written", 2: "a b"}[code]
+    assert capsys.readouterr().err == f"esper: {told}\n"
 
 
 def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,6 +114,14 @@ def test_options_of_train_are_parsed_without_torch() -> None:
     """A mistake in them is told before anything heavy is waited for."""
     code = (
         "import sys; from esper.cli import main; code = main(['train', '--gamma', '2']); "
+        "sys.exit(code != 2 or 'torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+
+
+def test_a_bad_ending_of_an_export_is_told_without_torch() -> None:
+    code = (
+        "import sys; from esper.cli import main; code = main(['grow', 'digits', '--export', 'x.foo']); "
         "sys.exit(code != 2 or 'torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0

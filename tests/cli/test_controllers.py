@@ -65,6 +65,18 @@ def test_a_run_becomes_a_controller(trained: Path, capsys: pytest.CaptureFixture
     assert (ours.utility, ours.added_parameters) == (own.utility, own.added_parameters)
 
 
+def test_a_controller_is_not_written_over_unasked(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export = ["controllers", "export", trained.name, "--to", "given", "--summary"]
+    assert main([*export, "the first"]) == 0
+    capsys.readouterr()
+    assert main([*export, "the second"]) == 2
+    told = "esper: --to is 'given', which is a controller already; --force writes over it\n"
+    assert capsys.readouterr().err == told
+    assert Controller.load("given").card.summary == "the first"
+    assert main([*export, "the second", "--force"]) == 0
+    assert Controller.load("given").card.summary == "the second"
+
+
 def test_a_menu_goes_with_the_controller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,7 +134,7 @@ def test_the_list(
 def test_what_comes_with_esper_is_listed_beside_the_best_rule(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["controllers"]) == 0
     shipped = capsys.readouterr().out.splitlines()[1]
-    assert shipped.split()[:7] == ["cpu-v1", "cpu", "54400", "+0.028", "on", "cpu", "+0.009"]
+    assert shipped.split()[:7] == ["cpu-v1", "cpu", "54400", "+2.8", "on", "cpu", "+0.9"]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +143,15 @@ def test_what_comes_with_esper_is_listed_beside_the_best_rule(capsys: pytest.Cap
         (["export", "mine", "--to", "out", "--name", "a b"], "name is 'a b'"),
         (
             ["export", "mine", "--to", "out", "--episodes", "-1"],
-            "episodes is -1; expected a whole number >= 0",
+            "--episodes is -1; expected a whole number >= 1",
+        ),
+        (
+            ["export", "mine", "--to", "out", "--episodes", "0"],
+            "--episodes is 0; expected a whole number >= 1",
+        ),
+        (
+            ["export", "mine", "--to", "runs/mine/config.json/out"],
+            "controller runs/mine/config.json/out cannot be written (Not a directory); choose another folder",
         ),
         (["export", "nope", "--to", "out"], "there is no run 'nope' in runs"),
         (["export", "mine"], "the following arguments are required: --to"),

@@ -105,6 +105,16 @@ def test_a_stopped_run_goes_on_to_the_same_weights(capsys: pytest.CaptureFixture
     assert counted == [[{"n": 32}]] * 2
 
 
+def test_what_a_run_may_go_on_with_is_an_option_of_resume(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(train("mine", 2, "--quiet")) == 0
+    more = ["--rounds", "3", "--eval-every", "3", "--run_keep_checkpoints=1", "--no-run-record-episodes"]
+    assert main(["resume", "mine", "--quiet", *more]) == 0
+    config = json.loads(Path("runs/mine/config.json").read_text())
+    assert (config["rounds"], config["eval_every"], config["run_keep_checkpoints"]) == (3, 3, 1)
+    assert main(["resume", "mine", "--rounds", "4", "--workers", "-1"]) == 2
+    assert capsys.readouterr().err == "esper: --workers is -1; expected a whole number >= 0\n"
+
+
 @pytest.mark.filterwarnings("always:no checkpoint:UserWarning")
 def test_a_run_that_has_no_checkpoint_yet_begins_anew(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(train("mine", 2, "--quiet")) == 0
@@ -121,7 +131,11 @@ def test_a_name_that_exists(capsys: pytest.CaptureFixture[str]) -> None:
     before = Path("runs/mine/events.jsonl").read_bytes()
     assert main(train("mine", 1)) == 2
     told = capsys.readouterr()
-    assert told.err == "esper: run runs/mine exists; resume it or choose another name\n"
+    assert told.out == ""
+    assert (
+        told.err
+        == "esper: run runs/mine exists; `esper resume runs/mine` goes on with it, or choose another name\n"
+    )
     assert Path("runs/mine/events.jsonl").read_bytes() == before
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from esper.cli import main
-from esper.kasmina.export import require_writable
 from esper.leyline import HostProtocol
+from esper.leyline.files import require_exportable
 from esper.simic.held_out import grow_case
 from esper.simic.reward import RewardConfig
 from esper.tamiyo.controller import RewardRecord
@@ -36,10 +36,13 @@ GROW = ["grow", "tiny", "--epochs", "9", "--controller", "periodic"]
 def test_it_tells_of_every_epoch_and_of_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(GROW) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "epoch  accuracy  without growth    added  decision before it"
-    assert [line.split()[0] for line in lines[1:10]] == [str(epoch) for epoch in range(1, 10)]
-    assert "germinate" in lines[1]
-    assert any(line.startswith("test_accuracy") for line in lines)
+    assert lines[0] == "accuracy is of validation, on the half of it by which nothing is decided"
+    assert lines[1] == "epoch  accuracy  without growth    added  decision before it"
+    assert [line.split()[0] for line in lines[2:11]] == [str(epoch) for epoch in range(1, 10)]
+    assert "germinate" in lines[2]
+    assert any(line.startswith("test accuracy") for line in lines)
+    assert not any(line.startswith("rolled back") for line in lines)
+    gain = next(line for line in lines if line.startswith("gain "))
     assert main([*GROW, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["epochs"] == 9
@@ -48,6 +51,7 @@ def test_it_tells_of_every_epoch_and_of_the_end(capsys: pytest.CaptureFixture[st
         - result["without_growth"]
         - task("tiny").rent * result["added_parameters"] / result["host_parameters"]
     )
+    assert gain.split()[1:3] == [f"{100 * result['gain']:+.1f}", "points:"]
     assert main([*GROW, "--quiet"]) == 0
     assert capsys.readouterr().out == ""
 
@@ -133,6 +137,7 @@ def test_a_controller_from_a_folder_within_a_budget(capsys: pytest.CaptureFixtur
     [
         (["grow", "nope"], "task is 'nope'; expected one of digits, "),
         (["grow", "cpu"], "task is 'cpu'; expected one of digits, "),
+        (["grow", "toy"], "task is 'toy', a suite in which no network trains; expected one of digits, "),
         (["grow", "tiny", "--controller", "plato"], "controller is 'plato'; expected one of"),
         (["grow", "tiny", "--controller", "schedule"], "the rule schedule needs its text"),
         (["grow", "tiny", "--export", "a.pkl"], "expected an ending among .safetensors, .onnx, .pt2"),
@@ -153,6 +158,6 @@ def test_what_cannot_be_grown(
 
 
 def test_onnx_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.kasmina.export.find_spec", lambda _: None)
-    with pytest.raises(ValueError, match=r"pip install 'esper-grow\[onnx\]'"):
-        require_writable(Path("a.onnx"))
+    monkeypatch.setattr("esper.leyline.files.find_spec", lambda _: None)
+    with pytest.raises(ValueError, match=r"pip install '\.\[onnx\]'"):
+        require_exportable(Path("a.onnx"))

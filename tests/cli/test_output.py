@@ -13,6 +13,11 @@ def test_tables_are_aligned_and_what_is_unknown_is_a_dash() -> None:
     assert table(("name", "n", "what"), rows) == "name     n  what\na        1  -\nbcd   20.5  x"
 
 
+def test_what_is_too_long_goes_on_in_the_last_column() -> None:
+    told = table(("n", "what"), [(10, "one two three"), (2, "four")], width=11)
+    assert told == " n  what\n10  one two\n    three\n 2  four"
+
+
 def test_an_empty_table_is_its_head() -> None:
     assert table(("a", "b"), []) == "a  b"
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from esper.cli import main
 from esper.cli.common import BadInput
 from esper.cli.train import parse
 from esper.leyline import Style
@@ -91,7 +92,7 @@ def test_how_much_is_said_is_no_setting() -> None:
         ("--lr x", "lr is 'x'; expected a number > 0"),
         ("--run-telemetry z", "run_telemetry is 'z'; expected one of 'off', 'rounds', 'full', 'debug'"),
         ("--entropy-coef-per-head opp 1", "entropy_coef_per_head is {'opp': 1.0}; expected head -> "),
-        ("--entropy-coef-per-head op", "entropy_coef_per_head: 'op' is one too many; expected names and"),
+        ("--entropy-coef-per-head op", "--entropy-coef-per-head: 'op' is one too many; expected names and"),
         (
             "--preset demo --initial-op-logits PRUN 1",
             "initial_op_logits is {'PRUN': 1.0}; expected operation",
@@ -119,3 +120,10 @@ def test_a_mistake_in_a_file_names_the_file(tmp_path: Path) -> None:
     path.write_text('{"gama": 1}')
     with pytest.raises(ConfigError, match=r"mine\.json: there is no setting 'gama'; did you mean 'gamma'"):
         parse(["--config", str(path)])
+
+
+def test_a_mistake_names_the_option_as_it_was_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--preset", "demo", "--lr", "x", "--num_envs", "0"]) == 2
+    told = capsys.readouterr().err
+    assert "--lr is 'x'; expected a number > 0" in told
+    assert "--num_envs is 0; expected" in told

@@ -258,6 +258,14 @@ def test_a_validation_that_answers_otherwise(answer: object) -> None:
         ([torch.zeros(3, 5)], "a batch of validate is a Tensor; expected"),
         ([(torch.zeros(3, 5), torch.zeros(3, 2).long())], "expected classes, one for each row"),
         (
+            [(torch.zeros(3, 5), torch.tensor([0, -100, 5]))],
+            "the targets go to 5, and the model puts out 3 classes: expected targets from 0 to 2",
+        ),
+        (
+            [(torch.zeros(3, 5), torch.tensor([-1, 0, 1]))],
+            "the targets go from -1 to 1, and the model puts out",
+        ),
+        (
             [(torch.zeros(3, 5), torch.rand(3))],
             r"float32 \(3,\); expected float targets shaped as the outputs",
         ),

@@ -301,7 +301,22 @@ def test_the_picture(tmp_path: Path) -> None:
     assert above.get_ylabel() == "validation accuracy"
     assert [label.get_text() for label in below.get_yticklabels()] == ["1", "0"]
     assert (tmp_path / "run.png").stat().st_size > 10_000
+    known = [decision.score for decision in grower.history if decision.score is not None]
+    low, high = above.get_ylim()
+    assert above.texts
+    assert max(known) < low + 0.65 * (high - low)  # the names of operations have the room above
     grown(0)[0].plot()
+
+
+def test_the_picture_names_no_forecast_where_none_is_drawn() -> None:
+    early, *_ = grown(4, schedule="germinate mlp@0 t=1; advance 0 t=2")
+    legend = early.plot().axes[0].get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["validation"]
+    with_one, *_ = grown(7, schedule="germinate mlp@0 t=4; advance 0 t=5")
+    legend = with_one.plot().axes[0].get_legend()
+    assert legend is not None
+    assert "forecast without growth" in [text.get_text() for text in legend.get_texts()]
 
 
 def test_forecasts_are_measured_while_no_seed_takes_part() -> None:

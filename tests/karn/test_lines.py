@@ -45,7 +45,12 @@ def test_what_else_is_worth_a_line() -> None:
 
 def test_a_preparation_says_what_it_is_and_then_every_tenth() -> None:
     told = [line_of(Preparing(done, 25)) for done in range(26)]
-    assert told[0] == "25 hosts are trained first with nothing grown: what gain is measured against"
+    assert (
+        told[0] == "25 hosts are trained first with nothing grown: what gain is measured against\n  0 of 25"
+    )
+    assert line_of(Preparing(9, 72, 9)) == (
+        "63 of 72 hosts are trained first with nothing grown: what gain is measured against\n  9 of 72"
+    )
     assert [done for done, line in enumerate(told[1:], start=1) if line] == [
         3,
         5,
@@ -99,6 +104,16 @@ def test_time_left_is_known_from_the_first_unit_on_whatever_it_takes() -> None:
     assert str(pace) == "0 s left"
 
 
+def test_a_preparation_that_takes_long_says_how_far_it_is_between_its_tenths() -> None:
+    clock, lines = Clock(), list[str]()
+    console = LineConsole(3, lines.append, clock)
+    console.show(Preparing(9, 72, 9))
+    for done in (10, 11):
+        clock.now += 4.0
+        console.show(Preparing(done, 72, 9))
+    assert lines[1:] == ["  11 of 72  4 min left"]
+
+
 def test_a_run_that_was_resumed_counts_its_own_rounds() -> None:
     clock = Clock()
     pace = Pace(8, clock)
@@ -123,4 +138,20 @@ def test_lines_have_the_time_left_and_say_that_a_long_round_goes_on() -> None:
     assert lines[3:] == ["  round 2: collecting, 4 of 20"]
     console.show(example(EvaluationFinished))
     assert lines[4].endswith("gain +0.0469")  # it takes no time off the rounds
-    assert line_of(Working(0, "taking over plateau", 0, 1)) == "  taking over plateau"
+    assert line_of(Working(0, "taking over plateau")) == "  taking over plateau"
+
+
+def test_an_alarm_that_persists_is_told_once_and_when_it_ends() -> None:
+    lines = list[str]()
+    console = LineConsole(20, lines.append)
+    anomaly = example(AnomalyRaised)
+    for number in range(1, 11):
+        console.show(replace(example(RoundFinished), round=number))
+        if number in (2, 3, 4, 7):
+            console.show(replace(anomaly, round=number))
+    told = [line for line in lines if not line.startswith("round ")]
+    assert told == [
+        line_of(anomaly),
+        "  ratio_explosion: 3 rounds in a row, and none in round 5",
+        f"  ratio_explosion again: {anomaly.detail}",
+    ]

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from esper.kasmina import GrowingModel
-from esper.kasmina.export import ENDINGS, write_model
+from esper.kasmina.export import write_model
 from esper.leyline import Layout, Stage
+from esper.leyline.files import ENDINGS
 from tiny import SLOT, grow_until, tiny_input, tiny_model
 
 

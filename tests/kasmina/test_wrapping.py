@@ -112,7 +112,7 @@ def test_a_seed_of_a_module_called_twice_is_applied_twice() -> None:
 @pytest.mark.parametrize(
     ("slots", "complaint"),
     [
-        (["layer.1"], r"no submodule matches slot 'layer.1'; near matches: layers.1"),
+        (["layer.1"], r"no submodule matches slot 'layer.1'; did you mean 'layers.1'\?"),
         (["nothing_like_it"], r"no submodule matches .*; the model has layers, layers.0"),
         (["unused"], r"slot 'unused' never fired"),
         (

@@ -212,8 +212,8 @@ def test_the_runs_of_a_folder(tmp_path: Path) -> None:
     write(tmp_path / "b-interrupted", [begun, at(12.0, replace(ended, status="interrupted"))])
     write(tmp_path / "c-failed", [begun, at(12.0, replace(ended, status="failed"))])
     write(tmp_path / "d-crashed", [begun, at(11.0, round_finished(1))])
-    resumed = at(30.0, RunStarted("x", "0.1.0", resumed_from=1))
-    write(tmp_path / "e-crashed-again", [begun, at(15.0, round_finished(2)), at(18.0, ended), resumed])
+    resumed = [at(30.0, RunStarted("x", "0.1.0", resumed_from=1))]
+    write(tmp_path / "e-crashed-again", [begun, at(15.0, round_finished(2)), at(18.0, ended), *resumed])
     write(tmp_path / "f-empty", [])
     write(tmp_path / "g-running", [begun])
     write(tmp_path / "h-no-events", [])
@@ -228,7 +228,7 @@ def test_the_runs_of_a_folder(tmp_path: Path) -> None:
         ("b-interrupted", "interrupted", None, 2.0),
         ("c-failed", "failed", None, 2.0),
         ("d-crashed", "crashed", 1, 1.0),
-        ("e-crashed-again", "crashed", 1, 20.0),
+        ("e-crashed-again", "crashed", 1, 8.0),
         ("f-empty", "crashed", None, None),
         ("g-running", "running", None, 0.0),
         ("h-no-events", "crashed", None, None),

@@ -113,7 +113,7 @@ def test_git_commit_and_dirtiness(tmp_path: Path) -> None:
 
 def test_a_name_that_is_taken_is_refused(run: RunDirectory, provenance: Provenance) -> None:
     before = {path: path.read_bytes() for path in run.path.iterdir()}
-    with pytest.raises(RunError, match="exists; resume it or choose another name"):
+    with pytest.raises(RunError, match=r"exists; `esper resume .*` goes on with it, or choose another name"):
         RunDirectory.create(run.path.parent, "one", {"envs": 9}, provenance)
     run.close()
     with pytest.raises(RunError, match="exists"):
@@ -306,7 +306,7 @@ def test_a_run_that_was_killed_before_it_had_settings_does_not_take_its_name(
     (tmp_path / "one" / ".config.json.0123.partial").write_text("{")
     with RunDirectory.create(tmp_path, "one", {"envs": 8}, provenance) as made:
         assert read_config(made.path) == {"envs": 8}
-    with pytest.raises(RunError, match="exists; resume it or choose another name"):
+    with pytest.raises(RunError, match=r"exists; `esper resume .*` goes on with it, or choose another name"):
         RunDirectory.create(tmp_path, "one", {"envs": 8}, provenance)
 
 

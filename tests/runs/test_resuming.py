@@ -236,7 +236,7 @@ def test_a_resume_that_is_refused_or_has_nothing_to_do_changes_no_file(
     train(config(rounds=2))
     before = content()
     assert main(["resume", "mine", "--rounds", "1"]) == 2
-    assert capsys.readouterr().err == "esper: rounds is 1; 2 are done\n"
+    assert capsys.readouterr().err == "esper: --rounds is 1; 2 are done\n"
     assert content() == before
     assert main(["resume", "mine"]) == 0
     assert content() == before

@@ -68,7 +68,7 @@ def test_a_name_is_made_and_never_taken_twice() -> None:
     result = esper.train(small())
     assert result.directory is not None
     assert result.directory.name.startswith("toy-20")
-    with pytest.raises(RunError, match="exists; resume it or choose another name"):
+    with pytest.raises(RunError, match=r"exists; `esper resume .*` goes on with it, or choose another name"):
         esper.train(small(run_name=result.directory.name))
 
 

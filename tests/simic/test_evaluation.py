@@ -103,6 +103,8 @@ def test_a_crash_counts_as_the_worst_score_in_selection_and_on_what_is_held_out(
     trainer = loop.VectorizedPPOTrainer(config, training)
     assert trainer.evaluate() == pytest.approx((worst - waited[0]) / 2)
     arena = evaluation_episodes(training, config, 2)
-    scores = held_out._compare({"crash": player()}, arena, wanted, rules=(), seed=0, progress=lambda _: None)
+    scores = held_out._compare(
+        {"crash": player()}, arena, wanted, rules=(), seed=0, progress=held_out._silent
+    )
     assert scores[1].utility == pytest.approx((worst + waited[1]) / 2)
     assert scores[1].gain == pytest.approx((worst - waited[0]) / 2)

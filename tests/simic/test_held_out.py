@@ -65,9 +65,12 @@ def test_held_out_cases_are_frozen_and_their_hosts_new() -> None:
 def test_every_policy_meets_the_same_hosts_and_waiting_gains_nothing(tmp_path: Path) -> None:
     config = small()
     path = trained(config, tmp_path)
-    told: list[str] = []
-    scores = evaluate_checkpoint(config, path, episodes=11, progress=told.append)
-    assert told == [score.policy for score in scores] == ["wait", "learned", "random", "probe_and_keep"]
+    told: list[tuple[str, int, int]] = []
+    scores = evaluate_checkpoint(config, path, episodes=11, progress=lambda *each: told.append(each))
+    policies = list(dict.fromkeys(policy for policy, _, _ in told))
+    assert policies == [score.policy for score in scores] == ["wait", "learned", "random", "probe_and_keep"]
+    assert (told[0], told[-1]) == (("wait", 0, 44), ("probe_and_keep", 44, 44))
+    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
     by_name = {score.policy: score for score in scores}
     waiting = by_name["wait"]
     assert (waiting.gain, waiting.gain_low, waiting.gain_high) == (0.0, 0.0, 0.0)

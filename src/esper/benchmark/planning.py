@@ -51,6 +51,7 @@ from esper.benchmark.stream_rivals import (
 )
 from esper.benchmark.stream_rules import LOOK_AGAIN, fit_look_again
 from esper.benchmark.suites import SEEDS_EACH, BenchSuite, PlanError, bench_suite
+from esper.benchmark.table import counted
 from esper.simic.env.making import require_device, require_suite
 from esper.tolaria.tasks import Instance
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
@@ -144,18 +145,55 @@ class BenchPlan:
                     yield (arm.name, member, instance), arm
 
 
-def plan_bench(request: BenchRequest) -> BenchPlan:
-    """The plan of a request; raises PlanError, ConfigError, ControllerError or RowsError for what cannot be done."""
+@dataclass(frozen=True, slots=True)
+class BenchSize:
+    """How much a request asks for."""
+
+    arms: int
+    """Each training seed of a controller counts, and what is matched to it."""
+    instances: int
+    seeds: int
+    """Hosts of each instance."""
+
+    @property
+    def episodes(self) -> int:
+        """How many there are in all."""
+        return self.arms * self.instances * self.seeds
+
+    def __str__(self) -> str:
+        where = f"{counted(self.instances, 'instance')} with {counted(self.seeds, 'host')} each"
+        return f"{self.arms} arms on {where}"
+
+
+def bench_size(request: BenchRequest) -> BenchSize:
+    """The size of the plan of a request, before anything is drawn or fitted for it; raises as `plan_bench`."""
+    suite, names, reference = _require_possible(request)
+    members = len(request.controllers.get(reference, (None,)))
+    runs = [LISTED if name == HALVING else TRIES[name] for name in names & {*TRIES, HALVING}]
+    # waiting is on the list of what they run
+    arms = max(runs, default=1) - 1 + sum(map(len, request.controllers.values()))
+    arms += sum(members if name in (*MATCHED, BLIND) else 1 for name in names)
+    return BenchSize(arms, len(suite.instances), request.seeds)
+
+
+def _require_possible(request: BenchRequest) -> tuple[BenchSuite, set[str], str]:
+    """The suite, the arms besides the learned ones, and the arm that others are matched to."""
     _require_names(request)
     require_suite(request.suite)
     require_device(request.device, request.suite)
     suite = bench_suite(request.suite).first(request.instances)
     names = _names(request, suite)
-    learned = [_learned_arm(name, paths, request.suite) for name, paths in request.controllers.items()]
     best_rule = _BEST_RULE.get(request.suite, "probe_and_keep")
     reference = request.match or next(iter(request.controllers), best_rule)
-    if reference not in request.controllers and set(names) & {*MATCHED, BLIND}:
+    if reference not in request.controllers and names & {*MATCHED, BLIND}:
         names.add(reference)
+    return suite, names, reference
+
+
+def plan_bench(request: BenchRequest) -> BenchPlan:
+    """The plan of a request; raises PlanError, ConfigError, ControllerError or RowsError for what cannot be done."""
+    suite, names, reference = _require_possible(request)
+    learned = [_learned_arm(name, paths, request.suite) for name, paths in request.controllers.items()]
     members = next((arm.members for arm in learned if arm.name == reference), 1)
     tuned = tuned_rivals(frozen=_based(suite)) if _lives(suite) else {}
     arms: list[Arm] = [RuleArm(name) for name in (WAIT, *RULES) if name in names and name not in tuned]

@@ -45,6 +45,8 @@ class BenchProgress:
     """An estimate, by how long each arm takes; None before anything was played. It never doubles."""
     latest: Group | None
     """(arm, member, instance) of the chunk that has just been finished; None where none was for a while."""
+    stopping: bool = False
+    """Whether a signal has just asked for an end; the chunks that are being played are still finished."""
 
 
 def run_bench(
@@ -63,16 +65,22 @@ def run_bench(
     cluster   a Ray cluster to play on: "local" starts one, "auto" joins that of this machine; or HOST:PORT
     minutes   no chunk is begun after so long
     episodes  a folder to keep every episode in that is played now, as a data set; None keeps none
-    progress  called at the start, after each chunk, and where processes play on for `QUIET_SECONDS`
+    progress  called at the start, after each chunk, where processes play on for `QUIET_SECONDS`, and when a signal
+              asks for an end
 
     A chunk that fails, or whose process dies, is played again, `ATTEMPTS` times in all; then its episodes are lost,
     and the others are played. After a first signal the chunks that are being played are finished and kept; a second
-    one interrupts.
+    one interrupts, and ends the processes.
     """
     work, began = _Work(plan, store), time.monotonic()
     reported, shown = began, SteadyEstimate()
     progress(BenchProgress(plan.episodes - work.episodes, plan.episodes, 0.0, None, None))
-    with stop_on_signals() as stop:
+
+    def heard() -> None:
+        done, seconds = plan.episodes - work.episodes, time.monotonic() - began
+        progress(BenchProgress(done, plan.episodes, seconds, None, None, stopping=True))
+
+    with stop_on_signals(heard) as stop:
 
         def may_begin() -> bool:
             return not stop and time.monotonic() - began < 60 * minutes
@@ -96,7 +104,7 @@ def run_bench(
             report((arm.name, hosts.member, hosts.instance))
 
         def poll() -> None:
-            if time.monotonic() - reported >= QUIET_SECONDS:
+            if not stop and time.monotonic() - reported >= QUIET_SECONDS:
                 report(None)
 
         barren = 0  # executors in a row that died before anything was played
@@ -270,7 +278,14 @@ def _executor(workers: int, cluster: str | None, device: str) -> Iterator[tuple[
         return
     environment = dict(os.environ)
     with ProcessPoolExecutor(workers, worker_context(), _prepare_process, (environment,)) as pool:
-        yield pool, workers
+        try:
+            yield pool, workers
+        except KeyboardInterrupt:
+            for process in list(
+                (pool._processes or {}).values()
+            ):  # they heed no signal, and may play for long
+                process.kill()
+            raise
 
 
 class _Here(Executor):

@@ -28,7 +28,7 @@ from esper.statistics import (
 )
 
 LEVEL = 0.05
-Finding = Literal["better", "worse", "unclear", "no difference"]
+Finding = Literal["better", "worse", "unclear", "no difference", "no interval"]
 Value = Callable[[BenchRow], float | None]
 
 
@@ -122,6 +122,7 @@ class Comparison:
     improvement: Estimate
     """How often the treatment is better on the same host."""
     p_value: float
+    """NaN where there is no interval."""
     p_holm: float
     """Adjusted for all comparisons of the table."""
     detectable: float | None
@@ -130,6 +131,8 @@ class Comparison:
     @property
     def finding(self) -> Finding:
         """An interval that excludes 0 is a difference; unclear while its adjusted p value is 0.05 or more."""
+        if not self.difference.bounded:
+            return "no interval"
         if self.difference.sign == 0:
             return "no difference"
         if self.p_holm >= LEVEL:
@@ -192,6 +195,11 @@ class BenchTable:
     notes: tuple[TreatmentNotes, ...]
     left_out: tuple[str, ...]
     """Instances that are not in it because some arm has not played them."""
+
+    @property
+    def one_host(self) -> bool:
+        """Whether all that is known is one host, of which nothing follows for others."""
+        return len(self.instances) * self.seeds == 1
 
 
 def bench_table(
@@ -397,10 +405,12 @@ def gate(table: BenchTable) -> str:
     which = "some schedules" if headroom.schedules is None else f"{headroom.schedules} schedules"
     text = (
         f"Headroom: the best of {which} for each instance, chosen on other hosts, scores {_points(headroom.gap)} "
-        f"over the single best one, with instances drawn anew {bounds_in_points(headroom.gap_anew)}"
+        f"over the single best one{_anew(headroom.gap_anew, ',')}"
     )
     if headroom.over_hindsight is not None:
         text += f", and {_points(headroom.over_hindsight)} over the one that is best in hindsight"
+    if not headroom.gap.bounded:
+        return f"{text} on one host: no interval, this table cannot show that deciding by instance pays."
     if headroom.open:
         return f"{text}: there is something to decide."
     return f"{text}: within noise, this table cannot show that deciding by instance pays."
@@ -416,15 +426,19 @@ def _of_treatment(table: BenchTable, notes: TreatmentNotes) -> Iterable[str]:
     compared = {each.control: each for each in table.comparisons if each.treatment == name}
     members = next(arm.members for arm in table.arms if arm.arm == name)
     trained = f" ({members} training seeds)" if members > 1 else ""
-    where = f"{len(table.instances)} instances of {table.suite} with {table.seeds} hosts each"
+    if table.one_host:
+        yield from _on_one_host(table, name, compared)
+        if notes.training_runs is not None:
+            yield _training_cost(notes)
+        return
     if WAIT in compared:
-        anew = bounds_in_points(compared[WAIT].on_new_instances)
-        yield f"{name}{trained} is {_against(compared[WAIT])} on {where}; with instances drawn anew {anew}."
+        anew = _anew(compared[WAIT].on_new_instances)
+        yield f"{name}{trained} is {_against(compared[WAIT])} on {_where(table)}{anew}."
     rival = best_rival(table, name)
     if rival is not None:
         yield (
-            f"Of what costs no more training, {rival.control} is best: {name} is {_against(rival)}; with instances "
-            f"drawn anew {bounds_in_points(rival.on_new_instances)}."
+            f"Of what costs no more training, {rival.control} is best: {name} is {_against(rival)}"
+            f"{_anew(rival.on_new_instances)}."
         )
     if notes.training_runs is not None:
         yield _training_cost(notes)
@@ -432,9 +446,10 @@ def _of_treatment(table: BenchTable, notes: TreatmentNotes) -> Iterable[str]:
         these, anew = (
             f"[{100 * each.low:.0f}, {100 * each.high:.0f}]" for each in (notes.share, notes.share_anew)
         )
+        drawn_anew = f"; with instances drawn anew {anew}" if notes.share_anew.bounded else ""
         yield (
             f"It closes {100 * notes.share.value:.0f} % {these} of the gap between the single best schedule and the "
-            f"best of each instance; with instances drawn anew {anew}."
+            f"best of each instance{drawn_anew}."
         )
     groups = {
         "schedules": (SBS, SBS_HINDSIGHT, VBS),
@@ -453,8 +468,34 @@ def _of_treatment(table: BenchTable, notes: TreatmentNotes) -> Iterable[str]:
     if notes.where_growth_hurts is not None:
         kept = notes.where_growth_hurts
         word = {1: "better than", 0: "no different from", -1: "worse than"}[kept.sign]
-        count = f"{notes.hurt_instances} instance{'s' if notes.hurt_instances > 1 else ''}"
-        yield f"On the {count} where the best schedule is to wait it is {word} waiting, {_points(kept)}."
+        count = counted(notes.hurt_instances, "instance")
+        if kept.bounded:
+            yield f"On the {count} where the best schedule is to wait it is {word} waiting, {_points(kept)}."
+        else:
+            yield f"On the one host where the best schedule is to wait it has {_points(kept)} over it: no interval."
+
+
+def _on_one_host(table: BenchTable, name: str, compared: Mapping[str, Comparison]) -> Iterable[str]:
+    """What was measured; from one host nothing follows."""
+    if WAIT in compared:
+        yield (
+            f"{name} over wait: {_points(compared[WAIT].difference)} on one host of {table.suite}: no interval, "
+            "nothing is shown."
+        )
+    others = [f"{arm} {_points(each.difference)}" for arm, each in compared.items() if arm != WAIT]
+    if others:
+        yield f"Over others on that host: {', '.join(others)}."
+
+
+def counted(count: int, noun: str) -> str:
+    """1 host, 2 hosts."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _where(table: BenchTable) -> str:
+    each = " each" if len(table.instances) > 1 else ""
+    instances = counted(len(table.instances), "instance")
+    return f"{instances} of {table.suite} with {counted(table.seeds, 'host')}{each}"
 
 
 def _training_cost(notes: TreatmentNotes) -> str:
@@ -476,9 +517,17 @@ def _against(comparison: Comparison) -> str:
 
 def _points(estimate: Estimate) -> str:
     """In percentage points."""
-    return f"{100 * estimate.value:+.2f} {bounds_in_points(estimate)} points"
+    bounds = f" {bounds_in_points(estimate)}" if estimate.bounded else ""
+    return f"{100 * estimate.value:+.2f}{bounds} points"
+
+
+def _anew(estimate: Estimate, separator: str = ";") -> str:
+    """The interval for other instances; nothing where there was one, which says nothing of others."""
+    return f"{separator} with instances drawn anew {bounds_in_points(estimate)}" if estimate.bounded else ""
 
 
 def bounds_in_points(estimate: Estimate) -> str:
-    """The interval in percentage points."""
+    """The interval in percentage points; empty where there is none."""
+    if not estimate.bounded:
+        return ""
     return f"[{100 * estimate.low:+.2f}, {100 * estimate.high:+.2f}]"

@@ -53,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BadInput as error:
         note(str(error))
         return BAD_INPUT
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # a verb that had written something says so itself
+        note("stopped by SIGINT; nothing was written")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of stdout is gone; nothing more may be written when Python closes it.

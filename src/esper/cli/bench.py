@@ -1,16 +1,18 @@
 """`esper bench`: compare controllers, rules, schedules and equal-size baselines on held-out hosts."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, table
+from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, note, table
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
     from esper.benchmark import BenchProgress, BenchTable
+    from esper.benchmark.planning import BenchSize
 
 _SUMMARY = """Play every arm on the same held-out hosts and compare them in pairs, on the test split.
 
@@ -38,7 +40,10 @@ def run_bench(arguments: list[str]) -> int:
         return _table(arguments[1:])
     if arguments[:1] == ["report"]:
         return _report(arguments[1:])
-    example = "esper bench --suite cpu --seeds 8 --controller runs/a runs/b --out benches/cpu"
+    example = (
+        "esper bench --instances 2 --seeds 2 --out benches/small   (minutes; without these two options: hours)\n"
+        "  esper bench --suite cpu --seeds 8 --controller runs/a runs/b --out benches/cpu"
+    )
     parser = VerbParser("bench", _SUMMARY, example, "quiet")
     suite = "a suite or a task instance (%(default)s)"
     parser.add_argument("--suite", default="cpu", metavar="CASE", help=suite)
@@ -67,8 +72,11 @@ def run_bench(arguments: list[str]) -> int:
 
 
 def _play(chosen: "Namespace") -> int:
+    if not chosen.quiet:
+        print("counting what is to be played...", flush=True)
     from esper.benchmark import BenchRequest
     from esper.benchmark.bench import bench
+    from esper.benchmark.planning import bench_size
 
     request = BenchRequest(
         suite=chosen.suite,
@@ -80,19 +88,25 @@ def _play(chosen: "Namespace") -> int:
         outcomes=chosen.outcomes,
         device=chosen.device,
     )
+    if not chosen.quiet:
+        _show_size(bench_size(request))
     progress = (lambda _: None) if chosen.quiet else show_progress
-    result = bench(
-        chosen.out,
-        request,
-        workers=chosen.workers,
-        cluster=chosen.cluster,
-        minutes=chosen.minutes,
-        record_episodes=chosen.record_episodes,
-        progress=progress,
-    )
+    try:
+        result = bench(
+            chosen.out,
+            request,
+            workers=chosen.workers,
+            cluster=chosen.cluster,
+            minutes=chosen.minutes,
+            record_episodes=chosen.record_episodes,
+            progress=progress,
+        )
+    except KeyboardInterrupt:
+        print(_going_on("Ctrl-C", chosen.out), flush=True)
+        return INTERRUPTED
     stopped = result.interrupted
     if stopped is not None:
-        print(f"esper: stopped by {stopped}; the same command goes on from {chosen.out}", flush=True)
+        print(_going_on(stopped, chosen.out), flush=True)
     if stopped == "the clock":
         return 0
     if stopped is not None and stopped.startswith("SIG"):
@@ -103,6 +117,34 @@ def _play(chosen: "Namespace") -> int:
         print(tables_text(result.tables))
         print(f"\n`esper bench report {chosen.out}` makes a page of it")
     return int(stopped is not None)
+
+
+def _going_on(stopped: str, out: Path) -> str:
+    """What stopped it, what is kept, and how to go on."""
+    from esper.benchmark import RowStore
+
+    kept = len(RowStore(out).read()) if out.is_dir() else 0
+    if not kept:
+        return f"esper: stopped by {stopped}; nothing was played to its end; the same command begins again"
+    episodes = "1 episode is" if kept == 1 else f"{kept:,} episodes are"
+    return f"esper: stopped by {stopped}; {episodes} kept in {out}, and the same command goes on from there"
+
+
+_LONG = 500
+"""Episodes from which on a smaller command is named."""
+_SMALL = 2
+"""Instances, and hosts of each, of the smaller command."""
+
+
+def _show_size(size: "BenchSize") -> None:
+    """Print how much is to be played, before anything is drawn or fitted for it; with much, a smaller command."""
+    if size.episodes < _LONG:
+        return
+    line = f"{size.episodes:,} episodes ({size}), which may take hours"
+    if min(size.instances, size.seeds) > _SMALL:
+        small = replace(size, instances=_SMALL, seeds=_SMALL).episodes
+        line += f"; `--instances {_SMALL} --seeds {_SMALL}` plays {small} of them, which takes minutes"
+    print(line, flush=True)
 
 
 def _controllers(given: list[list[str]]) -> dict[str, list[Path]]:
@@ -123,6 +165,9 @@ def _controllers(given: list[list[str]]) -> dict[str, list[Path]]:
 def show_progress(progress: "BenchProgress") -> None:
     """Print a line for each chunk of episodes, and now and then where one takes long."""
     share = f"{progress.done:6,} of {progress.total:,} episodes"
+    if progress.stopping:
+        note("stopping after the hosts that are being played; Ctrl-C again stops now")
+        return
     if progress.seconds == 0.0:
         print(f"{share} are there", flush=True)
         return
@@ -172,11 +217,13 @@ def _report(arguments: list[str]) -> int:
 def tables_text(made: "Sequence[BenchTable]") -> str:
     """Every table with its verdict, as text."""
     from esper.benchmark import gate, verdict
+    from esper.benchmark.table import counted
 
     first, found = gate(made[0]), verdict(made[0])
     parts = [*found, first] if made[0].headroom is None else [first, *found]
     for each in made:
-        parts += [f"\n{each.suite}, {each.subset}: {len(each.instances)} instances x {each.seeds} hosts"]
+        hosts = f"{counted(len(each.instances), 'instance')} x {counted(each.seeds, 'host')}"
+        parts += [f"\n{each.suite}, {each.subset}: {hosts}"]
         if each.left_out:
             parts.append(f"{len(each.left_out)} instances are left out: not every arm has played them")
         parts.append(_lines(each))
@@ -186,12 +233,15 @@ def tables_text(made: "Sequence[BenchTable]") -> str:
 
 
 def _lines(made: "BenchTable") -> str:
+    from esper.benchmark.table import bounds_in_points
+
     rows = [
         (
             f"{arm.arm} ({arm.members})" if arm.members > 1 else arm.arm,
-            f"{arm.score.value:.4f} [{arm.score.low:.4f}, {arm.score.high:.4f}]",
-            str(arm.over_wait),
-            f"[{arm.over_wait_anew.low:+.4f}, {arm.over_wait_anew.high:+.4f}]",
+            f"{arm.score.value:.4f}"
+            + (f" [{arm.score.low:.4f}, {arm.score.high:.4f}]" if arm.score.bounded else ""),
+            f"{100 * arm.over_wait.value:+.2f} {bounds_in_points(arm.over_wait)}".rstrip(),
+            bounds_in_points(arm.over_wait_anew) or None,
             None if arm.test_accuracy is None else f"{arm.test_accuracy:.4f}",
             None if arm.parameters is None else f"{arm.parameters:.0f}",
             None if arm.training_flops is None else f"{arm.training_flops / 1e9:.2f}",
@@ -203,7 +253,7 @@ def _lines(made: "BenchTable") -> str:
     columns = (
         "arm",
         "utility (IQM)",
-        "over waiting",
+        "points over waiting",
         "new instances",
         "accuracy",
         "parameters",

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from textwrap import wrap
 from typing import NoReturn
 
 BAD_INPUT = 2
@@ -103,9 +104,20 @@ def as_json(value: object) -> str:
     return to_json(value, indent=2, inf_nan_mode="null", bytes_mode="base64", fallback=str).decode()
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Aligned columns, numbers to the right; None is a dash."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, width: int | None = None) -> str:
+    """Aligned columns, numbers to the right; None is a dash.
+
+    width  what a line may be long: the last column goes on in further lines
+    """
     cells = [[_cell(value) for value in row] for row in rows]
+    if width is not None:
+        before = [max(map(len, column)) for column in zip(columns, *cells, strict=True)][:-1]
+        left = width - sum(before) - 2 * len(before)
+        cells = [
+            [*(row[:-1] if place == 0 else [""] * len(before)), part]
+            for row in cells
+            for place, part in enumerate(wrap(row[-1], left))
+        ]
     aligned = []
     for place, name in enumerate(columns):
         column = [row[place] for row in cells]
@@ -126,6 +138,6 @@ def _cell(value: object) -> str:
 
 def _is_number(text: str) -> bool:
     try:
-        return text == "-" or float(text) is not None
+        return text in ("-", "") or float(text) is not None
     except ValueError:
         return False

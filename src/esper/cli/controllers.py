@@ -1,6 +1,7 @@
 """`esper controllers`: list what is shipped, or export one of a run. `esper evaluate`: judge one, or a run's."""
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,7 @@ from esper.cli.common import BadInput, VerbParser, as_json, find_run, table
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from esper.tamiyo.controller import ControllerCard, HeldOutScore
 
@@ -16,11 +17,14 @@ COLUMNS = (
     "controller",
     "trained on suite",
     "steps",
-    "gain over waiting",
+    "points over waiting",
     "best rule",
     "licence",
     "what it is",
 )
+MEASURED = """
+Points are of utility: validation accuracy minus rent for added parameters (over the whole life on streams), over the
+same hosts with nothing grown; mean over hosts that were held out."""
 _EXAMPLE = "esper controllers export my-run --to my-controller --episodes 24"
 
 
@@ -41,15 +45,16 @@ def run_controllers(arguments: list[str]) -> int:
         print("none comes with this version; `esper controllers export RUN --to FOLDER` makes one of a run")
     else:
         print(table(COLUMNS, [_row(card) for card in cards]))
+        print(MEASURED)
     return 0
 
 
 def _row(card: "ControllerCard") -> tuple[object, ...]:
     own = [row for row in card.evidence if row.policy == card.name]
-    gain = f"{own[0].gain:+.3f} on {own[0].suite}" if own else None
+    gain = f"{100 * own[0].gain:+.1f} on {own[0].suite}" if own else None
     others = [row for row in card.evidence if own and row.policy != card.name and row.suite == own[0].suite]
     best = max(others, key=lambda row: row.gain, default=None)
-    rule = None if best is None else f"{best.gain:+.3f} {best.policy}"
+    rule = None if best is None else f"{100 * best.gain:+.1f} {best.policy}"
     return card.name, card.training.suite, card.training.env_steps, gain, rule, card.licence, card.summary
 
 
@@ -60,27 +65,33 @@ def _export(arguments: list[str]) -> int:
     parser.add_argument("--name", help="its name; by default the folder's")
     parser.add_argument("--summary", default="", metavar="TEXT", help="one line on what it is")
     parser.add_argument("--licence", default="MIT", metavar="TEXT", help="its terms of use (%(default)s)")
-    parser.add_count("--episodes", "held-out episodes to put on its card (none)", least=0, default=0)
+    parser.add_count("--episodes", "held-out episodes to put on its card; by default none")
+    parser.add_argument("--force", action="store_true", help="write over the controller that is there")
     chosen = parser.parse(arguments)
     path = find_run(chosen.run, chosen.directory)
     from pydantic import ValidationError
 
     from esper.runs.ship import controller_of_run, require_checkpoint, with_evidence
     from esper.simic.held_out import evaluate_controller
+    from esper.tamiyo.controller import CARD
 
+    if (chosen.to / CARD).is_file() and not chosen.force:
+        raise BadInput(f"--to is {str(chosen.to)!r}, which is a controller already; --force writes over it")
     checkpoint = require_checkpoint(path)
     try:
         names = {"name": chosen.name or chosen.to.name, "summary": chosen.summary, "licence": chosen.licence}
         controller = controller_of_run(path, checkpoint, **names)
-        if chosen.episodes:
-            scores = evaluate_controller(controller, episodes=chosen.episodes)
+        if chosen.episodes is not None:
+            scores = evaluate_controller(controller, episodes=chosen.episodes, progress=_Progress())
             controller = with_evidence(controller, controller.card.training.suite, scores)
         controller.save(chosen.to)
     except ValidationError as error:
         first = error.errors()[0]
         raise BadInput(f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first['msg']}") from None
     except OSError as error:
-        raise BadInput(str(error)) from None
+        raise BadInput(
+            f"controller {chosen.to} cannot be written ({error.strerror}); choose another folder"
+        ) from None
     done = f"{checkpoint.stem} checkpoint of {path.name} is now the controller {chosen.to}"
     print(as_json(controller.card) if chosen.json else done)
     return 0
@@ -140,7 +151,7 @@ def _judge_controller(chosen: "Namespace") -> "tuple[str, Sequence[HeldOutScore]
     controller = Controller.load(chosen.run)
     episodes = chosen.episodes or EPISODES
     scores = evaluate_controller(
-        controller, name=chosen.task, episodes=episodes, seed=chosen.seed, progress=_progress(episodes)
+        controller, name=chosen.task, episodes=episodes, seed=chosen.seed, progress=_Progress()
     )
     suite = chosen.task or controller.card.training.suite
     return f"controller {controller.card.name} on {suite}, held out", scores
@@ -161,7 +172,7 @@ def _judge_run(chosen: "Namespace") -> "tuple[str, Sequence[HeldOutScore]]":
         name=chosen.task,
         episodes=episodes,
         seed=chosen.seed,
-        progress=_progress(episodes),
+        progress=_Progress(),
     )
     return f"{checkpoint.stem} checkpoint of {path.name} on {chosen.task or config.suite}, held out", scores
 
@@ -192,19 +203,43 @@ def _judge_offline(chosen: "Namespace") -> int:
     return 0
 
 
-def _progress(episodes: int) -> "Callable[[str], None]":
-    """Prints on stderr which policy plays: each may take a minute, and stdout is for the answer."""
-    return lambda policy: print(f"  {policy} plays {episodes} episodes", file=sys.stderr, flush=True)
+class _Progress:
+    """Prints on stderr how far an evaluation is, as stdout is for the answer: each policy, and now and then."""
+
+    def __init__(self) -> None:
+        from esper.simic.timing import SteadyEstimate
+
+        self._part, self._told, self._shown = "", 0.0, SteadyEstimate()
+        self._began, self._before = 0.0, 0
+
+    def __call__(self, part: str, done: int, total: int) -> None:
+        from esper.karn.drawing import time_left
+        from esper.simic.held_out import BASELINES
+        from esper.simic.timing import QUIET_SECONDS
+
+        now = time.monotonic()
+        if not self._part or self._part == BASELINES != part:
+            self._began, self._before = now, done
+        if part == self._part and now - self._told < QUIET_SECONDS:
+            return
+        self._part, self._told = part, now
+        played = done - self._before
+        seconds = (now - self._began) / played * (total - done) if played else None
+        left = "" if seconds is None else f"  {time_left(self._shown.take(seconds))}"
+        what = "baselines are trained" if part == BASELINES else f"{part} plays"
+        print(f"{done:6,} of {total:,} episodes{left}  {what}", file=sys.stderr, flush=True)
 
 
 def score_table(scores: "Sequence[HeldOutScore]") -> str:
-    """One line a policy; gains are paired with waiting, intervals 95 %."""
-    columns = ("policy", "utility", "gain over waiting", "test accuracy", "added parameters", "episodes")
+    """One line a policy; gains are paired with waiting, intervals 95 %, which one episode does not have."""
+    columns = ("policy", "utility", "points over waiting", "test accuracy", "added parameters", "episodes")
     rows = [
         (
             score.policy,
             f"{score.utility:.3f}",
-            f"{score.gain:+.3f} [{score.gain_low:+.3f}, {score.gain_high:+.3f}]",
+            f"{100 * score.gain:+.2f} [{100 * score.gain_low:+.2f}, {100 * score.gain_high:+.2f}]"
+            if score.episodes > 1
+            else f"{100 * score.gain:+.2f}",
             None if score.test_accuracy is None else f"{score.test_accuracy:.3f}",
             None if score.added_parameters is None else f"{score.added_parameters:,.0f}",
             score.episodes,

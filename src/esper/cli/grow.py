@@ -16,13 +16,19 @@ periodic, plateau, fit_ratio, probe_and_keep, detect_then_probe, by_layout, froz
 live_on."""
 
 
+_ABOUT_EPOCHS = "accuracy is of validation, on the half of it by which nothing is decided"
+_ABOUT_SEEDS = (
+    "HOLDING: blended in; FOSSILIZED: kept for good; alpha: how much of a seed is added, of what is to be"
+)
+
+
 def run_grow(arguments: list[str]) -> int:
     """Grow one host, print its epochs and export it; returns the exit code."""
     example = "esper grow mnist1d:shuffled=1.0 --controller cpu-v1 --export grown.pt2"
     parser = VerbParser("grow", _SUMMARY, example, "quiet", "json")
     parser.add_argument("task", metavar="TASK", help="a task or an instance of one (`esper tasks`)")
     who_help = "controller or rule (%(default)s)"
-    parser.add_argument("--controller", default="probe_and_keep", metavar="WHO", help=who_help)
+    parser.add_argument("--controller", default="by_layout", metavar="WHO", help=who_help)
     parser.add_count("--epochs", "by default the task's own")
     parser.add_count("--seed", "rng seed of the host and its data's order (%(default)s)", least=0, default=0)
     parser.add_count("--budget", "parameters that may be added; by default any number")
@@ -30,33 +36,38 @@ def run_grow(arguments: list[str]) -> int:
     parser.add_argument("--sample", action="store_true", help="let a controller sample its choices")
     endings = "write the grown model: .safetensors, .onnx or .pt2"
     parser.add_argument("--export", type=Path, metavar="FILE", help=endings)
-    return _grow(parser.parse(arguments))
+    chosen = parser.parse(arguments)
+    if chosen.export is not None:
+        from esper.leyline.files import require_exportable
+
+        try:
+            require_exportable(chosen.export)
+        except ValueError as error:
+            raise BadInput(str(error)) from None
+    return _grow(chosen)
 
 
 def _grow(chosen: "Namespace") -> int:
     from esper.simic.env.making import require_device, require_suite, use_one_thread
     from esper.tolaria.tasks import all_tasks
+    from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
     tasks = [row.name for row in all_tasks()]
     if chosen.task.partition(":")[0] not in tasks:
         known = ", ".join(tasks)
-        raise BadInput(f"task is {chosen.task!r}; expected one of {known}, with parameters if you like")
+        toy = ", a suite in which no network trains" if chosen.task in TOY_SUITES else ""
+        raise BadInput(f"task is {chosen.task!r}{toy}; expected one of {known}, with parameters if you like")
     require_suite(chosen.task)
     require_device(chosen.device, chosen.task)
     import torch
 
     from esper.grower.checks import too_short
-    from esper.kasmina.export import require_writable, write_model
+    from esper.kasmina.export import write_model
     from esper.simic.held_out import grow_case
     from esper.tamiyo.deciders import decider
 
     use_one_thread()
     generator = torch.Generator().manual_seed(chosen.seed) if chosen.sample else None
-    if chosen.export is not None:
-        try:
-            require_writable(chosen.export)
-        except ValueError as error:
-            raise BadInput(str(error)) from None
     who = decider(chosen.controller, seed=chosen.seed, generator=generator)
     silent = chosen.quiet or chosen.json
     doubt = too_short(who, chosen.epochs, first_decision=0)
@@ -64,6 +75,7 @@ def _grow(chosen: "Namespace") -> int:
         note(f"note: {doubt}")
 
     if not silent:
+        print(_ABOUT_EPOCHS)
         print(f"{'epoch':>5}  {'accuracy':>8}  {'without growth':>14}  {'added':>7}  decision before it")
     grown = grow_case(
         chosen.task,
@@ -79,7 +91,9 @@ def _grow(chosen: "Namespace") -> int:
         print(as_json(result))
     elif not chosen.quiet:
         print(f"\n{grown.host.model.draw()}")
-        print(table(("result", ""), list(result.items())))
+        if grown.summary.added_parameters:
+            print(_ABOUT_SEEDS)
+        print(f"\n{table(('result', ''), list(_told(result).items()))}")
     if chosen.export is not None:
         if grown.summary.rolled_back is not None:
             raise BadInput(f"the governor ended it ({grown.summary.rolled_back}): there is nothing to export")
@@ -93,13 +107,32 @@ def _grow(chosen: "Namespace") -> int:
 def _show_epoch(epoch: "GrownEpoch") -> None:
     from esper.grower.history import described
 
-    sure = "" if epoch.probability is None else f" (p {epoch.probability:.2f})"
+    sure = "" if epoch.probability is None else f" (probability {epoch.probability:.2f})"
     accuracies = (epoch.report.judged[1], epoch.control_accuracy)
     ours, theirs = ("-" if value is None else f"{value:.3f}" for value in accuracies)
     back = "" if epoch.report.rolled_back is None else f"; the governor: {epoch.report.rolled_back}"
     decision = f"{described(epoch.action)}{sure}{back}"
     added = f"{epoch.added_parameters:>7,}"
     print(f"{epoch.report.epoch:>5}  {ours:>8}  {theirs:>14}  {added}  {decision}", flush=True)
+
+
+def _told(result: "dict[str, object]") -> dict[str, object]:
+    """A result for people: what is not known is left out, and the gain is in points, with what it is made of."""
+    known = {name.replace("_", " "): value for name, value in result.items() if value is not None}
+    accuracy, without, gain = (result[name] for name in ("validation_accuracy", "without_growth", "gain"))
+    if not isinstance(gain, float):
+        return known
+    from esper.tolaria.tasks import Instance
+
+    told = f"{100 * gain:+.1f} points"
+    if Instance.parse(str(result["task"])).row.counts == "life":
+        told += " over the whole life, less rent"
+    elif isinstance(accuracy, float) and isinstance(without, float):
+        more = accuracy - without
+        told += (
+            f": {100 * more:+.1f} of accuracy, less {100 * (more - gain):.1f} of rent for added parameters"
+        )
+    return {**known, "gain": told}
 
 
 def _result(controller: str, grown: "GrownTask") -> dict[str, object]:

@@ -20,7 +20,7 @@ def run_runs(arguments: list[str]) -> int:
     if chosen.json:
         print(as_json(listings))
     elif not listings:
-        print(f"no runs in {chosen.directory}; `esper train --preset demo` makes one")
+        print(f"no runs in the folder {chosen.directory}/ (`esper train --preset demo` makes one)")
     else:
         rows = (
             (each.name, each.standing, each.last_round, _moment(each.started), _length(each.seconds))
@@ -80,6 +80,8 @@ def run_sql(arguments: list[str]) -> int:
 
 
 TASK_COLUMNS = ("task", "epochs", "rent", "parameters", "what it is")
+_WIDTH = 100
+"""Columns of a terminal that the lists of suites and tasks fit."""
 SUITE_COLUMNS = ("suite", "held out", "what it draws")
 
 
@@ -105,9 +107,14 @@ def run_tasks(arguments: list[str]) -> int:
         }
         print(as_json(as_objects))
     else:
-        print(table(SUITE_COLUMNS, suites), end="\n\n")
-        print(table(TASK_COLUMNS, [(*row[:3], ", ".join(row[3]), row[4]) for row in tasks]))
+        print(table(SUITE_COLUMNS, suites, width=_WIDTH), end="\n\n")
+        columns = (*TASK_COLUMNS[:3], "what it is, and its parameters")
+        print(table(columns, [(*row[:3], _described(row[4], row[3])) for row in tasks], width=_WIDTH))
     return 0
+
+
+def _described(summary: str, parameters: list[str]) -> str:
+    return f"{summary}; parameters {', '.join(parameters)}" if parameters else summary
 
 
 def _toy(slots: tuple[int, ...], changes: tuple[int, ...]) -> str:

@@ -1,6 +1,7 @@
 """`esper train`: train a controller and record the run, each setting a flag; `esper resume`: go on."""
 
 import contextlib
+import re
 import sys
 from argparse import SUPPRESS, BooleanOptionalAction, Namespace
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, find_ru
 from esper.simic.config.checks import ConfigError
 from esper.simic.config.files import read_settings
 from esper.simic.config.presets import PRESETS, preset_settings
-from esper.simic.config.training_config import TrainingConfig
+from esper.simic.config.training_config import MAY_CHANGE, TrainingConfig
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -39,10 +40,25 @@ _EXAMPLES = """esper train --preset demo
 
 def run_train(arguments: list[str]) -> int:
     """Train a new run; returns the exit code."""
-    config, chosen = parse(arguments)
-    from esper.runs.train import with_name
+    with _as_typed(arguments):
+        config, chosen = parse(arguments)
+        from esper.runs.train import with_name
 
-    return train_recorded(with_name(config), quiet=chosen.quiet, json=chosen.json)
+        return train_recorded(with_name(config), quiet=chosen.quiet, json=chosen.json)
+
+
+@contextlib.contextmanager
+def _as_typed(arguments: Sequence[str]) -> Iterator[None]:
+    """Have a mistake in a setting name the option that was typed."""
+    flags = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
+    try:
+        yield
+    except ConfigError as error:
+        told = str(error)
+        for flag in dict.fromkeys(flags):
+            name = flag.removeprefix("--").replace("-", "_")
+            told = re.sub(rf"(?<![\w-]){re.escape(name)}(?= is |\[)", flag, told)
+        raise ConfigError(told) from None
 
 
 def parse(arguments: Sequence[str]) -> tuple[TrainingConfig, Namespace]:
@@ -73,15 +89,14 @@ def _parser() -> VerbParser:
     config = "start from the settings in a .json, .toml or .yaml file"
     parser.add_argument("--config", type=Path, metavar="FILE", help=config)
     for name, field in _SETTINGS.items():
-        _add_setting(parser, name, field)
+        _add_setting(parser, name, f"{_MEANINGS[name]} ({field.get_default(call_default_factory=True)})")
     return parser
 
 
-def _add_setting(parser: VerbParser, name: str, field: "FieldInfo") -> None:
+def _add_setting(parser: VerbParser, name: str, meaning: str) -> None:
     """A flag for one field. Its value is checked by `TrainingConfig`, so that there is one message for a mistake."""
+    field, help_text = _SETTINGS[name], meaning.replace("%", "%%")
     flag, kinds = f"--{name.replace('_', '-')}", get_args(field.annotation) or (field.annotation,)
-    default = field.get_default(call_default_factory=True)
-    help_text = f"{_MEANINGS[name]} ({default})".replace("%", "%%")
     if bool in kinds:
         parser.add_argument(flag, action=BooleanOptionalAction, default=SUPPRESS, help=help_text)
     elif _origin(name) is tuple:
@@ -119,7 +134,9 @@ def _value(kinds: Sequence[object], text: str) -> object:
 def _pairs(name: str, words: list[str]) -> dict[str, object]:
     """Names and numbers in turn make a table: `op 0.1 slot 0.05`."""
     if len(words) % 2:
-        raise BadInput(f"{name}: {words[-1]!r} is one too many; expected names and numbers in turn")
+        raise BadInput(
+            f"--{name.replace('_', '-')}: {words[-1]!r} is one too many; expected names and numbers in turn"
+        )
     return {name: _value((float,), number) for name, number in zip(words[::2], words[1::2], strict=True)}
 
 
@@ -147,6 +164,8 @@ def train_recorded(config: TrainingConfig, *, quiet: bool, json: bool, resume: b
         with _following(config.rounds, silent=silent) as progress:
             result = train(config, resume=resume, progress=progress)
     except KeyboardInterrupt:
+        if not run.is_dir():
+            raise
         note(f"interrupted; `esper resume {run}` goes on")
         return INTERRUPTED
     except NonFiniteUpdateError as error:
@@ -179,27 +198,35 @@ def _following(rounds: int, *, silent: bool) -> "Iterator[Progress]":
 _RESUME_SUMMARY = """Go on with a run from its newest sound checkpoint, as if it had not stopped.
 
 With --rounds it goes on beyond the rounds first asked for. Annealing of lr and entropy_coef that follows the rounds
-keeps the length it had: further rounds are trained at its end."""
+keeps the length it had: further rounds are trained at its end.
+
+A run keeps its settings. Those that are options here may change, as none changes what a round computes; by default
+they are as they were."""
+_RESUMED = tuple(name for name in _SETTINGS if name in MAY_CHANGE - {"rounds", "run_name", "run_directory"})
+"""Settings that are options of `esper resume`; a run's name and folder are where it is found."""
 
 
 class _ResumeParser(VerbParser):
     def hint(self, flag: str, otherwise: str) -> str:
         """A setting is no option here, however much it is spelled like one."""
         if flag.removeprefix("--").replace("-", "_") in TrainingConfig.__dataclass_fields__:
-            return "a run keeps its settings, only --rounds may change"
+            return "a run keeps its settings; `esper resume --help` lists those that may change"
         return super().hint(flag, otherwise)
 
 
 def run_resume(arguments: list[str]) -> int:
     """Resume a run; returns the exit code."""
-    parser = _ResumeParser(
-        "resume", _RESUME_SUMMARY, "esper resume my-run --rounds 200", "run", "quiet", "json"
-    )
+    example = "esper resume my-run --rounds 200 --workers 2"
+    parser = _ResumeParser("resume", _RESUME_SUMMARY, example, "run", "quiet", "json")
     parser.add_count("--rounds", "rounds in all; by default as many as the run was asked for")
-    chosen = parser.parse(arguments)
+    for name in _RESUMED:
+        _add_setting(parser, name, _MEANINGS[name])
+    chosen = parser.parse([_dashed(argument) for argument in arguments])
     path = find_run(chosen.run, chosen.directory).resolve()
     config = TrainingConfig.load(path / "config.json")
-    config = replace(config, run_directory=path.parent, run_name=path.name)
+    changed = {name: getattr(chosen, name) for name in _RESUMED if hasattr(chosen, name)}
     if chosen.rounds is not None:
-        config = replace(config, rounds=chosen.rounds)
-    return train_recorded(config, quiet=chosen.quiet, json=chosen.json, resume=True)
+        changed["rounds"] = chosen.rounds
+    with _as_typed(arguments):
+        config = replace(config, run_directory=path.parent, run_name=path.name, **changed)
+        return train_recorded(config, quiet=chosen.quiet, json=chosen.json, resume=True)

@@ -95,7 +95,9 @@ def _serve(folder: "RunsFolder", name: str | None, host: str, wanted: int | None
 def _require(*packages: str) -> None:
     missing = [package for package in packages if find_spec(package) is None]
     if missing:
-        raise BadInput(f"esper watch needs {' and '.join(missing)}: pip install 'esper-grow[watch]'")
+        from esper.leyline.errors import install
+
+        raise BadInput(f"esper watch needs {' and '.join(missing)}: {install('watch')}")
 
 
 def _free_port(host: str, wanted: int | None) -> int:

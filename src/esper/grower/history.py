@@ -16,6 +16,7 @@ from esper.grower.measuring import EpochMetrics, Scale
 from esper.kasmina import GrowingModel
 from esper.kasmina.drawing import draw_text
 from esper.leyline import ActionSpec, LifecycleOp, Situation, SlotSnapshot, Stage
+from esper.leyline.errors import install
 from esper.leyline.slots import BLUE, GREY, STAGE_COLOURS, VERMILION
 from esper.leyline.utility import rent_due
 from esper.tamiyo.deciders import Choice
@@ -241,12 +242,16 @@ def _outcome(model: GrowingModel, history: Sequence[Decision]) -> list[str]:
 # A picture of a run that grew: validation against its forecast, and the life of every seed.
 
 
+_CURVE_SHARE = 0.6
+"""Of the height of the upper picture; above the curve are the names of operations."""
+
+
 def plot(history: Sequence[Decision], title: str, *, scale: Scale) -> "Figure":
     """Above: the score, epoch by epoch, with what was done. Below: a lane a slot, coloured by stage."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ImportError("plot() needs matplotlib: pip install 'esper-grow[draw]'") from None
+        raise ImportError(f"plot() needs matplotlib: {install('draw')}") from None
 
     slots = list(history[0].slots) if history else []
     figure = Figure(figsize=(9.0, 3.4 + 0.45 * len(slots)), layout="constrained", facecolor="white")
@@ -264,17 +269,21 @@ def _draw_score(axes: "Axes", history: Sequence[Decision]) -> None:
         axes.plot(*zip(*known, strict=True), color=BLUE, label="validation")
     grown = [decision for decision in history if any(slot.blueprint for slot in decision.slots.values())]
     forecast = [(decision.epoch, decision.forecast) for decision in grown if decision.forecast is not None]
-    if forecast:
+    if len(forecast) > 1:  # one point is no line
         axes.plot(*zip(*forecast, strict=True), color=GREY, linestyle="--", label="forecast without growth")
+    operations = [decision for decision in history if decision.action.op is not LifecycleOp.WAIT]
+    if operations:  # their names stand above the curve
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, low + (high - low) / _CURVE_SHARE)
     for decision in history:
         if decision.action.op is not LifecycleOp.WAIT:
             axes.axvline(decision.epoch, color=GREY, alpha=0.4, linewidth=0.8, zorder=0)
             axes.annotate(
-                described(decision.action),
-                (decision.epoch, 0.02),
+                described(decision.action).replace(" at ", "\nat "),
+                (decision.epoch, 0.99),
                 xycoords=("data", "axes fraction"),
                 rotation=90,
-                va="bottom",
+                va="top",
                 ha="right",
                 size=7,
             )
@@ -282,7 +291,7 @@ def _draw_score(axes: "Axes", history: Sequence[Decision]) -> None:
             why = f"restored: {decision.rolled_back}"
             axes.axvline(decision.epoch, color=VERMILION, linewidth=1.2, label=why)
     if known:
-        axes.legend(loc="best", frameon=False, fontsize=8)
+        axes.legend(loc="lower right", frameon=False, fontsize=8)
 
 
 def _draw_lanes(axes: "Axes", history: Sequence[Decision], slots: Sequence[str]) -> None:

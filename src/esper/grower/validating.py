@@ -430,9 +430,18 @@ def _cross_entropy(outputs: Tensor, batch: Batch) -> Rows:
         told = one if outputs.shape in (targets.shape, (*targets.shape, 1)) else ""
         told = square if not told and logits is None and outputs.shape[:-1] == targets.shape else told
         raise TypeError(f"{batch.found}; expected classes, one for each row of outputs{told}. Or {_say_how}")
-    found = F.cross_entropy(
-        logits.flatten(0, -2).float(), targets.flatten().long(), ignore_index=IGNORED, reduction="none"
-    )
+    try:
+        found = F.cross_entropy(
+            logits.flatten(0, -2).float(), targets.flatten().long(), ignore_index=IGNORED, reduction="none"
+        )
+    except IndexError:  # so it is on the CPU, where they are tried before anything is trained
+        counted = targets[targets != IGNORED]
+        low, high = int(counted.min()), int(counted.max())
+        span = f"go to {high}" if low >= 0 else f"go from {low} to {high}"
+        raise TypeError(
+            f"{batch.found}; the targets {span}, and the model puts out {logits.shape[-1]} classes: expected "
+            f"targets from 0 to {logits.shape[-1] - 1}"
+        ) from None
     counted = (targets != IGNORED).reshape(batch.samples, -1)
     return Rows(found.view_as(counted).sum(1), counted.sum(1))
 

@@ -16,7 +16,7 @@ from esper.karn.drawing import UNKNOWN, number, signed, time_left
 from esper.karn.watch.verdicts import cluster_line
 from esper.leyline import AnomalyRaised, EvaluationFinished, RoundFinished, RunStarted
 from esper.simic.reports import News, Preparing, Working
-from esper.simic.timing import SteadyEstimate
+from esper.simic.timing import QUIET_SECONDS, SteadyEstimate
 
 ANOMALIES_SHOWN = 3
 _PARTS = 10
@@ -43,8 +43,8 @@ class Pace:
     def take(self, news: News) -> None:
         """Bring the estimate up to date."""
         if isinstance(news, Preparing):
-            if news.done == 0:
-                self._began, self._before = self._clock(), 0
+            if news.done == news.kept:
+                self._began, self._before = self._clock(), news.kept
                 self._shown = SteadyEstimate(self._clock)
             self._estimate(news.done, news.total)
         elif isinstance(news, RoundFinished):
@@ -70,10 +70,10 @@ def line_of(news: News) -> str | None:
     if isinstance(news, RunStarted):
         return None if news.resumed_from is None else f"going on after round {news.resumed_from}"
     if isinstance(news, Preparing):
-        if news.done == 0:
-            return _preparation(news)
+        if news.done == news.kept:
+            return f"{_preparation(news)}\n{_far(news)}"
         finished, before = (done * _PARTS // news.total for done in (news.done, news.done - 1))
-        return f"  {news.done} of {news.total}" if finished > before else None
+        return _far(news) if finished > before else None
     if isinstance(news, RoundFinished):
         return round_line(news)
     if isinstance(news, AnomalyRaised):
@@ -110,7 +110,12 @@ def _work(news: Working) -> str:
 
 
 def _preparation(news: Preparing) -> str:
-    return f"{news.total} hosts are trained first with nothing grown: what gain is measured against"
+    hosts = f"{news.total - news.kept} of {news.total}" if news.kept else str(news.total)
+    return f"{hosts} hosts are trained first with nothing grown: what gain is measured against"
+
+
+def _far(news: Preparing) -> str:
+    return f"  {news.done} of {news.total}"
 
 
 @dataclass(slots=True)
@@ -201,6 +206,8 @@ class LineConsole:
     ) -> None:
         self._pace, self._write, self._clock = Pace(rounds, clock), write, clock
         self._rounds_known, self._written = False, clock()
+        self._alarms: dict[str, tuple[int, int]] = {}
+        """Anomaly -> the first and the last round in a row that it was last raised in."""
 
     def show(self, news: News) -> None:
         """Write the news if it is worth a line."""
@@ -208,12 +215,31 @@ class LineConsole:
         self._rounds_known |= isinstance(news, RoundFinished)
         if isinstance(news, Working) and self._rounds_known and self._clock() - self._written < _PATIENCE:
             return
-        line = line_of(news)
+        if isinstance(news, RoundFinished):
+            self._end_alarms(news.round)
+        line = self._alarm(news) if isinstance(news, AnomalyRaised) else line_of(news)
+        if line is None and isinstance(news, Preparing) and self._clock() - self._written >= QUIET_SECONDS:
+            line = _far(news)
         if line is None:
             return
         timed = isinstance(news, RoundFinished | Preparing) and self._pace.left is not None
         self._write(f"{line}  {self._pace}" if timed else line)
         self._written = self._clock()
+
+    def _alarm(self, news: AnomalyRaised) -> str | None:
+        """An anomaly with what to do about it once; None while it is raised in round after round."""
+        first, last = self._alarms.get(news.name, (news.round, None))
+        lasts = last is not None and last >= news.round - 1
+        self._alarms[news.name] = (first if lasts else news.round, news.round)
+        if lasts:
+            return None
+        return line_of(news) if last is None else f"  {news.name} again: {news.detail}"
+
+    def _end_alarms(self, now: int) -> None:
+        """Say of anomalies that were raised in several rounds up to the last but one that they ended."""
+        for name, (first, last) in self._alarms.items():
+            if last == now - 2 and last > first:
+                self._write(f"  {name}: {last - first + 1} rounds in a row, and none in round {now - 1}")
 
 
 class LiveConsole:

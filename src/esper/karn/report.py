@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from html import escape
+from math import isnan
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -11,7 +12,7 @@ from plotly.subplots import make_subplots
 
 from esper.benchmark import BenchResult, BenchRow, BenchTable, SeedLife, gate, verdict
 from esper.benchmark.arms import WAIT
-from esper.benchmark.table import ScoreTable, bounds_in_points, score_table
+from esper.benchmark.table import ScoreTable, bounds_in_points, counted, score_table
 from esper.karn import report_figures as figures
 from esper.karn.drawing import BAD, GOOD, LIGHT, SERIES, Card, draw_network
 from esper.karn.report_figures import (
@@ -97,9 +98,10 @@ depend on more than they gained."""
 
 
 def _head(table: BenchTable) -> str:
-    hosts = len(table.instances) * table.seeds
+    hosts = "host" if table.one_host else f"{len(table.instances) * table.seeds:,} hosts"
     met = (
-        f"{len(table.instances)} task instances that nothing was trained on, {table.seeds} random starts each"
+        f"{counted(len(table.instances), 'task instance')} that nothing was trained on, "
+        f"{counted(table.seeds, 'random start')} each"
     )
     if "digits" in table.instances and len(table.instances) > 1:
         met += " (digits is among them, a task of another kind)"
@@ -107,7 +109,7 @@ def _head(table: BenchTable) -> str:
 <h1>Does deciding how to grow pay on <em>{escape(table.suite)}</em>?</h1>
 <p class="lead">Esper grows a small neural network while it trains: it plants <em>seeds</em> (small modules) in
 slots of a host, trains them beside it, blends them in, and keeps or prunes them. A controller decides what to grow
-where and when. Here every arm, learned or not, met the same {hosts:,} hosts: {met}.</p></header>"""
+where and when. Here every arm, learned or not, met the same {hosts}: {met}.</p></header>"""
 
 
 def _verdict(table: BenchTable) -> str:
@@ -143,15 +145,11 @@ def _figure(figure: go.Figure) -> str:
 def _tables(result: BenchResult) -> str:
     first, *parts = result.tables
     folded = "".join(
-        f"<details><summary>{escape(part.subset)}: {_instances(part)}</summary>"
+        f"<details><summary>{escape(part.subset)}: {counted(len(part.instances), 'instance')}</summary>"
         f"{'' if part.headroom is None else f'<p>{escape(gate(part))}</p>'}{_arm_table(part)}</details>"
         for part in parts
     )
     return _arm_table(first) + folded
-
-
-def _instances(table: BenchTable) -> str:
-    return f"{len(table.instances)} instance{'s' if len(table.instances) > 1 else ''}"
 
 
 def _arm_table(table: BenchTable) -> str:
@@ -171,7 +169,10 @@ def _arm_table(table: BenchTable) -> str:
         name = f"{arm.arm} ({arm.members} seeds)" if arm.members > 1 else arm.arm
         cells = [
             f'<td title="{escape(about_arm(arm.arm))}"><b>{escape(name)}</b></td>',
-            _cell(f"{arm.score.value:.3f}", f"[{arm.score.low:.3f}, {arm.score.high:.3f}]"),
+            _cell(
+                f"{arm.score.value:.3f}",
+                f"[{arm.score.low:.3f}, {arm.score.high:.3f}]" if arm.score.bounded else "",
+            ),
             _cell(f"{100 * arm.over_wait.value:+.2f}", bounds_in_points(arm.over_wait)),
             _cell("", bounds_in_points(arm.over_wait_anew)),
             _cell("-" if arm.test_accuracy is None else f"{100 * arm.test_accuracy:.1f} %"),
@@ -197,7 +198,7 @@ def _comparisons(table: BenchTable, treatment: str) -> str:
             _cell(f"{100 * each.difference.value:+.2f}", bounds_in_points(each.difference)),
             _cell("", bounds_in_points(each.on_new_instances)),
             _cell(f"{100 * each.improvement.value:.0f} %"),
-            _cell(f"{each.p_holm:.3f}"),
+            _cell("-" if isnan(each.p_holm) else f"{each.p_holm:.3f}"),
             f'<td class="{each.finding.split()[0]}">{each.finding}</td>',
             _cell("-" if each.detectable is None else f"{100 * each.detectable:.2f}"),
         ]
@@ -214,6 +215,8 @@ def _html_table(columns: Sequence[str], rows: Iterable[str]) -> str:
 
 
 def _cell(value: str, interval: str = "") -> str:
+    """A number and its interval; a dash where there is neither."""
+    value = value if value or interval else "-"
     brackets = f' <span class="interval">{escape(interval)}</span>' if interval else ""
     return f'<td class="number">{escape(value)}{brackets}</td>'
 

@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 from esper.benchmark import BenchRow, BenchTable
 from esper.benchmark.arms import WAIT
 from esper.benchmark.rivals import LISTED_PREFIX
-from esper.benchmark.table import ScoreTable
+from esper.benchmark.table import ScoreTable, bounds_in_points
 from esper.karn.drawing import BAD, GOOD, LIGHT, MARKERS, OPERATIONS, SERIES, by_epoch, see_through
 from esper.leyline.slots import GREY
 from esper.statistics import Estimate, Floats, Resamples, paired_difference, performance_profile
@@ -24,9 +24,7 @@ LAYOUT = {
     "hoverlabel": {"align": "left"},
     "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
 }
-_INTERVAL_HOVER = (
-    "<b>%{y}</b><br>%{x:+.2f} [%{customdata[0]:+.2f}, %{customdata[1]:+.2f}] points<extra></extra>"
-)
+_INTERVAL_HOVER = "<b>%{y}</b><br>%{x:+.2f} %{customdata} points<extra></extra>"
 _THIN = {"color": GREY, "width": 1}
 _DOTTED = {"color": GREY, "dash": "dot"}
 
@@ -58,7 +56,8 @@ def accuracy_curve(table: ScoreTable, arm: str) -> Floats:
 def gain_band(table: ScoreTable, arm: str, *, draws: int = 400) -> list[Estimate]:
     """Validation accuracy over waiting on the same hosts, epoch by epoch."""
     ours, waited = accuracy_curve(table, arm), accuracy_curve(table, WAIT)
-    resamples = Resamples(len(table.instances), len(table.seeds), draws=draws)
+    hosts = len(table.seeds)
+    resamples = Resamples(len(table.instances), hosts, draws=draws, new_instances=hosts == 1)
     return [
         resamples.estimate_of_means(paired_difference, ours[..., epoch], waited[..., epoch])
         for epoch in range(min(ours.shape[-1], waited.shape[-1]))
@@ -240,14 +239,15 @@ def _intervals(
     for name, estimate, colour in zip(names, estimates, colours, strict=True):
         value, low, high = 100 * estimate.value, 100 * estimate.low, 100 * estimate.high
         ends = {"symmetric": False, "array": [high - value], "arrayminus": [value - low]}
+        bars = {"error_x": {**ends, "color": colour, "thickness": 3, "width": 0}} if estimate.bounded else {}
         figure.add_scatter(
             x=[value],
             y=[name],
             mode="markers",
             marker={"color": colour, "size": 10},
-            error_x={**ends, "color": colour, "thickness": 3, "width": 0},
-            customdata=[(low, high)],
+            customdata=[bounds_in_points(estimate)],
             hovertemplate=_INTERVAL_HOVER,
+            **bars,
         )
     figure.add_vline(x=0, line={"color": LIGHT.text, "width": 1})
     figure.update_xaxes(zeroline=False, rangemode="tozero")
@@ -267,16 +267,17 @@ def curves(scores: ScoreTable, arms: Sequence[str]) -> go.Figure:
             continue
         band = gain_band(scores, arm)
         right = {"legendgroup": arm, "showlegend": False, "row": 1, "col": 2}
-        figure.add_scatter(
-            x=[*epochs[: len(band)], *epochs[: len(band)][::-1]],
-            y=[*(100 * each.high for each in band), *(100 * each.low for each in band[::-1])],
-            fill="toself",
-            fillcolor=see_through(colours[arm], 0.15),
-            line={"width": 0},
-            mode="lines",
-            hoverinfo="skip",
-            **right,
-        )
+        if all(each.bounded for each in band):
+            figure.add_scatter(
+                x=[*epochs[: len(band)], *epochs[: len(band)][::-1]],
+                y=[*(100 * each.high for each in band), *(100 * each.low for each in band[::-1])],
+                fill="toself",
+                fillcolor=see_through(colours[arm], 0.15),
+                line={"width": 0},
+                mode="lines",
+                hoverinfo="skip",
+                **right,
+            )
         figure.add_scatter(x=epochs, y=[100 * each.value for each in band], name=arm, line=line, **right)
     figure.add_hline(y=0, line=_THIN, row=1, col=2)
     below = {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0}  # above are the titles

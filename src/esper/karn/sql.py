@@ -12,6 +12,7 @@ copied like the rest. Of a line that is not quite an event the view shows what i
 """
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum, IntEnum
@@ -74,7 +75,7 @@ _TYPES: Mapping[object, tuple[pa.DataType, str]] = {
 
 
 class QueryError(EsperError, ValueError):
-    """SQL that was refused or failed; the message is the database's."""
+    """SQL that was refused or failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,19 @@ def query(run: Path | Sequence[Path], sql: str) -> Rows:
                 pass
         return _answer(runs, sql, tables, in_place=False)
     except duckdb.Error as error:
-        raise QueryError(str(error)) from error
+        raise QueryError(_mended(str(error))) from error
+
+
+def _mended(told: str) -> str:
+    """The database's message without the line that points into the query, which has one line here."""
+    told = re.sub(r"\s+LINE \d+:.*", "", told, flags=re.DOTALL)
+    unknown = re.search(r'column (?:named )?"([^"]+)"(?:.*?bindings:[: ]*(.+))?$', told, flags=re.DOTALL)
+    if unknown is None:
+        return told
+    name, candidates = unknown.groups()
+    return f"there is no column {name}" + (
+        f"; there are {candidates.replace(chr(34), '')}" if candidates else ""
+    )
 
 
 def _answer(runs: Sequence[tuple[str, Path]], sql: str, tables: Collection[str], *, in_place: bool) -> Rows:

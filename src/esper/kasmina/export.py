@@ -12,7 +12,6 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +24,7 @@ from esper.kasmina.replicas import whole_copy
 from esper.kasmina.seed import Seed, compose_delta, per_channel
 from esper.kasmina.slot import Slot
 from esper.leyline import Layout, Stage
+from esper.leyline.files import require_exportable
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
@@ -216,32 +216,14 @@ def _replace(host: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
 # A grown model as a file, whose ending says in which form
 
 
-ENDINGS = {
-    ".safetensors": "weights, topology and stages, to load into a fresh wrap of the same host",
-    ".onnx": "an ONNX program, for any runtime",
-    ".pt2": "a torch.export program, to run with torch alone",
-}
-
 ONE_ONNX_FILE = 2**30
 """Bytes of weights up to which a program is one file, easily moved; beyond them ONNX needs a second (.onnx.data)."""
-
-
-def require_writable(path: Path) -> None:
-    """Raise before anything is trained, if the ending or what it needs is not there."""
-    if path.suffix not in ENDINGS:
-        raise ValueError(f"the file to export is {path}; expected an ending among {', '.join(ENDINGS)}")
-    if path.suffix == ".onnx" and (find_spec("onnx") is None or find_spec("onnxscript") is None):
-        raise ValueError(
-            "exporting to ONNX needs the packages onnx and onnxscript: pip install 'esper-grow[onnx]'"
-        )
-    if not path.parent.is_dir():
-        raise ValueError(f"the file to export is {path}, and there is no folder {path.parent}")
 
 
 def write_model(model: GrowingModel, path: str | os.PathLike[str], example_input: Tensor) -> None:
     """Write a model that has stopped growing; programs take batches of any size."""
     target = Path(path)
-    require_writable(target)
+    require_exportable(target)
     if target.suffix == ".safetensors":
         model.detach()  # the optimiser's state is not part of the product
         model.save(target)

@@ -73,7 +73,10 @@ def _unknown(pattern: str, names: list[str]) -> str:
     near = difflib.get_close_matches(pattern, names, n=5, cutoff=0.5)
     last = pattern.split(".")[-1]
     near += [name for name in names if last and last in name.split(".") and name not in near][: 5 - len(near)]
-    hint = "near matches: " + ", ".join(near) if near else "the model has " + ", ".join(names[:12])
+    hint = "the model has " + ", ".join(names[:12])
+    if near:
+        others = f" Other near matches: {', '.join(near[1:])}" if near[1:] else ""
+        hint = f"did you mean {near[0]!r}?{others}"
     return f"no submodule matches slot {pattern!r}; {hint}"
 
 

@@ -16,6 +16,11 @@ class EsperError(Exception):
     """
 
 
+def install(extra: str) -> str:
+    """The command that installs an extra. The distribution is on no public index: its source is at hand."""
+    return f"pip install '.[{extra}]' in a checkout of Esper"
+
+
 def first_finding(error: "ValidationError") -> str:
     """Where and what the first finding is, and the value, unless that is a whole document."""
     first = error.errors(include_url=False)[0]

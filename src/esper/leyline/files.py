@@ -5,9 +5,12 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from pydantic import JsonValue
+
+from esper.leyline.errors import install
 
 PARTIAL = ".partial"
 """How the name of a file ends while it is being written."""
@@ -63,3 +66,23 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_json(path: Path, content: JsonValue) -> None:
     """Strict JSON, indented for people."""
     write_bytes(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+
+
+# A grown model as a file, whose ending says in which form
+
+
+ENDINGS = {
+    ".safetensors": "weights, topology and stages, to load into a fresh wrap of the same host",
+    ".onnx": "an ONNX program, for any runtime",
+    ".pt2": "a torch.export program, to run with torch alone",
+}
+
+
+def require_exportable(path: Path) -> None:
+    """Raise before anything is trained, if the ending or what it needs is not there."""
+    if path.suffix not in ENDINGS:
+        raise ValueError(f"the file to export is {path}; expected an ending among {', '.join(ENDINGS)}")
+    if path.suffix == ".onnx" and (find_spec("onnx") is None or find_spec("onnxscript") is None):
+        raise ValueError(f"exporting to ONNX needs the packages onnx and onnxscript: {install('onnx')}")
+    if not path.parent.is_dir():
+        raise ValueError(f"the file to export is {path}, and there is no folder {path.parent}")

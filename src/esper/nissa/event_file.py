@@ -321,7 +321,7 @@ class RunListing:
     last_round: int | None
     """Last round finished; None if none was."""
     seconds: float | None
-    """Seconds between the first and the last start, round or end recorded; None if nothing was."""
+    """Seconds at work: from each start to the last round or end recorded before the next; None if nothing was."""
 
 
 def list_runs(root: Path) -> list[RunListing]:
@@ -338,11 +338,14 @@ def describe_run(path: Path) -> RunListing:
     # Checked first: a run that ends meanwhile is then read to its end and not reported as crashed.
     running = is_being_written(path)
     started = last_time = last_round = None
+    seconds = 0.0
     standing: Standing = "crashed"
     if (path / EVENTS_FILE).is_file():
         for record in read_events(path, kinds=_STANDING_KINDS):
             event = record.event
             started = record.time if started is None else started
+            if last_time is not None and not isinstance(event, RunStarted):  # between two starts it is idle
+                seconds += record.time - last_time
             last_time = record.time
             if isinstance(event, RoundFinished):
                 last_round = event.round
@@ -350,5 +353,5 @@ def describe_run(path: Path) -> RunListing:
                 last_round, standing = event.resumed_from, "crashed"
             elif isinstance(event, RunFinished):
                 standing = event.status
-    seconds = None if started is None or last_time is None else last_time - started
-    return RunListing(path.name, path, "running" if running else standing, started, last_round, seconds)
+    lasted = None if started is None else seconds
+    return RunListing(path.name, path, "running" if running else standing, started, last_round, lasted)

@@ -26,6 +26,7 @@ from esper.leyline import (
     RunFinished,
     RunStarted,
 )
+from esper.leyline.errors import install
 from esper.nissa.event_file import Record, encode, place_of
 from esper.nissa.run_directory import EVENTS_FILE, RunDirectory, RunError, read_config
 
@@ -137,7 +138,7 @@ class WandbSink:
             wandb = cast(_Module, importlib.import_module("wandb"))
         except ImportError as error:
             raise RunError(
-                "wandb is not installed: pip install 'esper-grow[wandb]', or record without it (TensorBoard is on)"
+                f"wandb is not installed: {install('wandb')}, or record without it (TensorBoard is on)"
             ) from error
         self._run = wandb.init(
             project=project, name=run_name, id=run_name, resume="allow", dir=str(folder), config=dict(config)

@@ -273,8 +273,7 @@ class RunDirectory:
             root.mkdir(parents=True, exist_ok=True)
             path.mkdir(exist_ok=_was_never_made(path))
         except FileExistsError as error:
-            if path.exists():
-                raise RunError(f"run {path} exists; resume it or choose another name") from error
+            require_free(root, name)
             raise RunError(f"{root} is not a folder; runs cannot be kept there") from error
         except OSError as error:
             raise RunError(f"run {path} cannot be made ({error.strerror}); choose another folder") from error
@@ -320,6 +319,13 @@ class RunDirectory:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def require_free(root: Path, name: str) -> None:
+    """Raise RunError if a run has this name already."""
+    path = root / name
+    if path.exists() and not _was_never_made(path):
+        raise RunError(f"run {path} exists; `esper resume {path}` goes on with it, or choose another name")
 
 
 def _was_never_made(path: Path) -> bool:

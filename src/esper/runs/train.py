@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from esper.leyline import RunSink
+from esper.leyline.errors import install
 from esper.nissa import (
     NullSink,
     Provenance,
@@ -19,6 +20,7 @@ from esper.nissa import (
     open_recorder,
     read_config,
 )
+from esper.nissa.run_directory import require_free
 from esper.simic.agent import CheckpointError, DamagedCheckpoint
 from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
@@ -117,6 +119,8 @@ def require_trainable(config: TrainingConfig, *, resume: bool = False) -> None:
     from esper.simic.env.making import make_world, require_device, require_reparametrisable, require_suite
     from esper.tolaria.worlds.cluster.connecting import require_cluster
 
+    if not resume and config.run_name is not None:
+        require_free(config.run_directory, config.run_name)
     require_suite(config.suite)
     require_device(config.device, config.suite, offline=bool(config.offline))
     if config.cluster is not None:
@@ -132,9 +136,7 @@ def require_trainable(config: TrainingConfig, *, resume: bool = False) -> None:
     elif not resume:
         require_warm_start(config)
     if config.run_wandb and find_spec("wandb") is None:
-        raise ConfigError(
-            "run_wandb is on, and the package wandb is not installed: pip install 'esper-grow[wandb]'"
-        )
+        raise ConfigError(f"run_wandb is on, and the package wandb is not installed: {install('wandb')}")
 
 
 def _provenance(config: TrainingConfig) -> Provenance:

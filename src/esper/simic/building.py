@@ -120,7 +120,7 @@ def prepare_baselines(
 ) -> Preparing | None:
     """Train the baselines that will be needed and are not on disk yet, until `stop` returns True.
 
-    Returns how many of how many were trained; None if none was missing.
+    Returns how many of how many are there; None if none was missing.
     """
     baselines = training.setting.baselines
     if not config.reward_control_variate or not isinstance(baselines, BaselineCurves):
@@ -129,7 +129,7 @@ def prepare_baselines(
 
     def count(done: int, total: int) -> None:
         nonlocal latest
-        latest = Preparing(done, total)
+        latest = Preparing(done, total, done if latest is None else latest.kept)
         progress(latest)
 
     wanted = list(training.pool.pairs())

@@ -43,6 +43,15 @@ SCORED_TOO: Mapping[str, tuple[str, ...]] = {"cpu": ("digits",)}
 """suite -> cases that a benchmark scores beside its held-out list: a task that its draws never are."""
 
 
+BASELINES = "baselines"
+HeldOutProgress = Callable[[str, int, int], None]
+"""Called with what is at work (a policy, or `baselines`) and how many of how many episodes are played, or trained."""
+
+
+def _silent(part: str, done: int, total: int) -> None:
+    del part, done, total
+
+
 class UnfitCaseError(EsperError, ValueError):
     """A controller cannot be judged on hosts whose slots or blueprints it does not know."""
 
@@ -82,11 +91,11 @@ def evaluate_checkpoint(
     episodes: int = 24,
     seed: int = 0,
     policies: Sequence[str] = COMPARED,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: HeldOutProgress = _silent,
 ) -> list[HeldOutScore]:
     """The controller of a checkpoint, and rules, on what was held out of suite `name` (its own by default).
 
-    progress  called with the name of each policy before it plays
+    progress  called before each policy plays, and after every epoch
     """
     training = build(replace(config, workers=0, cluster=None, cluster_round_deadline=None))
     training.agent.load(checkpoint)
@@ -95,7 +104,8 @@ def evaluate_checkpoint(
     wanted = held_out_cases(name or config.suite, episodes, seed)
     arena = evaluation_episodes(training, config, min(len(wanted), ARENA), suite=name)
     if isinstance(arena.baselines, BaselineCurves):
-        arena.baselines.prepare(wanted, workers=max(config.workers, 1))
+        count = partial(progress, BASELINES)
+        arena.baselines.prepare(wanted, workers=max(config.workers, 1), progress=count)
     learned = {LEARNED: LearnedPlayer(training.agent.actor)}
     return _compare(learned, arena, wanted, rules=policies, seed=seed, progress=progress)
 
@@ -108,7 +118,7 @@ def evaluate_controller(
     seed: int = 0,
     device: str = "cpu",
     policies: Sequence[str] = COMPARED,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: HeldOutProgress = _silent,
 ) -> list[HeldOutScore]:
     """The same for a controller that was saved: its weights serve any suite, whatever its hosts are offered."""
     card = controller.card
@@ -131,17 +141,21 @@ def _compare(
     *,
     rules: Sequence[str],
     seed: int,
-    progress: Callable[[str], None],
+    progress: HeldOutProgress,
 ) -> list[HeldOutScore]:
     """Every policy on the same (case, host seed), waiting first: gains are over it."""
     players: dict[str, Player] = {"wait": RulePlayer(lambda _: rule_policy("wait")), **learned}
     rng = np.random.default_rng(seed)  # one for all episodes of the rule random, so that none repeats another
     for rule in rules:
         players.setdefault(rule, RulePlayer(lambda _, rule=rule: rule_policy(rule, rng=rng)))  # type: ignore[misc]
-    judged = {}
-    for policy, player in players.items():
-        progress(policy)
-        judged[policy] = judge_cases(player, arena, wanted, look=accuracy_on_test)
+    judged, episodes = {}, len(wanted) * len(players)
+    for place, (policy, player) in enumerate(players.items()):
+
+        def tell(done: int, total: int, place: int = place, policy: str = policy) -> None:
+            progress(policy, (place * total + done) * len(wanted) // total, episodes)
+
+        tell(0, 1)
+        judged[policy] = judge_cases(player, arena, wanted, look=accuracy_on_test, progress=tell)
     worth = {
         policy: np.array(utilities((row.summary for row in rows), arena.reward.family))
         for policy, rows in judged.items()

@@ -44,10 +44,12 @@ from esper.tamiyo.features import host_features, slot_features
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """How many of the baseline curves that the first round waits for are trained."""
+    """How many of the baseline curves that the first round waits for are there."""
 
     done: int
     total: int
+    kept: int = 0
+    """How many were there before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,8 @@ class Working:
     """The round that it is at; 0 before the first."""
     part: str
     """A verb: collecting, judging."""
-    done: int
-    total: int
+    done: int = 0
+    total: int = 1
     """Steps of that part, each an epoch of all envs."""
 
 

@@ -153,8 +153,11 @@ class StopRequest:
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[StopRequest]:
-    """Ctrl-C and SIGTERM become a request inside; a second one is an interrupt as always."""
+def stop_on_signals(heard: Callable[[], object] = lambda: None) -> Iterator[StopRequest]:
+    """Ctrl-C and SIGTERM become a request inside; a second one is an interrupt as always.
+
+    heard  called at once, whatever goes on, when there is a request
+    """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request  # only the main thread may handle signals
@@ -165,6 +168,7 @@ def stop_on_signals() -> Iterator[StopRequest]:
         if request:
             raise KeyboardInterrupt
         request.reason = signal.Signals(number).name
+        heard()
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -442,22 +442,26 @@ def train_ppo_vectorized(
                 require_warm_start(config)
             else:
                 config = config.continuing(TrainingConfig.of(read_run_checkpoint(resume)["extra"]["config"]))
+            tell = progress or (lambda _: None)
+            tell(Working(0, "drawing the cases..."))
             training = build(config, failure_checkpoint=failed)
             fresh = VectorizedPPOTrainer(
                 config, training, checkpoints=checkpoints, sink=sink, progress=progress
             )
             if resume is not None:
+                tell(Working(0, f"reading {resume.name}..."))
                 fresh.resume(resume)
             if accept is not None:
                 accept()
             trainer = fresh
             trainer.start(resumed=resume, note=note)
+            tell(Working(0, "looking for baselines that are kept..."))
             prepared = prepare_baselines(training, config, trainer.report, lambda: bool(stop))
             if stop:
                 return trainer.finish(_stopped_early(stop, prepared))
             if resume is None:
                 if config.warm_start is not None:
-                    trainer.report(Working(0, f"taking over {config.warm_start}", 0, 1))
+                    trainer.report(Working(0, f"taking over {config.warm_start}"))
                 warm_start(training, config)
                 trainer.begin()
             return trainer.train(stop)

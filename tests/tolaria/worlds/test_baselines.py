@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
@@ -126,7 +127,7 @@ def test_preparing_tells_how_far_it_is(directory: Path) -> None:
     curves.run("tiny", 1)  # is there already
     wanted = [("tiny", seed) for seed in (0, 1, 2, 0)]
     curves.prepare(wanted, progress=lambda done, total: told.append((done, total)))
-    assert told == [(0, 2), (1, 2), (2, 2)]
+    assert told == [(1, 3), (2, 3), (3, 3)]
     curves.prepare(wanted, progress=lambda done, total: told.append((done, total)))
     assert len(told) == 3
 
@@ -214,3 +215,16 @@ def test_a_baseline_that_cannot_be_trained_is_worth_nothing(
     assert run.validation_accuracy[3:] == (0.0, 0.0)
     assert next(steps) == 3  # a lost host is not trained again
     assert "the baseline of tiny, seed 0, is given up: restored in vain" in caplog.text
+
+
+def test_a_cache_that_cannot_be_written_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    curves = BaselineCurves(2, tmp_path / "file" / "controls")
+    told = r"the cache .*controls cannot be written \(Not a directory\); set ESPER_CACHE to a folder that can"
+    with pytest.warns(UserWarning, match=told) as warned:
+        first, (looked_at,) = curves.run("tiny", 0), curves.curves([("tiny", 1)])
+    with warnings.catch_warnings(action="error"):
+        list(looked_at.accuracies)
+    assert len(warned) == 1
+    assert curves.run("tiny", 0) is first
+    assert curves.curve("tiny", 1) == BaselineCurves(2, tmp_path / "there").curve("tiny", 1)

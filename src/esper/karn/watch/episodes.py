@@ -189,13 +189,23 @@ def course(frames: Sequence[Frame], at: int, row: EpisodeFinished | None, theme:
     style: Figure = {"color": theme.runs[0], "width": 2}
     # Decisions are made by one half of validation; the other half judges, and the baseline is known there alone.
     traces = [
-        scatter(epochs, accuracies, name="accuracy, observed half", line=style, hovertemplate=_OBSERVED)
+        scatter(
+            epochs,
+            accuracies,
+            name="accuracy, on the half of validation that decides",
+            line=style,
+            hovertemplate=_OBSERVED,
+        )
     ]
     baseline = None if row is None else finite(row.control_accuracy)
     if baseline is not None and frames:
         dash: Figure = {"symbol": "line-ew-open", "size": 14, "color": theme.faint}
         end = scatter(
-            epochs[-1:], [baseline], mode="markers", name="baseline at the end, judged half", marker=dash
+            epochs[-1:],
+            [baseline],
+            mode="markers",
+            name="baseline at the end, on the half that rewards",
+            marker=dash,
         )
         traces.append({**end, "hovertemplate": _JUDGED})
     traces += [_done(frames, op, theme) for op in LifecycleOp if op is not LifecycleOp.WAIT]

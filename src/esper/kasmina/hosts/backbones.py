@@ -12,7 +12,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from esper.kasmina.hosts.pretrained import FrozenBody, Statistics, Trains
-from esper.leyline.errors import EsperError
+from esper.leyline.errors import EsperError, install
 
 
 class BackboneError(EsperError, RuntimeError):
@@ -226,8 +226,7 @@ def bert_body(shape: BertShape) -> nn.Module:
         from transformers import BertConfig, BertModel
     except ImportError as error:
         raise BackboneError(
-            "a BERT is built by the package transformers, which is not installed: "
-            "pip install 'esper-grow[transformers]'"
+            f"a BERT is built by the package transformers, which is not installed: {install('transformers')}"
         ) from error
     config = BertConfig(
         vocab_size=shape.vocabulary,

@@ -21,7 +21,10 @@ class AnomalyKind(StrEnum):
 
 ADVICE: Mapping[AnomalyKind, str] = {
     AnomalyKind.RATIO_EXPLOSION: "Lower the learning rate, the epochs per update or target_kl.",
-    AnomalyKind.RATIO_COLLAPSE: "Raise entropy_coef or anneal it later; lower the learning rate.",
+    AnomalyKind.RATIO_COLLAPSE: (
+        "Harmless now and then, while KL stays small, as one choice of many is enough; in every round: raise "
+        "entropy_coef or anneal it later; lower the learning rate."
+    ),
     AnomalyKind.VALUE_COLLAPSE: "Look at the rewards' scale; raise value_coef or the steps per rollout.",
     AnomalyKind.NUMERICAL_INSTABILITY: "Lower the learning rate; in bf16 try fp32; look for NaN in the input.",
 }
@@ -80,7 +83,7 @@ class AnomalyDetector:
             detail = f"largest ratio {ratio_max:.3g} > {threshold:g}: the policy moved too far"
             found.append(Anomaly(AnomalyKind.RATIO_EXPLOSION, detail, ratio_max, threshold))
         if ratio_min is not None and ratio_min < (threshold := self.min_ratio_threshold):
-            detail = f"smallest ratio {ratio_min:.3g} < {threshold:g}: choices are being abandoned"
+            detail = f"smallest ratio {ratio_min:.3g} < {threshold:g}: a choice was all but given up"
             found.append(Anomaly(AnomalyKind.RATIO_COLLAPSE, detail, ratio_min, threshold))
         variance = explained_variance if self.updates_seen > self.warmup_updates else None
         if variance is not None and variance < (threshold := self.min_explained_variance):

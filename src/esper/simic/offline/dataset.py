@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from esper.leyline.errors import EsperError
+from esper.leyline.errors import EsperError, install
 from esper.leyline.files import write_bytes
 from esper.simic.env.growth_env import action_space, observation_space
 from esper.simic.offline.recording import BY_EPISODE, BY_STEP, EpisodeRow, Recording, Terms, joined
@@ -375,6 +375,5 @@ def _require_minari() -> None:
     for package in ("minari", "h5py", "PIL"):
         if find_spec(package) is None:
             raise MinariError(
-                f"the package {package} is not installed, and Minari data sets need it: "
-                "pip install 'esper-grow[minari]'"
+                f"the package {package} is not installed, and Minari data sets need it: {install('minari')}"
             )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper.kasmina.hosts.backbones import BackboneError
+from esper.leyline.errors import install
 from esper.tolaria.data.files import PackagedFile, read_packaged
 from esper.tolaria.data.images import FASHION_MNIST, Bytes, Pictures, read_cifar10, read_idx_set
 from esper.tolaria.data.mnist1d import mislabel
@@ -180,7 +181,7 @@ def encoded(vocabulary: bytes, texts: list[str]) -> Tensor:
     except ImportError as error:
         raise BackboneError(
             "texts are cut into tokens by the package tokenizers, which is not installed: "
-            "pip install 'esper-grow[transformers]'"
+            f"{install('transformers')}"
         ) from error
     tokeniser = Tokenizer.from_str(vocabulary.decode("utf-8"))
     tokeniser.enable_truncation(LENGTH)

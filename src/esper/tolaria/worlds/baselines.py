@@ -5,6 +5,7 @@ import hashlib
 import json
 import logging
 import os
+import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -86,6 +87,8 @@ class BaselineCurves:
         self.directory = directory or default_directory()
         self.device = torch.device(device)
         self._trainer = trainer
+        self._unwritten: dict[Path, BaselineRun] = {}
+        """What could not be written stays here."""
 
     def curve(self, case: str, seed: int) -> BaselineCurve:
         """Loss and accuracy at epochs 0, 1, ... of the host that `Beginning(_, case, seed)` makes."""
@@ -128,33 +131,45 @@ class BaselineCurves:
         """Compute what is missing, and keep each as it is done.
 
         workers   processes to start for it, where there is no `trainer`
-        progress  called with how many of how many are done, 0 first
+        progress  called with how many of how many are there, first of all with those that were kept
         stop      called after each; where it returns True the rest is left
         """
         cases = dict.fromkeys((str(Instance.parse(case)), seed) for case, seed in wanted)
         missing = [(case, seed) for case, seed in cases if self._find(case, seed) is None]
         if not missing or stop():
             return
+        kept, total = len(cases) - len(missing), len(cases)
         _LOG.info("training %s baselines of %s epochs", len(missing), self.epochs)
-        progress(0, len(missing))
+        progress(kept, total)
         # worker processes have one thread: a curve of several is trained here
         alone = workers <= 1 or len(missing) == 1 or torch.get_num_threads() != 1
         here = train_here if alone else partial(train_in_processes, workers)
         trained = (self._trainer or here)(missing, self.epochs, self.device)
         with contextlib.closing(trained):
-            for done, run in enumerate(trained, start=1):
+            for done, run in enumerate(trained, start=kept + 1):
                 self._keep(run)
-                progress(done, len(missing))
+                progress(done, total)
                 if stop():
                     return
 
     def _keep(self, run: BaselineRun) -> None:
-        write_bytes(self._path(run.case, run.seed), json.dumps(asdict(run)).encode())
+        path = self._path(run.case, run.seed)
+        try:
+            write_bytes(path, json.dumps(asdict(run)).encode())
+        except OSError as error:
+            if not self._unwritten:
+                warnings.warn(
+                    f"the cache {self.directory} cannot be written ({error.strerror}); set ESPER_CACHE to a folder "
+                    "that can",
+                    stacklevel=2,
+                )
+            self._unwritten[path] = run
 
     def _find(self, case: str, seed: int) -> BaselineRun | None:
-        """On disk and long enough; what cannot be read is computed again."""
+        """On disk, or not written, and long enough; what cannot be read is computed again."""
+        path = self._path(case, seed)
         try:
-            found = _RUN.validate_json(self._path(case, seed).read_bytes())
+            found = self._unwritten.get(path) or _RUN.validate_json(path.read_bytes())
         except (OSError, ValidationError):
             return None
         return found if found.epochs >= self.epochs else None

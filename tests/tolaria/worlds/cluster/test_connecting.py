@@ -33,7 +33,7 @@ def test_without_the_extra_every_door_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr("esper.tolaria.worlds.cluster.connecting.find_spec", lambda _: None)
-    expected = r"cluster is 'local', and the package ray is not installed: pip install 'esper-grow\[ray\]'"
+    expected = r"cluster is 'local', and the package ray is not installed: pip install '\.\[ray\]'"
     with pytest.raises(ClusterError, match=expected):
         make_env("toy", 2, cluster="local")
     with pytest.raises(ClusterError, match=expected):
@@ -41,7 +41,7 @@ def test_without_the_extra_every_door_says_what_to_install(
     with pytest.raises(ClusterError, match=expected):
         require_trainable(TrainingConfig(suite="toy", cluster="local"))
     assert main(["train", "--suite", "toy", "--cluster", "local"]) == 2
-    assert "pip install 'esper-grow[ray]'" in capsys.readouterr().err
+    assert "pip install '.[ray]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("wrong", ["everywhere", "ray://head:10001", "head:", "head:port", "none"])

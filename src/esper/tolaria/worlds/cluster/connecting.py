@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from esper.leyline.errors import EsperError
+from esper.leyline.errors import EsperError, install
 
 LOCAL, AUTO = "local", "auto"
 CONNECT_SECONDS = 5.0
@@ -41,9 +41,7 @@ class _Joined:
 def require_cluster(cluster: str, device: str) -> None:
     """Raise ClusterError for what can be known before anything is started."""
     if find_spec("ray") is None:
-        raise ClusterError(
-            f"cluster is {cluster!r}, and the package ray is not installed: pip install 'esper-grow[ray]'"
-        )
+        raise ClusterError(f"cluster is {cluster!r}, and the package ray is not installed: {install('ray')}")
     if device.startswith("cuda:"):
         raise ClusterError(
             f"device is {device!r}; on a cluster Ray chooses the GPU, expected 'cpu' or 'cuda'"
