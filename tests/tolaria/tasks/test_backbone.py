@@ -23,6 +23,7 @@ from esper.leyline import ActionSpec, Beginning, HostStep, LifecycleOp
 from esper.tolaria.data import DatasetCorrupt, DatasetMissing, few_labels
 from esper.tolaria.data.few_labels import with_typos
 from esper.tolaria.data.images import read_cifar10
+from esper.tolaria.data.splits import ReportKey
 from esper.tolaria.final_report import test_score as score_on_test
 from esper.tolaria.tasks import Instance, ParameterError
 from esper.tolaria.tasks.backbone import BACKBONES
@@ -185,6 +186,29 @@ def test_pictures_are_enlarged_and_standardised_and_splits_are_disjoint(
     assert torch.equal(more.train.inputs[:300], train.inputs)
     other = Instance.parse("backbone:data=1,side=32,size=300").load().phases[0]
     assert not torch.equal(other.train.inputs, train.inputs)
+
+
+@pytest.mark.parametrize("case", ["side=32", "samples=digits,side=32", "backbone=minilm,samples=tweets"])
+def test_no_sample_is_in_two_splits(home: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    write_folder(home / "cifar10" / "cifar-10-batches-bin", cifar_binary(300))
+    monkeypatch.setitem(few_labels.PICTURES, "cifar10", lambda: read_cifar10(300))
+    # the number at the end of each sentence, which the tiny vocabulary does not know, tells it from the others
+    monkeypatch.setattr(
+        few_labels, "encoded", lambda _, texts: torch.tensor([[int(text.split()[-1])] for text in texts])
+    )
+    tests = []
+    for which in (0, 3):
+        data = Instance.parse(f"backbone:data={which},{case}").load()
+        phase, test = data.phases[0], data.test.open(ReportKey())
+        train, validation, tested = (
+            {sample.numpy().tobytes() for sample in split.inputs}
+            for split in (phase.train, phase.validation, test)
+        )
+        assert (len(train), len(validation), len(tested)) == (800, 200, len(test))
+        assert not tested & (train | validation)
+        assert not train & validation
+        tests.append(tested)
+    assert tests[0] == tests[1]  # another draw of what is learned from, tested on the same
 
 
 @pytest.mark.usefixtures("home")
