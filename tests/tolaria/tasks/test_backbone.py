@@ -354,6 +354,17 @@ def test_whose_statistics_are_used() -> None:
     assert not torch.allclose(mean_of("target"), published)
 
 
+def test_statistics_are_estimated_of_any_number_of_samples() -> None:
+    """101 in forwards of at most 100: where a picture is one pixel, a sample alone has no variance."""
+    host = ConvBackbone(CONV, 10, conv_weights())
+    assert host.samples_at_once == 100
+    pixels = torch.randn(101, 3, 1, 1, generator=torch.Generator().manual_seed(0))
+    host.adopt_statistics(pixels)
+    assert all(value.isfinite().all() for value in host.state_dict().values())
+    seen = host.state_dict()["body.0.1.running_mean"]
+    torch.testing.assert_close(seen, host.body[0][0](pixels).mean((0, 2, 3)), rtol=0.0, atol=0.01)  # type: ignore[index, operator]
+
+
 @pytest.mark.usefixtures("home")
 def test_the_weights_are_in_the_fingerprint() -> None:
     row = Instance.parse(DIGITS).row
