@@ -284,6 +284,13 @@ def test_a_rival_changes_how_the_host_is_trained_and_nothing_else() -> None:
     assert names >= {"head, source statistics", "fine-tuning, moving statistics", "lora 4", "lora 16"}
 
 
+@pytest.mark.parametrize("case", [CASE, "adapt_stream:base=digits_layer,plan=rename@3,size=100"])
+def test_the_rates_for_published_networks_are_theirs_alone(case: str) -> None:
+    theirs = {arm: Instance.parse(rival.case(case)) for arm, rival in ADAPT_ARMS.items()}
+    rates = {arm: each.row.complete(dict(each.parameters))["lr"] for arm, each in theirs.items()}
+    assert rates == {"fine_tuning": 0.002, "lora4": 0.005, "lora16": 0.002}
+
+
 def test_a_base_without_batch_norm_has_no_statistics_to_choose() -> None:
     case = "adapt:amount=0.5,base=digits_layer,size=100"
     cases = {rival.case(case) for rival in adapt_rivals() if rival.trains == "all" and rival.lr == 0.002}
