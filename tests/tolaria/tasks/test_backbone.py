@@ -362,7 +362,7 @@ def test_statistics_are_estimated_of_any_number_of_samples() -> None:
     host.adopt_statistics(pixels)
     assert all(value.isfinite().all() for value in host.state_dict().values())
     seen = host.state_dict()["body.0.1.running_mean"]
-    torch.testing.assert_close(seen, host.body[0][0](pixels).mean((0, 2, 3)), rtol=0.0, atol=0.01)  # type: ignore[index, operator]
+    torch.testing.assert_close(seen, host.body[0][0](pixels).mean((0, 2, 3)), rtol=0.0, atol=0.01)  # type: ignore[index]
 
 
 @pytest.mark.usefixtures("home")
