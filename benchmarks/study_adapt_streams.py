@@ -222,9 +222,12 @@ def tuned(lives: Lives, draws: Sequence[tuple[str, int]]) -> list[str]:
     chosen = []
     for arms in by_name.values():
         common = [host for host in draws if all((arm, *host) in lives for arm in arms)]
-        means = [
-            statistics.fmean(lives[(arm, *host)].life for host in common) if common else 0.0 for arm in arms
-        ]
+        if not common:
+            raise SystemExit(
+                f"{rivals()[arms[0]].name} cannot be tuned: no draw was played in all of its {len(arms)} settings; "
+                "give it more --seconds, or fewer --tune"
+            )
+        means = [statistics.fmean(lives[(arm, *host)].life for host in common) for arm in arms]
         chosen.append(arms[means.index(max(means))])
     return chosen
 
@@ -355,11 +358,13 @@ def arm_rows(gate: Gate) -> list[Row]:
 
 
 def gate_rows(gate: Gate) -> list[Row]:
+    """Whether it is open to rivals at the cap, and to all; of one stream, without an error, that is not known."""
     rows: list[Row] = []
     for of, capped in (("that keep to the cap", True), ("of all", False)):
         rival = gate.best_rival(capped=capped)
         mean, error = mean_and_error(gate.headroom(rival))
         ratio = mean / error if error else math.nan
+        gate_is = "not measured" if math.isnan(error) else "open" if ratio > 2.0 else "closed"
         rows.append(
             {
                 "rivals": of,
@@ -368,7 +373,7 @@ def gate_rows(gate: Gate) -> list[Row]:
                 "oracle minus it, points": f"{100 * mean:+.2f}",
                 "standard error": f"{100 * error:.2f}",
                 "errors": f"{ratio:.1f}",
-                "gate": "open" if ratio > 2.0 else "closed",
+                "gate": gate_is,
             }
         )
     return rows

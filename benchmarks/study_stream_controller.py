@@ -29,7 +29,7 @@ from esper.benchmark.controllers import find_controller, open_fitting
 from esper.benchmark.planning import BenchPlan
 from esper.benchmark.rows import BenchRow, RowStore
 from esper.benchmark.runner import BenchProgress, run_bench
-from esper.benchmark.stream_rivals import STREAM_RIVALS, StreamArm, tuned_rivals
+from esper.benchmark.stream_rivals import STREAM_RIVALS, StreamArm, played_rivals
 from esper.benchmark.suites import BenchSuite
 from esper.leyline.errors import EsperError
 from esper.simic.env.making import use_one_thread
@@ -53,7 +53,7 @@ def plan_of(
     files = tuple(find_controller(path) for path in runs)
     for file in files:
         open_fitting(file, streams.name)
-    tuned = tuned_rivals()
+    tuned = played_rivals()
     arms: list[Arm] = [
         RuleArm(WAIT),
         *(StreamArm(tuned[name]) for name in rivals),

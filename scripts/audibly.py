@@ -39,6 +39,7 @@ def run(folder: Path, command: list[str], quiet_seconds: float = QUIET_SECONDS) 
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        errors="replace",
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
     ) as process:
         assert process.stdout is not None
@@ -57,9 +58,11 @@ def run(folder: Path, command: list[str], quiet_seconds: float = QUIET_SECONDS) 
 
 
 def _pass_on(source: Iterable[str], lines: "queue.Queue[str | None]") -> None:
-    for line in source:
-        lines.put(line)
-    lines.put(None)
+    try:
+        for line in source:
+            lines.put(line)
+    finally:
+        lines.put(None)
 
 
 if __name__ == "__main__":

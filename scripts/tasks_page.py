@@ -75,6 +75,9 @@ as He et al. do, Nesterov's momentum and all of these together end at 87.9 to 88
 and a rate of 0.4 within 0.2 of it. With more of the parameters where pictures are large the network computes 1.9
 times as much and passes the goal, with any of these or none (88.7 to 88.8); the recipe has none. A ninth of the
 training samples is kept for validation.
+
+These are numbers of test, which had been looked at when the widths were chosen: 88.7 flatters the recipe a little.
+Validation says the same of the two rows above, 89.1 against 88.8.
 """
 
 _DISK = """## Data on disk

@@ -1,11 +1,15 @@
 """A command that is silent for long is not: lines of its own, lines between, and its exit code."""
 
+import queue
 import re
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import audibly
 from audibly import megabytes, run
 
 CODE = """
@@ -28,3 +32,28 @@ def test_silence_is_filled_and_the_exit_code_kept(tmp_path: Path, capsys: pytest
 
 def test_a_folder_that_is_not_there_yet_holds_nothing(tmp_path: Path) -> None:
     assert megabytes(tmp_path / "later") == 0
+
+
+def test_output_that_is_no_text_is_passed_on_too(tmp_path: Path) -> None:
+    """In a process of its own, which may not hang."""
+    command = [sys.executable, "-I", "-S", "-c", r"import os; os.write(1, b'caf\xe9\nends\n')"]
+    done = subprocess.run(
+        [sys.executable, audibly.__file__, str(tmp_path), *command],
+        capture_output=True,
+        encoding="utf-8",
+        env={"PYTHONUTF8": "1"},
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout.split() == ["caf\N{REPLACEMENT CHARACTER}", "ends"]
+
+
+def test_the_end_is_told_even_where_reading_fails() -> None:
+    def failing() -> Iterator[str]:
+        yield "begins"
+        raise OSError("gone")
+
+    lines: queue.Queue[str | None] = queue.Queue()
+    with pytest.raises(OSError, match="gone"):
+        audibly._pass_on(failing(), lines)
+    assert [lines.get_nowait(), lines.get_nowait()] == ["begins", None]

@@ -4,7 +4,19 @@ import pytest
 
 from adapt_stream_choices import ANEW, NEVER, Life, Lives, composed, fits, one_bit, schedule_of
 from spreading import Job
-from study_adapt_streams import ALWAYS, KEPT, SPREAD, Gate, _by_target, bit_rows, judge, oracle_jobs
+from study_adapt_streams import (
+    ALWAYS,
+    KEPT,
+    SPREAD,
+    Gate,
+    _by_target,
+    bit_rows,
+    gate_rows,
+    judge,
+    oracle_jobs,
+    rivals,
+    tuned,
+)
 
 CASE = "adapt_stream:base=digits_layer,cap=0.25,plan=noise80@10/rename@20/none@30,size=100"
 SEEDS = (0, 1)
@@ -124,3 +136,32 @@ def test_an_oracle_that_knows_of_nothing_better_waits() -> None:
 def test_a_stream_that_some_seed_has_not_played_is_left_out() -> None:
     with pytest.raises(SystemExit, match="no stream was played by every arm"):
         judge(lives_of({NEVER: HEAD}), ["small@0"], [CASE], SEEDS, [], 40)
+
+
+def test_of_each_rival_the_setting_with_the_best_life_is_taken() -> None:
+    worst_first = {arm: ((0.1 + 0.01 * place,) * 4,) * 2 for place, arm in enumerate(rivals())}
+    lives = lives_of(worst_first)  # type: ignore[arg-type]
+    last = {rival.name: arm for arm, rival in rivals().items()}
+    assert tuned(lives, [(CASE, 0), (CASE, 1)]) == list(last.values())
+    first, *_ = rivals()
+    halved = {key: life for key, life in lives.items() if key != (first, CASE, 1)}
+    assert tuned(halved, [(CASE, 0), (CASE, 1)]) == list(last.values())
+    del halved[first, CASE, 0]
+    with pytest.raises(
+        SystemExit, match=r"reset cannot be tuned: no draw was played in all of its 2 settings"
+    ):
+        tuned(halved, [(CASE, 0), (CASE, 1)])
+
+
+@pytest.mark.parametrize(
+    ("oracle", "gate"),
+    [
+        ([0.1], "not measured"),
+        ([0.1, 0.11], "open"),
+        ([0.1, -0.09], "closed"),
+        ([0.0, 0.0], "closed"),
+    ],
+)
+def test_one_stream_does_not_say_whether_the_gate_is_open(oracle: list[float], gate: str) -> None:
+    gains = {"oracle": oracle, NEVER: [0.0] * len(oracle)}
+    assert [row["gate"] for row in gate_rows(Gate(gains, {}, {}, [CASE] * len(oracle)))] == [gate] * 2

@@ -181,6 +181,13 @@ GROWING = (
         "return CoalitionScores(plans, judged_loss, judged_accuracy, loss, accuracy)",
         "tolaria/worlds/test_world.py::test_nothing_that_is_decided_by_depends_on_the_judged_half",
     ),
+    mutant(
+        "the_same_batch_from_the_second_step_on",
+        "tolaria/engine/population.py",
+        "step(plan.order[batch], views",
+        "step(plan.order[min(batch, 1)], views",
+        "tolaria/engine/test_training.py::test_an_epoch_is_what_a_loop_by_hand_does",
+    ),
     # Networks and cloning
     mutant(
         "previous_op_unseen",

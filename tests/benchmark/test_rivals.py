@@ -28,7 +28,7 @@ from esper.benchmark.rivals import (
 )
 from esper.benchmark.rows import RowStore
 from esper.benchmark.runner import run_bench
-from esper.benchmark.stream_rivals import tuned_rivals
+from esper.benchmark.stream_rivals import played_rivals
 from esper.benchmark.suites import PlanError
 from esper.benchmark.table import bench_table, best_rival
 from esper.leyline import Beginning, Layout, LifecycleOp
@@ -284,6 +284,13 @@ def test_a_rival_changes_how_the_host_is_trained_and_nothing_else() -> None:
     assert names >= {"head, source statistics", "fine-tuning, moving statistics", "lora 4", "lora 16"}
 
 
+@pytest.mark.parametrize("case", [CASE, "adapt_stream:base=digits_layer,plan=rename@3,size=100"])
+def test_the_rates_for_published_networks_are_theirs_alone(case: str) -> None:
+    theirs = {arm: Instance.parse(rival.case(case)) for arm, rival in ADAPT_ARMS.items()}
+    rates = {arm: each.row.complete(dict(each.parameters))["lr"] for arm, each in theirs.items()}
+    assert rates == {"fine_tuning": 0.002, "lora4": 0.005, "lora16": 0.002}
+
+
 def test_a_base_without_batch_norm_has_no_statistics_to_choose() -> None:
     case = "adapt:amount=0.5,base=digits_layer,size=100"
     cases = {rival.case(case) for rival in adapt_rivals() if rival.trains == "all" and rival.lr == 0.002}
@@ -315,7 +322,7 @@ def test_on_targets_that_change_those_of_streams_that_can_be_played_are_arms_too
 def test_an_adapter_is_of_the_kind_that_the_base_offers(base: str, kind: str) -> None:
     """Validation falls when names change; the head has two epochs, then slots are filled from the input on."""
     case = f"adapt_stream:base={base},cap=1.0,plan=rename@3/none@9,size=100"
-    player = tuned_rivals(frozen=True)["adapters"].player()
+    player = played_rivals(frozen=True)["adapters"].player()
     assert isinstance(player, RulePlayer)
     episodes = make_world(case, 1, horizon=9).episodes(
         reward=RewardConfig(counts="life", control_variate=False), decisions=player.decisions(1)

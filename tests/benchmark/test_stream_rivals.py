@@ -22,9 +22,9 @@ from esper.benchmark.stream_rivals import (
     StreamArm,
     StreamRival,
     UpkeepPlayer,
+    played_rivals,
     require_streaming,
     stream_rivals,
-    tuned_rivals,
     wide_cases,
 )
 from esper.leyline import DecisionSettings, LifecycleOp
@@ -202,7 +202,7 @@ def test_each_rival_is_an_arm_by_its_name_with_its_tuned_setting() -> None:
         assert arm.identity == f"rival of streams: {TUNED[arm.name]}"
         assert pickle.loads(pickle.dumps(arm)).identity == arm.identity  # worker processes get it so
     assert set(TUNED) == {rival.name for rival in stream_rivals()} - {"wait"}
-    assert set(tuned_rivals()) - set(STREAM_RIVALS) == {"detect_then_probe"} <= set(RULES)
+    assert set(played_rivals()) - set(STREAM_RIVALS) == {"detect_then_probe"} <= set(RULES)
 
 
 def test_by_default_a_stream_has_every_rival_and_other_suites_none() -> None:
@@ -237,7 +237,7 @@ def test_units_begin_anew_only_where_layers_read_one_another() -> None:
             PlanError, match=r"redo cannot be played on forked: the static control widens a ConvNet"
         ):
             plan_bench(BenchRequest(suite="forked", arms=("redo",)))
-        narrow = replace(tuned_rivals()["redo"], wide=False)
+        narrow = replace(played_rivals()["redo"], wide=False)
         with pytest.raises(PlanError, match=r"redo cannot be played on forked: a Linear reads 3 units"):
             require_streaming(narrow, "forked")
     finally:
@@ -247,7 +247,7 @@ def test_units_begin_anew_only_where_layers_read_one_another() -> None:
 @pytest.mark.parametrize("name", ["look_again", "look_always"])
 def test_what_grows_a_mixer_is_refused_where_there_is_none(name: str) -> None:
     with pytest.raises(PlanError, match=f"{name} grows a mixer, and slow_bits"):
-        require_streaming(tuned_rivals()[name], "slow_bits")
+        require_streaming(played_rivals()[name], "slow_bits")
 
 
 def test_look_again_is_fitted_where_there_are_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,9 +105,9 @@ def test_a_rise_is_noticed_as_a_drop_is() -> None:
 
 @pytest.fixture
 def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """61 samples; from epoch 4 on 67 of other classes."""
+    """61 samples; from epoch 4 on 67 of other classes. In two steps an epoch no rise is a jump."""
     monkeypatch.setenv("ESPER_CACHE", str(tmp_path))
-    register(tiny_task("tiny_again", epochs=11, counts="life"))
+    register(tiny_task("tiny_again", epochs=11, counts="life", steps_per_epoch=2))
     yield "tiny_again:change=4"
     forget("tiny_again")
 

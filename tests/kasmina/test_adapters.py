@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import esper
 from esper.kasmina.adapters import CONFIG, TENSORS, save_adapter
+from esper.kasmina.seed import Seed
 from frozen import Base, frozen_base, grown, pictures
 
 KINDS = {"stem": "conv_small", "first": "mlp", "second": "widen"}
@@ -100,6 +101,18 @@ def test_an_adapter_trains_on(noise: Path, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out == (
         f"trainable params: {trained:,} || all params: {total:,} || trainable%: {100 * trained / total:.4f}\n"
     )
+
+
+def test_an_adapter_is_part_of_the_model_and_what_breaks_in_it_shows(noise: Path) -> None:
+    model = esper.load_adapter(frozen_base(), noise)
+    h = torch.full((2, 5, 9, 9), float("inf"))
+    seeds = [part for part in model.held.modules() if isinstance(part, Seed)]
+    assert len(seeds) == len(KINDS)
+    assert all(seed.part_of_host for seed in seeds)
+    (at_stem,) = (seed for seed in seeds if seed.blueprint_name == KINDS["stem"])
+    delta, finite = at_stem(h, (), {})
+    assert finite is None  # nobody asked where it is
+    assert not delta.isfinite().any()
 
 
 class _Renamed(Base):

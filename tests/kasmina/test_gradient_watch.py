@@ -80,3 +80,29 @@ def test_readings_do_not_depend_on_how_many_are_read_together() -> None:
     assert torch.equal(collector.readings(norms), torch.stack([collector.readings(each) for each in norms]))
     together = torch.linalg.vector_norm(norms, dim=1)
     assert torch.equal(together, torch.cat([torch.linalg.vector_norm(each[None], dim=1) for each in norms]))
+
+
+def test_a_seed_that_comes_between_two_steps_is_watched_from_then_on() -> None:
+    x = torch.randn(2, 2, 8, generator=torch.Generator().manual_seed(0))
+    model = esper.wrap(ConvNet(2, 3, dims=1, widths=(4, 6), pools=(2, 2)), ["blocks.*"], x)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    model.attach(optimizer)
+    watch = GradientWatch(model, optimizer, before_first=lambda: None)
+    model.germinate("blocks.0", "norm")
+
+    def step() -> None:
+        optimizer.zero_grad()
+        out = model(x)
+        assert isinstance(out, Tensor)
+        out.square().mean().backward()
+        optimizer.step()
+
+    step()
+    model.germinate("blocks.1", "norm")
+    step()
+    seed = model.slots["blocks.1"].seed
+    assert seed is not None
+    expected = torch.nn.utils.get_total_norm([p.grad for p in seed.parameters() if p.grad is not None])
+    _, found = watch.take()
+    assert set(found) == {"blocks.0", "blocks.1"}
+    assert found["blocks.1"].norm == pytest.approx(float(expected), rel=1e-5)

@@ -1,12 +1,13 @@
 """A seed that puts out NaN or Inf: the host's output and gradients are unaffected, its update is skipped."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import esper
 from esper.kasmina import GrowingModel, IllegalOperation, forget
@@ -357,3 +358,97 @@ def test_a_broken_output_zeroes_the_seeds_gradients_before_clipping_though_they_
     finally:
         Exploding.broken = torch.zeros(BATCH, dtype=torch.bool)
         forget("offset")
+
+
+def _batched_gradient(model: GrowingModel, x: Tensor) -> Tensor:
+    x = x.clone().requires_grad_()
+    out = model(x)
+    each = torch.eye(out.numel()).view(-1, *out.shape)
+    return torch.autograd.grad(out, x, each, is_grads_batched=True)[0]
+
+
+def _recorded_gradient(model: GrowingModel, x: Tensor) -> Tensor:
+    def gradient(x: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(model(x).square().sum(), x)[0]
+
+    recorded = make_fx(gradient)(torch.ones_like(x))
+    found: Tensor = recorded(x)
+    return found
+
+
+def _jacobian(model: GrowingModel, x: Tensor, *, vectorize: bool) -> Tensor:
+    return torch.autograd.functional.jacobian(model, x, vectorize=vectorize)
+
+
+def _hessian(model: GrowingModel, x: Tensor, *, vectorize: bool) -> Tensor:
+    return torch.autograd.functional.hessian(lambda x: model(x).square().sum(), x, vectorize=vectorize)
+
+
+def _plain_gradient(model: GrowingModel, x: Tensor) -> Tensor:
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad(model(x).square().sum(), x)[0]
+
+
+_Transform = Callable[[GrowingModel, Tensor], Tensor]
+
+
+@pytest.mark.parametrize("stage", [Stage.TRAINING, Stage.HOLDING])
+@pytest.mark.parametrize(
+    ("transform", "plain"),
+    [
+        pytest.param(
+            lambda model, x: _jacobian(model, x, vectorize=True),
+            lambda model, x: _jacobian(model, x, vectorize=False),
+            id="jacobian",
+        ),
+        pytest.param(
+            lambda model, x: _hessian(model, x, vectorize=True),
+            lambda model, x: _hessian(model, x, vectorize=False),
+            id="hessian",
+        ),
+        pytest.param(
+            _batched_gradient,
+            lambda model, x: _jacobian(model, x, vectorize=False).view(-1, *x.shape),
+            id="is_grads_batched",
+        ),
+        pytest.param(
+            lambda model, x: make_fx(model)(torch.ones_like(x))(x), lambda model, x: model(x), id="make_fx"
+        ),
+        pytest.param(_recorded_gradient, _plain_gradient, id="make_fx of a gradient"),
+    ],
+)
+def test_nothing_is_asked_of_values_that_stand_for_others(
+    model: GrowingModel, stage: Stage, transform: _Transform, plain: _Transform
+) -> None:
+    grow_until(model, SLOT, stage, "mlp")
+    seed = model.slots[SLOT].seed
+    assert seed is not None
+    with torch.no_grad():
+        seed.scale.fill_(0.5)
+    x = tiny_input(Layout.FLAT)
+    torch.testing.assert_close(transform(model, x), plain(model, x))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize(
+    "record", [torch.jit.trace, lambda model, x: make_fx(model)(x)], ids=["torch.jit.trace", "make_fx"]
+)
+def test_a_program_recorded_while_all_was_finite_keeps_the_guard(
+    record: Callable[[nn.Module, Tensor], Callable[[Tensor], Tensor]],
+) -> None:
+    esper.blueprint("spike", layouts=["flat"])(lambda _: Spike())
+    try:
+        model = esper.wrap(nn.Sequential(nn.Linear(4, 4)), ["0"], torch.zeros(5, 4))
+    finally:
+        forget("spike")
+    grow_until(model, "0", Stage.HOLDING, "spike")
+    seed = model.slots["0"].seed
+    assert seed is not None
+    wild = torch.zeros(5, 4)
+    wild[2] = 1e3
+    with torch.no_grad():
+        seed.scale.fill_(1.0)
+        recorded = record(model, torch.zeros(5, 4))
+        assert torch.equal(recorded(wild), model(wild))
+        assert model(wild).isfinite().all()

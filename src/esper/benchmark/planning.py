@@ -46,8 +46,8 @@ from esper.benchmark.stream_rivals import (
     STREAM_RIVALS,
     StreamArm,
     looking_again,
+    played_rivals,
     require_streaming,
-    tuned_rivals,
 )
 from esper.benchmark.stream_rules import LOOK_AGAIN, fit_look_again
 from esper.benchmark.suites import SEEDS_EACH, BenchSuite, PlanError, bench_suite
@@ -195,9 +195,9 @@ def plan_bench(request: BenchRequest) -> BenchPlan:
     suite, names, reference = _require_possible(request)
     learned = [_learned_arm(name, paths, request.suite) for name, paths in request.controllers.items()]
     members = next((arm.members for arm in learned if arm.name == reference), 1)
-    tuned = tuned_rivals(frozen=_based(suite)) if _lives(suite) else {}
-    arms: list[Arm] = [RuleArm(name) for name in (WAIT, *RULES) if name in names and name not in tuned]
-    arms += _stream_arms(request, suite, names & set(tuned))
+    rivals = played_rivals(frozen=_based(suite)) if _lives(suite) else {}
+    arms: list[Arm] = [RuleArm(name) for name in (WAIT, *RULES) if name in names and name not in rivals]
+    arms += _stream_arms(request, suite, names & set(rivals))
     arms += [AdaptArm(name, rival) for name, rival in ADAPT_ARMS.items() if name in names]
     if names & {*SCHEDULES, *RIVALS}:
         outcomes = Outcomes.read(_outcomes_file(request, suite))
@@ -316,7 +316,7 @@ def _impossible(request: BenchRequest, suite: BenchSuite) -> dict[str, str]:
 
 
 def _impossible_rivals(suite: BenchSuite) -> dict[str, str]:
-    rivals, reasons = tuned_rivals(frozen=_based(suite) and _lives(suite)), {}
+    rivals, reasons = played_rivals(frozen=_based(suite) and _lives(suite)), {}
     for name in STREAM_RIVALS:
         if name not in rivals:
             reasons[name] = f"{name} is for hosts that learn as a whole, and those of {suite.name} are bases"
@@ -391,8 +391,8 @@ def _rival_arms(drawn: Outcomes, suite: BenchSuite, names: set[str]) -> Iterator
 
 
 def _stream_arms(request: BenchRequest, suite: BenchSuite, names: set[str]) -> Iterator[StreamArm]:
-    """Rivals with the settings that were tuned; `look_again` is fitted anew where there are outcomes."""
-    rivals = tuned_rivals(frozen=_based(suite))
+    """Rivals in the settings that a benchmark plays; `look_again` is fitted anew where there are outcomes."""
+    rivals = played_rivals(frozen=_based(suite))
     if LOOK_AGAIN in names and (request.outcomes or shipped_outcomes(suite.name)):
         drawn = Outcomes.read(_outcomes_file(request, suite)).part(held_out=False)
         rivals[LOOK_AGAIN] = looking_again(fit_look_again(drawn, _phase_samples(drawn.cases)))

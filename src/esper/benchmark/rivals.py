@@ -9,7 +9,8 @@ The list has waiting first, then the single best schedule, then greedily what ad
 ran is charged: `training_flops` of a kept episode holds the others' too.
 
 Rivals on a base are last: train its head alone, fine-tune all of it, or add LoRA at every layer. Each is an instance
-of the same task that trains something else and grows nothing; `benchmarks/study_adapt.py` tunes their learning rates.
+of the same task that trains something else and grows nothing. `benchmarks/study_adapt.py` tunes their learning rates
+on small bases; those on published networks are a first choice, not tuned.
 """
 
 import zlib
@@ -368,7 +369,7 @@ class AdaptRival:
     lr: float | None = None
     """None is the task's own, which the head of a growing host has, too."""
     backbone_lr: float | None = None
-    """The same on published networks, which bear less; None is `lr`."""
+    """The same on published networks, which bear less: a first choice, not tuned. None is `lr`."""
 
     def __str__(self) -> str:
         return self.name if self.lr is None else f"{self.name}, lr {self.lr:g}"
@@ -410,7 +411,7 @@ ADAPT_ARMS: Mapping[str, AdaptRival] = {
     "lora4": AdaptRival("lora4", "lora4", lr=0.005, backbone_lr=0.001),
     "lora16": AdaptRival("lora16", "lora16", lr=0.002, backbone_lr=0.001),
 }
-"""The arms that a benchmark of bases has besides, as `benchmarks/study_adapt.py` tuned them on other draws."""
+"""The arms that a benchmark of bases has besides; `lr` as `benchmarks/study_adapt.py` tuned it on other draws."""
 
 
 @dataclass(frozen=True, slots=True)

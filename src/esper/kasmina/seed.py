@@ -48,8 +48,19 @@ def finite_mask(delta: Tensor, axes: tuple[int, ...]) -> Tensor:
 
 
 def can_be_read(tensor: Tensor) -> bool:
-    """Whether its values can be asked for without a wait: on the CPU, in a program that runs as it is written."""
-    return type(tensor) is Tensor and tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+    """Whether its values can be asked for without a wait: on the CPU, in a program that runs as it is written.
+
+    Where a program is recorded, or stands for many at once, a question about values has no answer or a wrong one.
+    """
+    return (
+        type(tensor) is Tensor
+        and tensor.is_cpu
+        and not torch.compiler.is_compiling()
+        and torch._C._get_tracing_state() is None  # torch.jit.trace
+        and not torch._C._len_torch_dispatch_stack()  # make_fx, which records through a mode
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and not torch._C._functorch.is_legacy_batchedtensor(tensor)
+    )
 
 
 def all_finite(tensor: Tensor) -> bool:

@@ -151,6 +151,19 @@ def test_a_host_that_is_put_back_to_an_earlier_target_has_the_statistics_of_now(
     assert torch.equal(statistics(world), statistics(lived(case, 3)))
 
 
+def test_a_host_that_breaks_in_the_last_epoch_of_a_target_has_the_statistics_of_that_one() -> None:
+    """What comes is not known yet: the change is noticed as the next epoch begins."""
+    world = lived(f"adapt_stream:plan={PLAN},size=100", 1)
+    clean = statistics(world)
+    with torch.no_grad():
+        for parameter in world.host(0).model.host.head.parameters():  # type: ignore[union-attr]
+            parameter.fill_(float("nan"))
+    world.step_many([HostStep(0, ActionSpec())])
+    assert world.host(0).report.rolled_back is not None
+    assert world.host(0).phase_ended
+    assert torch.equal(statistics(world), clean)
+
+
 def test_a_host_that_was_confident_of_other_names_has_not_diverged() -> None:
     """Its loss is then over three times that of a guess, an epoch long; going back would not help."""
     world = lived("adapt_stream:base=digits_layer,plan=rename@2/noise10@4,size=100", 2)

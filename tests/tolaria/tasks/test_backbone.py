@@ -23,6 +23,7 @@ from esper.leyline import ActionSpec, Beginning, HostStep, LifecycleOp
 from esper.tolaria.data import DatasetCorrupt, DatasetMissing, few_labels
 from esper.tolaria.data.few_labels import with_typos
 from esper.tolaria.data.images import read_cifar10
+from esper.tolaria.data.splits import ReportKey
 from esper.tolaria.final_report import test_score as score_on_test
 from esper.tolaria.tasks import Instance, ParameterError
 from esper.tolaria.tasks.backbone import BACKBONES
@@ -187,6 +188,29 @@ def test_pictures_are_enlarged_and_standardised_and_splits_are_disjoint(
     assert not torch.equal(other.train.inputs, train.inputs)
 
 
+@pytest.mark.parametrize("case", ["side=32", "samples=digits,side=32", "backbone=minilm,samples=tweets"])
+def test_no_sample_is_in_two_splits(home: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    write_folder(home / "cifar10" / "cifar-10-batches-bin", cifar_binary(300))
+    monkeypatch.setitem(few_labels.PICTURES, "cifar10", lambda: read_cifar10(300))
+    # the number at the end of each sentence, which the tiny vocabulary does not know, tells it from the others
+    monkeypatch.setattr(
+        few_labels, "encoded", lambda _, texts: torch.tensor([[int(text.split()[-1])] for text in texts])
+    )
+    tests = []
+    for which in (0, 3):
+        data = Instance.parse(f"backbone:data={which},{case}").load()
+        phase, test = data.phases[0], data.test.open(ReportKey())
+        train, validation, tested = (
+            {sample.numpy().tobytes() for sample in split.inputs}
+            for split in (phase.train, phase.validation, test)
+        )
+        assert (len(train), len(validation), len(tested)) == (800, 200, len(test))
+        assert not tested & (train | validation)
+        assert not train & validation
+        tests.append(tested)
+    assert tests[0] == tests[1]  # another draw of what is learned from, tested on the same
+
+
 @pytest.mark.usefixtures("home")
 def test_grey_pictures_have_three_equal_colours_and_every_shift_does_something() -> None:
     plain = Instance.parse(DIGITS).load().phases[0].validation.inputs
@@ -328,6 +352,17 @@ def test_whose_statistics_are_used() -> None:
     )
     assert torch.equal(mean_of("source"), published)
     assert not torch.allclose(mean_of("target"), published)
+
+
+def test_statistics_are_estimated_of_any_number_of_samples() -> None:
+    """101 in forwards of at most 100: where a picture is one pixel, a sample alone has no variance."""
+    host = ConvBackbone(CONV, 10, conv_weights())
+    assert host.samples_at_once == 100
+    pixels = torch.randn(101, 3, 1, 1, generator=torch.Generator().manual_seed(0))
+    host.adopt_statistics(pixels)
+    assert all(value.isfinite().all() for value in host.state_dict().values())
+    seen = host.state_dict()["body.0.1.running_mean"]
+    torch.testing.assert_close(seen, host.body[0][0](pixels).mean((0, 2, 3)), rtol=0.0, atol=0.01)  # type: ignore[index]
 
 
 @pytest.mark.usefixtures("home")

@@ -286,7 +286,7 @@ def test_settling_judges_in_the_family_of_the_reward(family: Family, kept: bool)
     with torch.no_grad():
         assert host.slots[0].seed is not None
         for parameter in host.slots[0].seed.parameters():
-            parameter.mul_(3.0)  # enough to change some answers
+            parameter.mul_(5.0)  # enough to change some answers
         logits = forward_coalitions(host.model.eval(), inputs, [FIRST, NONE])
     (now, bare), rise = logits.argmax(-1), logits.log_softmax(-1).diff(dim=0)[0]  # (sample,), (sample, class)
     changed, alike = (now != bare).int().argmax(), torch.where(now == bare, rise.amax(1), -1.0).argmax()

