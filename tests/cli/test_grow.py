@@ -159,5 +159,5 @@ def test_what_cannot_be_grown(
 
 def test_onnx_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("esper.leyline.files.find_spec", lambda _: None)
-    with pytest.raises(ValueError, match=r"pip install '\.\[onnx\]'"):
+    with pytest.raises(ValueError, match=r"pip install 'esper-grow\[onnx\]'"):
         require_exportable(Path("a.onnx"))

@@ -70,7 +70,7 @@ def test_what_is_missing_is_named_with_its_remedy(
 ) -> None:
     monkeypatch.setattr(watch, "find_spec", lambda _package: None)
     assert main(["watch", "--directory", str(runs)]) == 2
-    assert "needs nicegui and plotly: pip install '.[watch]'" in capsys.readouterr().err
+    assert "needs nicegui and plotly: pip install 'esper-grow[watch]'" in capsys.readouterr().err
 
 
 def test_at_a_terminal(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

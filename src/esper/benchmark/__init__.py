@@ -25,5 +25,5 @@ from esper.benchmark.runner import BenchProgress as BenchProgress
 from esper.benchmark.runner import run_bench as run_bench
 from esper.benchmark.suites import PlanError as PlanError
 from esper.benchmark.table import BenchTable as BenchTable
-from esper.benchmark.table import gate as gate
-from esper.benchmark.table import verdict as verdict
+from esper.benchmark.verdict import gate as gate
+from esper.benchmark.verdict import verdict as verdict

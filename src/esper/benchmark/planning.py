@@ -51,7 +51,7 @@ from esper.benchmark.stream_rivals import (
 )
 from esper.benchmark.stream_rules import LOOK_AGAIN, fit_look_again
 from esper.benchmark.suites import SEEDS_EACH, BenchSuite, PlanError, bench_suite
-from esper.benchmark.table import counted
+from esper.benchmark.verdict import counted
 from esper.simic.env.making import require_device, require_suite
 from esper.tolaria.tasks import Instance
 from esper.tolaria.worlds.toy.instance import TOY_SUITES

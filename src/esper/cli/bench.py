@@ -217,7 +217,7 @@ def _report(arguments: list[str]) -> int:
 def tables_text(made: "Sequence[BenchTable]") -> str:
     """Every table with its verdict, as text."""
     from esper.benchmark import gate, verdict
-    from esper.benchmark.table import counted
+    from esper.benchmark.verdict import counted
 
     first, found = gate(made[0]), verdict(made[0])
     parts = [*found, first] if made[0].headroom is None else [first, *found]
@@ -233,7 +233,7 @@ def tables_text(made: "Sequence[BenchTable]") -> str:
 
 
 def _lines(made: "BenchTable") -> str:
-    from esper.benchmark.table import bounds_in_points
+    from esper.benchmark.verdict import bounds_in_points
 
     rows = [
         (

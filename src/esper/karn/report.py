@@ -12,7 +12,8 @@ from plotly.subplots import make_subplots
 
 from esper.benchmark import BenchResult, BenchRow, BenchTable, SeedLife, gate, verdict
 from esper.benchmark.arms import WAIT
-from esper.benchmark.table import ScoreTable, bounds_in_points, counted, score_table
+from esper.benchmark.table import ScoreTable, score_table
+from esper.benchmark.verdict import bounds_in_points, counted
 from esper.karn import report_figures as figures
 from esper.karn.drawing import BAD, GOOD, LIGHT, SERIES, Card, draw_network
 from esper.karn.report_figures import (

@@ -10,7 +10,8 @@ from plotly.subplots import make_subplots
 from esper.benchmark import BenchRow, BenchTable
 from esper.benchmark.arms import WAIT
 from esper.benchmark.rivals import LISTED_PREFIX
-from esper.benchmark.table import ScoreTable, bounds_in_points
+from esper.benchmark.table import ScoreTable
+from esper.benchmark.verdict import bounds_in_points
 from esper.karn.drawing import BAD, GOOD, LIGHT, MARKERS, OPERATIONS, SERIES, by_epoch, see_through
 from esper.leyline.slots import GREY
 from esper.statistics import Estimate, Floats, Resamples, paired_difference, performance_profile

@@ -17,8 +17,8 @@ class EsperError(Exception):
 
 
 def install(extra: str) -> str:
-    """The command that installs an extra. The distribution is on no public index: its source is at hand."""
-    return f"pip install '.[{extra}]' in a checkout of Esper"
+    """The command that adds an extra where Esper is installed, from a checkout or a wheel."""
+    return f"pip install 'esper-grow[{extra}]'"
 
 
 def first_finding(error: "ValidationError") -> str:

@@ -41,7 +41,7 @@ def test_without_the_extra_every_door_says_what_to_install(
     with pytest.raises(ClusterError, match=expected):
         require_trainable(TrainingConfig(suite="toy", cluster="local"))
     assert main(["train", "--suite", "toy", "--cluster", "local"]) == 2
-    assert "pip install '.[ray]'" in capsys.readouterr().err
+    assert "pip install 'esper-grow[ray]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("wrong", ["everywhere", "ray://head:10001", "head:", "head:port", "none"])
