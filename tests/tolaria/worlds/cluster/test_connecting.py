@@ -33,7 +33,7 @@ def test_without_the_extra_every_door_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr("esper.tolaria.worlds.cluster.connecting.find_spec", lambda _: None)
-    expected = r"cluster is 'local', and the package ray is not installed: pip install '\.\[ray\]'"
+    expected = r"cluster is 'local', and the package ray is not installed: pip install 'esper-grow\[ray\]'"
     with pytest.raises(ClusterError, match=expected):
         make_env("toy", 2, cluster="local")
     with pytest.raises(ClusterError, match=expected):
