@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves
 import esper
 from esper.kasmina import GrowingModel, WrapError
 from esper.kasmina.probing import ExampleInput, call_with
+from esper.kasmina.sharding import whole_copy
 from esper.leyline import Stage
 from foreign_cases import Case
 from foreign_images import CASES as IMAGES
@@ -148,7 +149,7 @@ def live_through(model: GrowingModel, module: nn.Module, example: ExampleInput) 
 def export_difference(model: GrowingModel, example: ExampleInput) -> float:
     """Between the model and its export, after the export has been through a pickle where the host can go."""
     plain = model.eval().export()
-    if can_be_pickled(copy.deepcopy(model).unwrap()):
+    if can_be_pickled(whole_copy(model).unwrap()):
         file = io.BytesIO()
         torch.save(plain, file)
         file.seek(0)
