@@ -77,7 +77,8 @@ def choose_slots(host: nn.Module, example: ExampleInput) -> list[str]:
     """Two blocks of a host: those at a third and at two thirds of its repeated parts, in the order they fire.
 
     Repeated parts are members of a ModuleList or Sequential that have parts and parameters themselves; in a host
-    that has no two of them, any part of the host with parameters.
+    that has no two of them, any part of the host with parameters; in one whose parameters lie in no part that fires,
+    any part.
     """
     names = {id(module): name for name, module in host.named_modules() if name}
     lists = (nn.ModuleList, nn.Sequential)
@@ -99,6 +100,7 @@ def choose_slots(host: nn.Module, example: ExampleInput) -> list[str]:
         order = [
             names[key] for key in fired if key in names and has_parameters(host.get_submodule(names[key]))
         ]
+    order = order or [names[key] for key in fired if key in names]
     return list(dict.fromkeys((order[len(order) // 3], order[2 * len(order) // 3])))
 
 
@@ -112,6 +114,13 @@ def difference(ours: object, theirs: object) -> float:
     return max(
         ((one - other).abs().max() / other.abs().max().clamp(min=1e-12)).item() for one, other in pairs
     )
+
+
+def summed_loss(output: object) -> Tensor:
+    """Of all that a model returns: how far it is from a ramp."""
+    outputs = [tensor for tensor in tensors(output) if tensor.requires_grad]
+    losses = [(out - torch.linspace(-1, 1, out.numel()).view_as(out)).square().mean() for out in outputs]
+    return torch.stack(losses).sum()
 
 
 def live_through(model: GrowingModel, module: nn.Module, example: ExampleInput) -> tuple[bool, bool]:
@@ -131,9 +140,7 @@ def live_through(model: GrowingModel, module: nn.Module, example: ExampleInput) 
     model.train()
     for _ in range(2):
         optimizer.zero_grad()
-        outputs = [output for output in tensors(call(module, example)) if output.requires_grad]
-        losses = [(out - torch.linspace(-1, 1, out.numel()).view_as(out)).square().mean() for out in outputs]
-        torch.stack(losses).sum().backward()
+        summed_loss(call(module, example)).backward()
         optimizer.step()
     learned = all(bool(slot.seed.scale.any()) for slot in model.slots.values() if slot.seed)
     for name in model.slots:

@@ -26,7 +26,7 @@ from random import Random
 import torch
 from torch import nn
 
-from bench_architectures import CASES, attempt, call, installed, tensors
+from bench_architectures import CASES, attempt, call, choose_slots, installed, summed_loss, tensors
 from blind_pools import POOLS, Make, NotByTheRules, Unit
 from esper.kasmina.probing import ExampleInput
 from foreign_cases import Case
@@ -85,10 +85,10 @@ def runs_alone(host: nn.Module, example: ExampleInput) -> None:
     if not all(map(torch.equal, first, second)):
         raise LeftOut("its output is not the same twice in eval mode")
     host.train()
-    outputs = [output for output in tensors(call(host, example)) if output.requires_grad]
-    if not outputs:
+    outputs = call(host, example)
+    if not any(output.requires_grad for output in tensors(outputs)):
         raise LeftOut("its output needs no gradient")
-    torch.stack([output.float().square().mean() for output in outputs]).sum().backward()
+    summed_loss(outputs).backward()
     if not any(parameter.grad is not None and parameter.grad.any() for parameter in host.parameters()):
         raise LeftOut("no parameter has a gradient")
 
@@ -154,6 +154,27 @@ def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
+def without_gradient(case: Case) -> list[str]:
+    """The chosen slots whose output has no gradient in the bare model, in two steps like those of a seed's life."""
+    host, example = case.build()
+    reached: set[str] = set()
+    slots = choose_slots(host, example)
+    for name in slots:
+
+        def watch(_module: nn.Module, _args: object, output: object, name: str = name) -> None:
+            for tensor in tensors(output):
+                if tensor.requires_grad:
+                    tensor.register_hook(lambda gradient: reached.add(name) if gradient.any() else None)
+
+        host.get_submodule(name).register_forward_hook(watch)
+    optimizer = torch.optim.Adam(host.parameters(), lr=1e-3)
+    for _ in range(2):
+        optimizer.zero_grad()
+        summed_loss(call(host.train(), example)).backward()
+        optimizer.step()
+    return [name for name in slots if name not in reached]
+
+
 def try_one(package: str, unit: Unit, seed: int, taken: set[str], alone: bool, answer: Connection) -> None:
     """In a process of its own: what became of a unit, said twice, once before Esper meets it."""
     torch.set_num_threads(1)
@@ -171,16 +192,26 @@ def try_one(package: str, unit: Unit, seed: int, taken: set[str], alone: bool, a
         if alone:
             return
         result = attempt(unit.name, case)
-    row = replace(row, slots=result.slots, layouts=result.layouts)
-    if result.passed:
-        answer.send(replace(row, outcome="pass"))
-    elif result.note.startswith("refused: "):
-        answer.send(replace(row, outcome="refused", why=result.note.removeprefix("refused: ")))
-    elif not result.identity:
-        answer.send(replace(row, outcome="crash", why=result.note))
-    else:
-        wrong = f"identity {result.identity}, seeds learn {result.trained}, export {result.export_difference}"
-        answer.send(replace(row, outcome="wrong", why=wrong))
+        row = replace(row, slots=result.slots, layouts=result.layouts)
+        if result.passed:
+            answer.send(replace(row, outcome="pass"))
+            return
+        outcome, why = "crash", result.note
+        if result.note.startswith("refused: "):
+            outcome, why = "refused", result.note.removeprefix("refused: ")
+        elif result.identity:
+            outcome = "wrong"
+            why = (
+                f"identity {result.identity}, seeds learn {result.trained}, export {result.export_difference}"
+            )
+        row = replace(row, outcome=outcome, why=why)
+        try:
+            silent = ", ".join(without_gradient(case))
+        except Exception:  # what was wrong is known already
+            silent = ""
+        if silent:
+            row = replace(row, why=f"{why} (no gradient reaches {silent} in the bare model either)")
+        answer.send(row)
 
 
 def play(package: str, unit: Unit, seed: int, taken: set[str], alone: bool) -> Drawn:
