@@ -225,7 +225,8 @@ def write_page(results: list[Result]) -> None:
         f"{passed} of {len(results)} pass, {refused} are refused at wrap time with a word on what to do, "
         f"{len(results) - passed - refused} fail. Packages: {len(packages)} ({', '.join(packages)}).",
         "The list was put together while layouts were added, and models that could not be built small were left out: "
-        "it says what works, not which share of models that nobody has tried does.",
+        "it says what works. Which share of models that nobody has tried does is measured by drawing them: "
+        "[architectures that nobody chose](architectures_blind.md).",
         "Made by `pip install 'esper-grow[architectures]'` and `python benchmarks/bench_architectures.py --write`.",
         "",
         "| architecture | slots | layout | identity | seeds learn | export | note |",
