@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves
 import esper
 from esper.kasmina import GrowingModel, WrapError
 from esper.kasmina.probing import ExampleInput, call_with
+from esper.kasmina.sharding import whole_copy
 from esper.leyline import Stage
 from foreign_cases import Case
 from foreign_images import CASES as IMAGES
@@ -76,7 +77,8 @@ def choose_slots(host: nn.Module, example: ExampleInput) -> list[str]:
     """Two blocks of a host: those at a third and at two thirds of its repeated parts, in the order they fire.
 
     Repeated parts are members of a ModuleList or Sequential that have parts and parameters themselves; in a host
-    that has no two of them, any part of the host with parameters.
+    that has no two of them, any part of the host with parameters; in one whose parameters lie in no part that fires,
+    any part.
     """
     names = {id(module): name for name, module in host.named_modules() if name}
     lists = (nn.ModuleList, nn.Sequential)
@@ -98,6 +100,7 @@ def choose_slots(host: nn.Module, example: ExampleInput) -> list[str]:
         order = [
             names[key] for key in fired if key in names and has_parameters(host.get_submodule(names[key]))
         ]
+    order = order or [names[key] for key in fired if key in names]
     return list(dict.fromkeys((order[len(order) // 3], order[2 * len(order) // 3])))
 
 
@@ -111,6 +114,13 @@ def difference(ours: object, theirs: object) -> float:
     return max(
         ((one - other).abs().max() / other.abs().max().clamp(min=1e-12)).item() for one, other in pairs
     )
+
+
+def summed_loss(output: object) -> Tensor:
+    """Of all that a model returns: how far it is from a ramp."""
+    outputs = [tensor for tensor in tensors(output) if tensor.requires_grad]
+    losses = [(out - torch.linspace(-1, 1, out.numel()).view_as(out)).square().mean() for out in outputs]
+    return torch.stack(losses).sum()
 
 
 def live_through(model: GrowingModel, module: nn.Module, example: ExampleInput) -> tuple[bool, bool]:
@@ -130,9 +140,7 @@ def live_through(model: GrowingModel, module: nn.Module, example: ExampleInput) 
     model.train()
     for _ in range(2):
         optimizer.zero_grad()
-        outputs = [output for output in tensors(call(module, example)) if output.requires_grad]
-        losses = [(out - torch.linspace(-1, 1, out.numel()).view_as(out)).square().mean() for out in outputs]
-        torch.stack(losses).sum().backward()
+        summed_loss(call(module, example)).backward()
         optimizer.step()
     learned = all(bool(slot.seed.scale.any()) for slot in model.slots.values() if slot.seed)
     for name in model.slots:
@@ -148,7 +156,7 @@ def live_through(model: GrowingModel, module: nn.Module, example: ExampleInput) 
 def export_difference(model: GrowingModel, example: ExampleInput) -> float:
     """Between the model and its export, after the export has been through a pickle where the host can go."""
     plain = model.eval().export()
-    if can_be_pickled(copy.deepcopy(model).unwrap()):
+    if can_be_pickled(whole_copy(model).unwrap()):
         file = io.BytesIO()
         torch.save(plain, file)
         file.seek(0)
@@ -217,7 +225,8 @@ def write_page(results: list[Result]) -> None:
         f"{passed} of {len(results)} pass, {refused} are refused at wrap time with a word on what to do, "
         f"{len(results) - passed - refused} fail. Packages: {len(packages)} ({', '.join(packages)}).",
         "The list was put together while layouts were added, and models that could not be built small were left out: "
-        "it says what works, not which share of models that nobody has tried does.",
+        "it says what works. Which share of models that nobody has tried does is measured by drawing them: "
+        "[architectures that nobody chose](architectures_blind.md).",
         "Made by `pip install 'esper-grow[architectures]'` and `python benchmarks/bench_architectures.py --write`.",
         "",
         "| architecture | slots | layout | identity | seeds learn | export | note |",

@@ -186,8 +186,8 @@ def forecast(name: str, *, several: int = 0, refused: bool = False, **options: o
 
 
 _FORECASTS = [
-    forecast("NBEATS", refused=True, mlp_units=[[16, 16]] * 3, n_blocks=[1, 1, 1]),
-    forecast("NHITS", refused=True, mlp_units=[[16, 16]] * 3),
+    forecast("NBEATS", mlp_units=[[16, 16]] * 3, n_blocks=[1, 1, 1]),
+    forecast("NHITS", mlp_units=[[16, 16]] * 3),
     forecast("MLP", hidden_size=16),
     forecast("TCN", encoder_hidden_size=16, decoder_hidden_size=16),
     forecast("BiTCN", hidden_size=8),

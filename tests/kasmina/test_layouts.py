@@ -139,6 +139,25 @@ def test_a_module_of_its_own_kind_is_read_by_its_widths() -> None:
         _layouts(nn.Sequential(Scaled()), ["0"], torch.randn(2, 8, 8))
 
 
+class Folded(nn.Module):
+    """Shows nothing of what its axes mean."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape(-1, *self.shape)
+
+
+def test_the_channels_are_not_on_an_axis_of_one_entry() -> None:
+    x = torch.randn(2, 7)
+    assert _layouts(nn.Sequential(Folded((7, 1))), ["0"], x) == ["series"]
+    assert _layouts(nn.Sequential(Folded((1, 7))), ["0"], x) == ["tokens"]
+    with pytest.raises(WrapError, match="nothing shows which axis holds the channels"):
+        _layouts(nn.Sequential(Folded((1, 1))), ["0"], x[:, :1])
+
+
 # Where the batch is
 
 

@@ -275,3 +275,39 @@ def test_a_copied_submodule_leaves_the_seeds_inside_it_out() -> None:
     model.germinate("0.0", "mlp")
     model.germinate("0", "widen")
     assert model.slots["0"].parameter_count == cost
+
+
+class Rearranged(nn.Module):
+    """Copies and pickles as what it was made from alone, as the layers of einops do."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape(x.shape[0], *self.shape)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"shape": self.shape}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        super().__init__()
+        self.__dict__.update(state)
+
+
+def test_a_seed_does_not_sit_where_a_copy_would_not_hold_it() -> None:
+    net = nn.Sequential(nn.Sequential(nn.Linear(6, 6), Rearranged((6,))), nn.Tanh())
+    x = torch.randn(5, 6)
+    model = esper.wrap(net, ["0"], x)
+    grow_until(model, "0", Stage.HOLDING, "mlp")
+    _speak_up(model)
+    assert {key.partition(".esper_seed")[0] for key in net.state_dict() if "esper_seed" in key} == {"0.0"}
+    model.eval()
+    assert torch.equal(copy.deepcopy(net)(x), model(x))
+    assert torch.equal(model.export()(x), model(x))
+
+
+def test_a_slot_whose_copies_would_lose_its_seed_is_refused() -> None:
+    net = nn.Sequential(nn.Linear(6, 6), Rearranged((6,)))
+    with pytest.raises(WrapError, match=r"slot '1' is a Rearranged.*would lose the seed"):
+        esper.wrap(net, ["1"], torch.randn(5, 6))

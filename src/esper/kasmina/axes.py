@@ -184,8 +184,16 @@ def read_layout(
     return layout
 
 
+def _only_axis(shape: torch.Size) -> int | None:
+    """Of the two axes behind the batch, the one with several entries where the other has a single one."""
+    several = [axis for axis in (FIRST, LAST) if shape[axis] > 1]
+    return several[0] if len(several) == 1 else None
+
+
 def _layout_of(name: str, shape: torch.Size, channels: int | None, batch: frozenset[int]) -> Layout:
     """The layout of three axes and more."""
+    if channels is None and len(shape) == 3 and batch == {0}:
+        channels = _only_axis(shape)
     if channels is None and len(shape) == 3:
         raise WrapError(
             f"slot {name!r} puts out shape {tuple(shape)} and nothing shows which axis holds the channels: pass "

@@ -14,12 +14,13 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from esper.kasmina.axes import WrapError
@@ -77,13 +78,34 @@ def fill(target: Tensor, value: Tensor) -> None:
 def whole_copy(model: _Module) -> _Module:
     """A deep copy on this process alone, with whole tensors and without anything of FSDP2."""
     if not sharded_modules(model):
-        return copy.deepcopy(model)
+        with _Detached():
+            return copy.deepcopy(model)
     memo: dict[int, object] = {
         id(parameter): nn.Parameter(whole(parameter.detach()).clone(), parameter.requires_grad)
         for parameter in model.parameters()
     }
-    with _without_fsdp(model):
+    with _without_fsdp(model), _Detached():
         return copy.deepcopy(model, memo)
+
+
+class _Detached(TorchFunctionMode):
+    """Inside, a deep copy takes the values of results that a module keeps from its last forward, without their graph.
+
+    Some keep a pyramid of features, weight_norm keeps the weight it made; torch refuses to copy such tensors.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        del types
+        if func is Tensor.__deepcopy__ and not args[0].is_leaf:
+            tensor, memo = args
+            return memo.setdefault(id(tensor), tensor.detach().clone())
+        return func(*args, **(kwargs or {}))
 
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks")

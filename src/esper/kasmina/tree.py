@@ -5,6 +5,7 @@ A seed is part of the host while it grows there, so that whatever walks the tree
 one without children never looks at them. So a seed sits at such a leaf, under a reserved name.
 """
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -64,7 +65,7 @@ def find_seats(host: nn.Module, slots: Mapping[str, nn.Module]) -> dict[str, Sea
     """Slot -> its seat: the last leaf in the slot's submodule, or else in the nearest module around it.
 
     A leaf that the host holds in one place only goes first: in several, the seed's keys would show several times.
-    None where there is no leaf.
+    None where there is no leaf that a copy of the host would hold with its seed.
     """
     paths: dict[int, list[str]] = {}
     for path, module in host.named_modules(remove_duplicate=False):
@@ -87,11 +88,28 @@ def find_seats(host: nn.Module, slots: Mapping[str, nn.Module]) -> dict[str, Sea
 
 def _leaf_for(host: nn.Module, slot: str, single: set[int]) -> nn.Module | None:
     for around in enclosing(host, slot):
-        leaves = list(_leaves(around))
-        chosen = [leaf for leaf in leaves if id(leaf) in single] or leaves
-        if chosen:
-            return chosen[-1]
+        best_last = sorted(_leaves(around), key=lambda leaf: id(leaf) in single)
+        chosen = next(filter(keeps_children, reversed(best_last)), None)
+        if chosen is not None:
+            return chosen
     return None
+
+
+def keeps_children(module: nn.Module) -> bool:
+    """Whether a copy of a module has the children and hooks that the module was given after it was made.
+
+    Some write down no more than what they were made from, as the layers of einops do: a seed there would be lost.
+    """
+    kind, ways = type(module), ("__getstate__", "__reduce__", "__reduce_ex__")
+    if hasattr(kind, "__deepcopy__") or all(getattr(kind, way) is getattr(nn.Module, way) for way in ways):
+        return True
+    module.add_module(SEED_NAME, nn.Module())
+    try:
+        return SEED_NAME in copy.copy(module)._modules
+    except RuntimeError:  # it refuses to be copied, and so loses nothing
+        return True
+    finally:
+        del module._modules[SEED_NAME]
 
 
 def enclosing(host: nn.Module, name: str) -> Iterator[nn.Module]:

@@ -18,7 +18,7 @@ from esper.kasmina.probing import ExampleInput, Sighting, batch_size, probe
 from esper.kasmina.replicas import Replicas, is_sharded, recognise
 from esper.kasmina.slot import IsolationPenalty, Slot
 from esper.kasmina.stage_machine import GrowthRules
-from esper.kasmina.tree import Seat, bare_parameters, enclosing, find_seats
+from esper.kasmina.tree import Seat, bare_parameters, enclosing, find_seats, keeps_children
 from esper.leyline import EventSink, Layout
 
 
@@ -257,6 +257,11 @@ def _refuse_way(model: nn.Module, name: str, module: nn.Module) -> None:
                 f"slot {name!r} lies in an nn.TransformerEncoder that packs padded batches into nested tensors, "
                 "which seeds cannot read: build it with enable_nested_tensor=False"
             )
+    if not keeps_children(module):
+        raise WrapError(
+            f"slot {name!r} is a {type(module).__name__}, whose copies and pickles hold no more than what it was "
+            "made from and would lose the seed: name the submodule around it, or the one before it"
+        )
     slot = slot_behind(module)
     if slot is not None and slot.owner is not None and slot.owner() is not None:
         raise WrapError(
