@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 import esper
 from esper.kasmina import GrowingModel, WrapError
 from esper.kasmina.probing import ExampleInput, call_with
-from esper.kasmina.sharding import whole_copy
+from esper.kasmina.replicas import whole_copy
 from esper.leyline import Stage
 from foreign_cases import Case
 from foreign_images import CASES as IMAGES
