@@ -246,7 +246,7 @@ def test_wandb_gets_the_same_numbers(run: RunDirectory, monkeypatch: pytest.Monk
 
 def test_without_wandb_the_error_says_what_to_do(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(RunError, match=r"pip install '\.\[wandb\]'"):
+    with pytest.raises(RunError, match=r"pip install 'esper-grow\[wandb\]'"):
         open_recorder(run, wandb_project="growth")
 
 

@@ -258,7 +258,7 @@ def test_others_read_it_as_any_data_set(data: Path, capsys: pytest.CaptureFixtur
 
 def test_without_the_package_it_says_what_to_install(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_disk, "find_spec", lambda _: None)
-    with pytest.raises(MinariError, match=r"minari is not installed.*pip install '\.\[minari\]'"):
+    with pytest.raises(MinariError, match=r"minari is not installed.*pip install 'esper-grow\[minari\]'"):
         export_minari(Dataset.open([data]), "esper/random-v0")
 
 

@@ -19,7 +19,7 @@ def test_the_order_is_the_seeds_own() -> None:
 
 
 def test_the_order_is_the_one_that_control_curves_were_made_with() -> None:
-    """If this has to change, so has `controls.NUMERICS`."""
+    """If this has to change, so has `baselines.NUMERICS`."""
     assert ShuffledStream(0).draw(range(7), 1, 7).tolist() == [[3, 0, 1, 6, 5, 4, 2]]
 
 

@@ -150,10 +150,10 @@ def test_damaged_weights_are_refused(home: Path) -> None:
 @pytest.mark.usefixtures("home")
 def test_without_transformers_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
-    with pytest.raises(BackboneError, match=r"pip install '\.\[transformers\]'"):
+    with pytest.raises(BackboneError, match=r"pip install 'esper-grow\[transformers\]'"):
         BACKBONES["minilm"].host(2)
     monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
-    with pytest.raises(BackboneError, match=r"pip install '\.\[transformers\]'"):
+    with pytest.raises(BackboneError, match=r"pip install 'esper-grow\[transformers\]'"):
         Instance.parse(TWEETS).load()
 
 
