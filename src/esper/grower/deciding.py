@@ -116,7 +116,7 @@ class Deciding:
             forecast=self.pay.forecast.now,
             gain_forecast=self.pay.gain(score, added, model.host_parameters),
             added_parameters=added,
-            slots={slot.name: slot for slot in self.observer.situation(0).slots},
+            slots={slot.name: slot for slot in self.observer.slots(0)},
             probability=choice.probability,
             rolled_back=rolled_back,
         )

@@ -18,6 +18,7 @@ from esper.leyline import (
     LifecycleOp,
     Situation,
     SlotReading,
+    SlotSnapshot,
     Style,
     gate_parameters,
 )
@@ -232,14 +233,8 @@ class Observer:
     def situation(self, env_idx: int) -> Situation:
         """The same env in words, for a rule-based policy."""
         env = self._env(env_idx)
-        legal, cards = env.host.legal_operations(), env.cards
-        slots = env.host.snapshots()
-        if self.decisions.retire:
-            slots = tuple(
-                replace(slot, decay_epochs=epochs, decayed=decayed)
-                for slot, epochs, decayed in zip(slots, env.fossils.epochs, env.fossils.decayed, strict=False)
-            )
-        else:
+        slots, legal, cards = self.slots(env_idx), env.host.legal_operations(), env.cards
+        if not self.decisions.retire:
             legal = unretired(legal)
         if env.is_limited:
             gates = {slot.name: gate_parameters(slot.channels) for slot in slots}
@@ -249,6 +244,17 @@ class Observer:
             slots=slots,
             legal=legal,
             cards=cards,
+        )
+
+    def slots(self, env_idx: int) -> tuple[SlotSnapshot, ...]:
+        """What there is to see of each slot; where fossils may be retired, also which have decayed."""
+        env = self._env(env_idx)
+        slots = env.host.snapshots()
+        if not self.decisions.retire:
+            return slots
+        return tuple(
+            replace(slot, decay_epochs=epochs, decayed=decayed)
+            for slot, epochs, decayed in zip(slots, env.fossils.epochs, env.fossils.decayed, strict=False)
         )
 
     def extend(self, env_idx: int, horizon: int) -> None:
