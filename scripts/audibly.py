@@ -66,4 +66,8 @@ def _pass_on(source: Iterable[str], lines: "queue.Queue[str | None]") -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run(Path(sys.argv[1]), sys.argv[2:]))
+    try:
+        sys.exit(run(Path(sys.argv[1]), sys.argv[2:]))
+    except KeyboardInterrupt:
+        print("\nStopped. The same command begins the installation anew.", flush=True)
+        sys.exit(130)

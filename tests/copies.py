@@ -64,6 +64,7 @@ class EsperInACopy:
 
 def _command(arguments: Sequence[str], output: Path, errors: Path, variables: Mapping[str, str]) -> None:
     take_environment(variables)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # workers are deaf to it, a command is not
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     for path, number in ((output, 1), (errors, 2)):

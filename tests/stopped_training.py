@@ -45,6 +45,7 @@ class StoppedTraining:
 
 def _train(config: TrainingConfig, directory: Path, events: Connection) -> None:
     warnings.simplefilter("ignore")
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # workers are deaf to it, a training is not
     torch.set_num_threads(1)
     result = train_ppo_vectorized(
         config,

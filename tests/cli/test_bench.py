@@ -143,6 +143,7 @@ def test_much_is_told_before_it_is_planned(
         (["--instances", "0"], "instances is 0"),
         (["--instances", "1", "--arms", "blind"], "blind copies decisions from another instance"),
         (["--workers", "-1"], "--workers is -1"),
+        (["--minutes", "-3"], "--minutes is -3; expected a number > 0"),
         (["--arms", "learned"], "arm 'learned' is a trained controller; say which with --controller"),
         (["--controller", "missing"], "missing: there is no such controller, run or checkpoint"),
         (["--controller", "a b=missing"], "controller is named 'a b'"),

@@ -77,6 +77,13 @@ def test_a_controller_is_not_written_over_unasked(trained: Path, capsys: pytest.
     assert Controller.load("given").card.summary == "the second"
 
 
+def test_a_controller_is_no_file(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("given").write_text("mine")
+    assert main(["controllers", "export", trained.name, "--to", "given", "--force"]) == 2
+    assert capsys.readouterr().err == "esper: --to is 'given', which is a file; a controller is a folder\n"
+    assert Path("given").read_text() == "mine"
+
+
 def test_a_menu_goes_with_the_controller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -72,6 +72,8 @@ def run_bench(arguments: list[str]) -> int:
 
 
 def _play(chosen: "Namespace") -> int:
+    if not chosen.minutes > 0:
+        raise BadInput(f"--minutes is {chosen.minutes:g}; expected a number > 0")
     if not chosen.quiet:
         print("counting what is to be played...", flush=True)
     from esper.benchmark import BenchRequest

@@ -75,6 +75,8 @@ def _export(arguments: list[str]) -> int:
     from esper.simic.held_out import evaluate_controller
     from esper.tamiyo.controller import CARD
 
+    if chosen.to.is_file():
+        raise BadInput(f"--to is {str(chosen.to)!r}, which is a file; a controller is a folder")
     if (chosen.to / CARD).is_file() and not chosen.force:
         raise BadInput(f"--to is {str(chosen.to)!r}, which is a controller already; --force writes over it")
     checkpoint = require_checkpoint(path)

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
 from platform import python_version
@@ -256,12 +257,19 @@ def worker_context() -> ForkServerContext | SpawnContext:
 
     Copying this process is not safe, as it has threads; on Linux another is kept for it, which imports and does
     nothing else. Elsewhere every worker imports for itself. Copies have the environment variables of the first
-    start: send those of now with each worker, for `take_environment`.
+    start: send those of now with each worker, for `take_environment`. Ctrl-C reaches neither it nor them: a terminal
+    sends it to all, and one that arrived during the imports ended them with a traceback.
     """
     if sys.platform != "linux":  # system libraries of macOS do not survive a copy
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
+    resource_tracker.ensure_running()  # by itself: it unblocks the signal once it runs
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which what is started inherits
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return context
 
 

@@ -1,7 +1,10 @@
 """Workers are copies of one process that has imported torch, with the environment variables of their own start."""
 
 import os
+import signal
+import subprocess
 import sys
+import time
 
 import pytest
 
@@ -28,3 +31,38 @@ def test_workers_share_the_process_that_imported(monkeypatch: pytest.MonkeyPatch
 def test_what_is_imported_beforehand_exists(module: str) -> None:
     """The start of the process that imports passes over modules that it does not find."""
     __import__(module)
+
+
+STARTS = """
+import signal
+
+signal.signal(signal.SIGINT, lambda *_: None)  # as a run does, which ends in order
+from esper.tolaria.worlds.worker import worker_context
+
+if __name__ == "__main__":
+    context = worker_context()
+    print("starting", flush=True)
+    process = context.Process(target=print, args=("a worker",), kwargs={"flush": True})
+    process.start()
+    process.join()
+    print(process.exitcode, flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every worker imports for itself")
+def test_ctrl_c_while_workers_start_ends_none_of_them() -> None:
+    """A terminal sends it to every process; the one that workers are copied from is importing torch by then."""
+    running = subprocess.Popen(
+        [sys.executable, "-c", STARTS],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert running.stdout is not None
+    assert running.stdout.readline() == "starting\n"
+    for _ in range(3):
+        time.sleep(0.2)
+        os.killpg(running.pid, signal.SIGINT)
+    said, _ = running.communicate(timeout=60)
+    assert said.splitlines() == ["a worker", "0"]
