@@ -41,7 +41,7 @@ demo: $(CORE) ## see networks grow when their data change, adapters grow, and a 
 	@$(BIN)/python examples/demo.py
 
 test: $(STAMP) ## the fast tests
-	@echo "Collecting the tests takes each of $(JOBS) processes a while; the first dots come after that, the last ones some eight minutes later."
+	@echo "Collecting the tests takes each of $(JOBS) processes a while; the first dots come after that, the last ones three to six minutes later."
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal -m "not slow"
 
 test-slow: $(STAMP) ## the tests that take minutes
