@@ -105,7 +105,9 @@ def test_train_records_a_run(trainer: Trainer, capsys: pytest.CaptureFixture[str
     told = capsys.readouterr()
     lines = told.out.splitlines()
     assert lines[0] == "run runs/mine"
-    assert lines[1].startswith("round    4      2,560 steps  return +0.0938  gain +0.0625  accuracy 0.828")
+    assert lines[1].startswith(
+        "round    4      2,560 steps  return +0.0938  gain +6.25 points  accuracy 0.828"
+    )
     assert "rounds           3" in lines
     assert "best_score       -" in lines
     config = TrainingConfig.load(Path("runs/mine/config.json"))

@@ -26,7 +26,7 @@ def test_a_round_with_all_it_knows() -> None:
     told = text_of(view)
     for part in (
         "0.828, baseline 0.750",
-        "+0.0625   return +0.0938",
+        "+6.25 points   return +0.0938",
         "explained variance 0.62",  # banker's rounding of 0.625
         "KL 0.0078",
         "op 1.25  slot 0.75  blueprint 2.00  alpha_speed 1.25",
@@ -72,7 +72,7 @@ def test_the_best_judgement_is_kept() -> None:
     view.take(ROUND)
     for round_number, gain in ((1, -0.5), (2, 0.0), (3, -0.25)):
         view.take(replace(JUDGED, round=round_number, mean_gain=gain))
-    assert "gain -0.2500 on hosts it does not train on (round 3), best +0.0000" in text_of(view)
+    assert "gain -25.00 points on hosts it does not train on (round 3), best +0.00 points" in text_of(view)
 
 
 def test_preparing_is_told_until_the_first_round() -> None:

@@ -17,7 +17,7 @@ from run_examples import example
 def test_a_round_leaves_out_what_is_unknown() -> None:
     event = example(RoundFinished)
     assert round_line(event) == (
-        "round    4      2,560 steps  return +0.0938  gain +0.0625  accuracy 0.828  baseline 0.750  "
+        "round    4      2,560 steps  return +0.0938  gain +6.25 points  accuracy 0.828  baseline 0.750  "
         "KL 0.0078  env-epochs/s 19.7"
     )
     unknown = replace(
@@ -37,7 +37,9 @@ def test_what_else_is_worth_a_line() -> None:
         "  ratio_explosion: largest ratio 7.5 > 5: the policy moved too far. "
         "Lower the learning rate, the epochs per update or target_kl."
     )
-    assert line_of(example(EvaluationFinished)) == ("  judged on 64 hosts it does not train on: gain +0.0469")
+    assert line_of(example(EvaluationFinished)) == (
+        "  judged on 64 hosts it does not train on: gain +4.69 points"
+    )
     assert line_of(RunStarted("a", "0", resumed_from=7)) == "going on after round 7"
     assert line_of(RunStarted("a", "0")) is None
     assert line_of(example(EpisodeFinished)) is None
@@ -137,7 +139,7 @@ def test_lines_have_the_time_left_and_say_that_a_long_round_goes_on() -> None:
         console.show(replace(work, round=2))
     assert lines[3:] == ["  round 2: collecting, 4 of 20"]
     console.show(example(EvaluationFinished))
-    assert lines[4].endswith("gain +0.0469")  # it takes no time off the rounds
+    assert lines[4].endswith("gain +4.69 points")  # it takes no time off the rounds
     assert line_of(Working(0, "taking over plateau")) == "  taking over plateau"
 
 

@@ -1,5 +1,6 @@
 """A run in progress, in the process that trains: line by line for logs and pipes, or as a live picture."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -79,18 +80,22 @@ def line_of(news: News) -> str | None:
     if isinstance(news, AnomalyRaised):
         return f"  {news.name}: {news.detail}. {news.advice}"
     if isinstance(news, EvaluationFinished):
-        gain = "unknown" if news.mean_gain is None else signed(news.mean_gain, 4)
-        return f"  judged on {news.episodes} hosts it does not train on: gain {gain}"
+        return f"  judged on {news.episodes} hosts it does not train on: gain {in_points(news.mean_gain)}"
     if isinstance(news, Working):
         return f"  {_work(news)}"
     return None
+
+
+def in_points(gain: float | None) -> str:
+    """A gain as benchmarks and evaluations tell it: in hundredths."""
+    return UNKNOWN if gain is None or math.isnan(gain) else f"{signed(100.0 * gain, 2)} points"
 
 
 def round_line(news: RoundFinished) -> str:
     """A round in one line; what is unknown is left out."""
     parts = {
         "return": signed(news.mean_return, 4),
-        "gain": signed(news.mean_gain, 4),
+        "gain": in_points(news.mean_gain),
         "accuracy": number(news.mean_accuracy, 3),
         "baseline": number(news.mean_control_accuracy, 3),
         "KL": number(news.approx_kl, 4),
@@ -179,14 +184,14 @@ def _rows(view: RunView, news: RoundFinished) -> dict[str, str]:
     speed = number(news.env_epochs_per_second, 1)
     rows = {
         "accuracy": f"{accuracy}, baseline {baseline}",
-        "gain": f"{signed(news.mean_gain, 4)}   return {signed(news.mean_return, 4)}",
+        "gain": f"{in_points(news.mean_gain)}   return {signed(news.mean_return, 4)}",
         "learner": f"explained variance {variance}   KL {kl}",
         "entropy": "  ".join(entropies) or UNKNOWN,
         "operations": "  ".join(mix) or UNKNOWN,
         "speed": f"{speed} env-epochs/s   {news.env_steps:,} steps",
     }
     if view.judged is not None:
-        gain, best = signed(view.judged.mean_gain, 4), signed(view.best_gain, 4)
+        gain, best = in_points(view.judged.mean_gain), in_points(view.best_gain)
         rows["judged"] = f"gain {gain} on hosts it does not train on (round {view.judged.round}), best {best}"
     return rows
 
