@@ -4,7 +4,7 @@ python benchmarks/bench_blind_architectures.py --draw 1 --write     # the first 
 python benchmarks/bench_blind_architectures.py --draw 1 --alone     # which of them run by themselves, without Esper
 
 A later draw takes none of the families and classes of an earlier one, and no draw takes a class of architectures.md.
-Each model has a process of its own. What cannot be built by the rules of blind_pools, or does not run and learn by
+Each model has a process of its own. What cannot be built by the rules of blind_rules, or does not run and learn by
 itself, is left out of the share and counted apart.
 """
 
@@ -27,7 +27,8 @@ import torch
 from torch import nn
 
 from bench_architectures import CASES, attempt, call, choose_slots, installed, summed_loss, tensors
-from blind_pools import POOLS, Make, NotByTheRules, Unit
+from blind_pools import POOLS
+from blind_rules import Make, NotByTheRules, Unit
 from esper.kasmina.probing import ExampleInput
 from foreign_cases import Case
 from harness import report

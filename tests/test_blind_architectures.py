@@ -10,7 +10,8 @@ pytest.importorskip("transformers")
 
 import bench_blind_architectures as blind
 from bench_blind_architectures import Drawn, draw, runs_alone, section, write_page
-from blind_pools import SMALL, NotByTheRules, Unit, filled, shrunk
+from blind_configs import SMALL, shrunk
+from blind_rules import NotByTheRules, Unit, filled
 
 
 def _units() -> list[Unit]:

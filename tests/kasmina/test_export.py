@@ -493,26 +493,3 @@ def test_an_export_is_in_the_models_mode_where_a_copy_would_not_be() -> None:
     _speak_up(model)
     assert torch.equal(model.export()(x), model(x))
     assert not any(part.training for part in model.export()[0].modules())  # type: ignore[index]
-
-
-class KeepsFeatures(nn.Module):
-    """Holds on to what it last computed, as optical flow networks and old weight norms do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.block = nn.Linear(4, 4)
-        self.features: list[Tensor] = []
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.features = [self.block(x)]
-        return self.features[0].relu()
-
-
-def test_a_host_that_keeps_results_of_its_last_forward_is_exported_after_training() -> None:
-    host, x = KeepsFeatures(), torch.randn(3, 4)
-    model = esper.wrap(host, ["block"], x)
-    grow_until(model, "block", Stage.HOLDING, "mlp")
-    model.train()(x).sum().backward()
-    assert not host.features[0].is_leaf
-    plain = _speak_up(model).export()
-    assert torch.equal(plain(x), model(x))
