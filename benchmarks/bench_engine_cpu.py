@@ -3,8 +3,6 @@
 Also what it pays to keep freed memory (glibc), with and without seeds, in training and in validation.
 """
 
-import ctypes
-import ctypes.util
 import multiprocessing
 import statistics
 from collections.abc import Callable
@@ -16,7 +14,7 @@ from torch import nn
 from esper.leyline import ActionSpec, LifecycleOp
 from esper.tolaria.engine.population import Population
 from esper.tolaria.tasks import Instance, task
-from harness import Row, arguments, interleaved_seconds, median_milliseconds, ratio, report
+from harness import Row, arguments, interleaved_seconds, keep_freed_memory, median_milliseconds, ratio, report
 
 CASES = ("mnist1d", "digits")
 
@@ -87,16 +85,6 @@ def overhead_rows(rounds: int) -> list[Row]:
                 }
             )
     return rows
-
-
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
-
-
-def keep_freed_memory() -> None:
-    """Tell glibc to keep freed blocks for the next forward instead of unmapping them."""
-    libc = ctypes.CDLL(ctypes.util.find_library("c"))
-    libc.mallopt(_M_MMAP_MAX, 0)
-    libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def _timed(keep: bool, rounds: int) -> dict[str, float]:

@@ -1,6 +1,8 @@
 """What the benchmarks share: interleaved timing, a printed table, a JSON file beside it."""
 
 import argparse
+import ctypes
+import ctypes.util
 import json
 import math
 import platform
@@ -15,12 +17,28 @@ RESULTS = Path(__file__).parent / "results"
 Row = Mapping[str, str | float | int]
 
 
-def arguments(description: str) -> argparse.Namespace:
+def options(description: str) -> argparse.ArgumentParser:
+    """A parser with what every benchmark takes."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--quick", action="store_true", help="a tenth of the repetitions, to see that it runs"
     )
-    return parser.parse_args()
+    return parser
+
+
+def arguments(description: str) -> argparse.Namespace:
+    """What was given to a benchmark that takes nothing else."""
+    return options(description).parse_args()
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep freed blocks for the next forward instead of unmapping them, until the process ends."""
+    libc = ctypes.CDLL(ctypes.util.find_library("c"))
+    libc.mallopt(_M_MMAP_MAX, 0)
+    libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def interleaved_seconds(

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.replicas import whole
-from esper.kasmina.slot import Slot
+from esper.leyline import Stage
 
 VANISHING_NORM = 1e-7
 EXPLODING_NORM = 1e2
@@ -114,20 +114,15 @@ STEPS_TOGETHER = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """The gradients of one step of the optimiser."""
+class _Columns:
+    """What a step's row holds: the norms of the host's gradients, then those of each seed's, then their scale."""
 
-    host: Sequence[Tensor]
-    """The norm of each."""
-    seeds: Mapping[str, Sequence[Tensor]]
-    """Slot -> the same of its seed."""
-    scale: Tensor | None
-    """By which all are too large."""
-
-    @property
-    def form(self) -> tuple[object, ...]:
-        """What steps that are read together have in common."""
-        return len(self.host), [(name, len(norms)) for name, norms in self.seeds.items()], self.scale is None
+    host: int
+    """How many gradients there are."""
+    seeds: tuple[tuple[str, int], ...]
+    """Slots, and how many gradients the seed of each has."""
+    scaled: bool
+    """Whether the last column is the number by which all gradients are too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +132,8 @@ class _Watched:
     host: list[nn.Parameter]
     seeds: dict[str, list[nn.Parameter]]
     """By slot."""
+    stages: list[tuple[Stage, bool]]
+    """Of each slot when they were found, and whether its seed fades."""
 
 
 class GradientWatch:
@@ -154,7 +151,10 @@ class GradientWatch:
         self._host: Tensor | None = None  # (norm, steps), summed
         self._missed: dict[str, int] = {}  # slot -> steps without any gradient of its seed, which learns
         self._seeds: dict[str, Tensor] = {}  # slot -> (norm, share vanished, share exploded, steps), summed
-        self._unread: list[_Step] = []  # of one form, not yet in the sums
+        # Norms that are not yet in the sums, (step, column), in memory that lasts: small tensors that outlive a step
+        # would break up the large blocks in which the next one's activations lie.
+        self._unread: Tensor | None = None
+        self._columns, self._rows = _Columns(0, (), scaled=False), 0
         self._watched: _Watched | None = None  # found at the first step since `take`
         self._handle = optimizer.register_step_pre_hook(self._look)
 
@@ -194,13 +194,10 @@ class GradientWatch:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
         device = next(self._model.host.parameters()).device
-        self._unread, self._watched = [], None
+        self._rows, self._watched = 0, None
         self.steps = int(state["steps"])
         self._host = None if state["host"] is None else torch.tensor(state["host"], device=device)
-        self._seeds = {
-            name: torch.tensor(sums, device=self._model.slots[name].placement()[0])
-            for name, sums in state["seeds"].items()
-        }
+        self._seeds = {name: torch.tensor(sums, device=device) for name, sums in state["seeds"].items()}
 
     @torch.no_grad()  # not inference_mode: what is remembered before the first step is trained on when restored
     def _look(self, optimizer: Optimizer, *_: object) -> None:
@@ -208,62 +205,71 @@ class GradientWatch:
             self._before_first()
             self._before_first = None
         self.steps += 1
-        if self._watched is None or self._watched.seeds.keys() != {slot.name for slot in self._growing()}:
-            self._watched = self._find()
-        watched = self._watched
-        seeds = {name: [p.grad for p in of if p.grad is not None] for name, of in watched.seeds.items()}
-        for name, of in watched.seeds.items():
-            if not seeds[name] and any(p.requires_grad for p in of):
+        stages = [(slot.life.stage, slot.life.fading) for slot in self._model.slots.values()]
+        if self._watched is None or self._watched.stages != stages:
+            self._watched = self._find(stages)
+        gradients = [p.grad for p in self._watched.host if p.grad is not None and not p.grad.is_sparse]
+        hosts, counts = len(gradients), []
+        for name, parameters in self._watched.seeds.items():
+            theirs = [p.grad for p in parameters if p.grad is not None]
+            if theirs:
+                counts.append((name, len(theirs)))
+                gradients += theirs
+            elif any(p.requires_grad for p in parameters):
                 self._missed[name] = self._missed.get(name, 0) + 1
-        host = [p.grad for p in watched.host if p.grad is not None and not p.grad.is_sparse]
-        if not host:
-            return
-        norms = {name: torch._foreach_norm(gradients) for name, gradients in seeds.items() if gradients}
-        step = _Step(torch._foreach_norm(host), norms, _scale(optimizer))
-        if self._unread and (len(self._unread) == STEPS_TOGETHER or self._unread[0].form != step.form):
+        if hosts:
+            scale = _scale(optimizer)
+            norms = torch._foreach_norm(gradients)
+            row = together(norms if scale is None else [*norms, scale])
+            self._keep(row, _Columns(hosts, tuple(counts), scaled=scale is not None))
+
+    def _keep(self, row: Tensor, columns: _Columns) -> None:
+        """Remember what a step showed until it is read; rows that are read together have the same columns."""
+        if self._rows == STEPS_TOGETHER or columns != self._columns:
             self._read()
-        self._unread.append(step)
+        if self._unread is None or columns != self._columns:
+            self._unread, self._columns = row.new_empty(STEPS_TOGETHER, len(row)), columns
+        self._unread[self._rows] = row
+        self._rows += 1
 
     @torch.no_grad()
     def _read(self) -> None:
         """Add the steps that wait for it to the sums, one after another."""
-        steps, self._unread = self._unread, []
-        if not steps:
+        rows, self._rows = self._rows, 0
+        if self._unread is None or not rows:
             return
-        norms = torch.linalg.vector_norm(_stacked([step.host for step in steps]), dim=1).float()  # (step,)
-        scales = [step.scale for step in steps if step.scale is not None]
-        scale = torch.stack(scales).to(norms.device) if scales else None  # (step,)
-        norms = norms if scale is None else norms / scale
-        usable = torch.isfinite(norms)
-        rows = torch.stack((torch.where(usable, norms, 0.0), usable.float()), dim=1)  # (step, 2)
-        self._host = _added(self._host, rows)
-        for name in steps[0].seeds:
-            seen = self._collector.readings(_stacked([step.seeds[name] for step in steps]).float())
+        columns, norms = self._columns, self._unread[:rows]  # (step, column)
+        hosts = torch.linalg.vector_norm(norms[:, : columns.host], dim=1).float()  # (step,)
+        scale = norms[:, -1].float() if columns.scaled else None
+        hosts = hosts if scale is None else hosts / scale
+        usable = torch.isfinite(hosts)
+        self._host = _added(self._host, torch.stack((torch.where(usable, hosts, 0.0), usable.float()), dim=1))
+        first = columns.host
+        for name, count in columns.seeds:
+            seen = self._collector.readings(norms[:, first : first + count].float())
+            first += count
             if scale is not None:
-                seen[:, 0] /= scale.to(seen.device)
-            here = usable.to(seen.device)[:, None]
-            rows = torch.cat((torch.where(here, seen, 0.0), here.float()), dim=1)  # (step, 4)
-            self._seeds[name] = _added(self._seeds.get(name), rows)
+                seen[:, 0] /= scale
+            seen = torch.cat((torch.where(usable[:, None], seen, 0.0), usable[:, None].float()), dim=1)
+            self._seeds[name] = _added(self._seeds.get(name), seen)  # (step, 4)
 
-    def _growing(self) -> list[Slot]:
-        """The slots with seeds that are live and do not fade."""
-        return [slot for slot in self._model.slots.values() if slot.stage.is_live and not slot.life.fading]
+    def _find(self, stages: list[tuple[Stage, bool]]) -> _Watched:
+        """The parameters of now: the host's, and those of seeds that are live and do not fade.
 
-    def _find(self) -> _Watched:
-        """The parameters of now. A seed that takes another's slot within an epoch is watched from the next on."""
-        seeds = {slot.name: list(slot.seed.parameters()) for slot in self._growing() if slot.seed is not None}
-        return _Watched(list(self._model.bare_parameters()), seeds)
-
-
-def _stacked(steps: Sequence[Sequence[Tensor]]) -> Tensor:
-    """(step, tensor): the norms of many steps."""
-    return together([norm for norms in steps for norm in norms]).view(len(steps), -1)
+        A seed that takes another's slot within an epoch, in its stage, is watched from the next on.
+        """
+        seeds = {
+            slot.name: list(slot.seed.parameters())
+            for slot in self._model.slots.values()
+            if slot.stage.is_live and not slot.life.fading and slot.seed is not None
+        }
+        return _Watched(list(self._model.bare_parameters()), seeds, stages)
 
 
 def _added(sums: Tensor | None, rows: Tensor) -> Tensor:
     """(column,) plus the rows (step, column) in their order, so that it does not matter how many come at once."""
     for row in rows:
-        sums = row if sums is None else sums + row
+        sums = row if sums is None else sums.to(row.device) + row
     assert sums is not None
     return sums
 

@@ -479,4 +479,5 @@ def untouched(model: nn.Module) -> Iterator[None]:
         finally:
             model.train(model_training)  # a module may do more than set its flag
             for module, training in flags:
-                module.training = training
+                if module.training is not training:
+                    module.training = training
