@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 
 from esper.grower import Grower, GrowthWarning
-from esper.grower.deciding import is_frozen
+from esper.kasmina.tree import is_frozen
 from esper.leyline import ActionSpec, Situation
 from grower.loops import CLASSES, FEATURES, Loop, net
 

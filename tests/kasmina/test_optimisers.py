@@ -135,6 +135,23 @@ def test_a_seed_joins_the_group_of_its_own_submodule() -> None:
     assert _groups_of(optimizer, _seed_parameters(model)) == {1}
 
 
+@pytest.mark.parametrize(("frozen", "rate"), [(("first", "middle"), 0.1), (("first",), 0.3), ((), 0.3)])
+def test_a_seed_learns_thrice_as_fast_as_its_part_but_not_in_a_frozen_host(
+    frozen: tuple[str, ...], rate: float
+) -> None:
+    model = tiny_model(Layout.FLAT, 8)
+    for part in frozen:
+        model.host.get_submodule(part).requires_grad_(False)
+    optimizer = SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    model.attach(optimizer)
+    grow_until(model, SLOT, Stage.HOLDING, "mlp")
+    assert optimizer.param_groups[-1]["lr"] == pytest.approx(rate)
+    model.detach()  # and attached again: the seed that learns makes no learner of the host
+    model.attach(SGD([p for p in model.parameters() if p.requires_grad], lr=0.1))
+    assert model.care is not None
+    assert model.care.optimizer.param_groups[-1]["lr"] == pytest.approx(rate)
+
+
 def test_a_seed_joins_the_group_that_holds_most_of_its_submodule() -> None:
     """Biases without decay come first; the seed's matrices belong with the matrices."""
     model = tiny_model(Layout.FLAT, 8)

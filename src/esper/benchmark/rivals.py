@@ -355,7 +355,7 @@ def _until(row: BenchRow, epoch: int) -> BenchRow:
 
 BASED = ("adapt", "adapt_stream", "backbone")
 """The tasks whose hosts are bases."""
-RATES = {"fine_tuning": (0.0005, 0.002, 0.005), "lora": (0.002, 0.005, 0.015)}
+RATES = {"fine_tuning": (0.0005, 0.002, 0.005), "lora": (0.002, 0.005, 0.01, 0.015)}
 """Learning rates that are tried."""
 
 

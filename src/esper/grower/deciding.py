@@ -6,8 +6,6 @@ Also which rule decides where no controller was named.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from torch import nn
-
 from esper.grower import checks
 from esper.grower import history as reporting
 from esper.grower.history import Decision, Notes
@@ -15,6 +13,7 @@ from esper.grower.host import LoopHost
 from esper.grower.measuring import EpochMetrics
 from esper.kasmina import GrowingModel
 from esper.kasmina.replicas import Replicas
+from esper.kasmina.tree import is_frozen
 from esper.leyline import ActionSpec, HostProtocol, LifecycleOp, Situation
 from esper.tamiyo.deciders import Choice, Decider, LearnedDecider
 from esper.tamiyo.observation import Observer
@@ -167,21 +166,6 @@ USUAL, USUAL_FOR_FROZEN = "by_layout", "frozen_spread"
 def usual_rule(model: GrowingModel) -> str:
     """The rule for a host that trains as a whole, or for one that is frozen but perhaps for its head."""
     return USUAL_FOR_FROZEN if is_frozen(model.host, list(model.slots)) else USUAL
-
-
-def is_frozen(host: nn.Module, slots: list[str]) -> bool:
-    """Whether most parameters do not require gradients, and none of those up to the last slot.
-
-    Submodules count in the order in which the host registered them.
-    """
-    learning = sum(parameter.numel() for parameter in host.parameters() if parameter.requires_grad)
-    if 2 * learning >= sum(parameter.numel() for parameter in host.parameters()):
-        return False
-    modules = [name for name, _ in host.named_modules(remove_duplicate=False)]  # all names of shared ones
-    inside = tuple(f"{slot}." for slot in slots)
-    last = max(place for place, name in enumerate(modules) if name in slots or name.startswith(inside))
-    owners = {name.rpartition(".")[0] for name, each in host.named_parameters() if each.requires_grad}
-    return all(modules.index(owner) > last for owner in owners)
 
 
 def nothing_suits(rule: str, situation: Situation) -> str | None:

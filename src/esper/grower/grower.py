@@ -88,7 +88,7 @@ class Grower(Resuming, Adapting):
     keep_best         keep the epoch that validates best for `finish(best=True)`: a copy of weights, seeds and
                       optimiser state in the CPU's memory
     generator         lets a controller sample instead of taking its first choice
-    seed_lr_multiplier   learning rate of a seed over that of the part it grows at
+    seed_lr_multiplier   learning rate of a seed over that of the part it grows at: 3, or 1 on a frozen host
     wrapping          layout, causal, blueprints, rules, seed, events, isolation_penalty, as `esper.wrap` takes them
     """
 
@@ -115,7 +115,7 @@ class Grower(Resuming, Adapting):
         governor: GovernorRules | None = GovernorRules(),  # noqa: B008  frozen
         keep_best: bool = False,
         generator: torch.Generator | None = None,
-        seed_lr_multiplier: float = 3.0,
+        seed_lr_multiplier: float | None = None,
         **wrapping: Unpack[WrapOptions],
     ) -> None:
         checks.refuse_unknown(wrapping)

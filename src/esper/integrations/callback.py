@@ -44,7 +44,7 @@ class GrowerOptions(WrapOptions, total=False):
     governor: GovernorRules | None
     keep_best: bool
     generator: torch.Generator | None
-    seed_lr_multiplier: float
+    seed_lr_multiplier: float | None
 
 
 class HasGrower:

@@ -294,16 +294,17 @@ class GrowingModel(LivingHost, nn.Module):
         scheduler: Scheduler | Sequence[Scheduler] | None = None,
         *,
         scaler: GradScaler | None = None,
-        seed_lr_multiplier: float = 3.0,
+        seed_lr_multiplier: float | None = None,
         guard_gradients: bool = True,
     ) -> None:
         """Keep an optimiser that updates each parameter by itself, and its schedulers, right across growth.
 
         Germination adds a parameter group that follows the submodule's at `seed_lr_multiplier` times its learning
-        rate; pruning removes it with its state; fossilising moves it into the submodule's group, momentum and all;
-        retiring takes it out of there. Schedulers see the host's groups alone. Pass the `GradScaler`, if there is
-        one, so that the isolation penalty follows its scale and steps that it skips are not held against seeds. A
-        seed that was not finite is not updated, unless `guard_gradients` is False: then the loop sees to that.
+        rate (None: 3, or 1 on a frozen host); pruning removes it with its state; fossilising moves it into the
+        submodule's group, momentum and all; retiring takes it out of there. Schedulers see the host's groups alone.
+        Pass the `GradScaler`, if there is one, so that the isolation penalty follows its scale and steps that it
+        skips are not held against seeds. A seed that was not finite is not updated, unless `guard_gradients` is
+        False: then the loop sees to that.
         """
         if self.care is not None:
             raise ValueError("an optimizer is attached already: call detach() first")

@@ -22,7 +22,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from esper.kasmina.replicas import local
 from esper.kasmina.slot import Slot
-from esper.kasmina.tree import bare_parameters
+from esper.kasmina.tree import bare_parameters, is_frozen
 
 Group = dict[str, Any]
 
@@ -310,6 +310,11 @@ _RATE_KEYS = ("lr", "initial_lr", "max_lr", "min_lr")
 """The options of a group that are learning rates: `lr`, and what schedulers keep there."""
 
 
+SEED_RATE, SEED_RATE_ON_FROZEN_HOSTS = 3.0, 1.0
+"""The learning rate of a seed over that of the part it grows at, where none is given; and the same where no part learns
+but the head: on bases of the suite `adapt` seeds at three times its rate ran away from it (docs/adapters.md)."""
+
+
 class OptimiserCare:
     """Each seed has a parameter group of its own; a fossilised one belongs to its submodule's group.
 
@@ -324,12 +329,16 @@ class OptimiserCare:
         host: nn.Module,
         slots: Iterable[Slot],
         *,
-        seed_lr_multiplier: float,
+        seed_lr_multiplier: float | None,
         scaler: GradScaler | None = None,
         guard_gradients: bool = True,
     ) -> None:
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"optimizer is a {type(optimizer).__name__}; expected a torch.optim.Optimizer")
+        self._slots, self._guards = tuple(slots), guard_gradients
+        if seed_lr_multiplier is None:
+            frozen = is_frozen(host, [slot.name for slot in self._slots])
+            seed_lr_multiplier = SEED_RATE_ON_FROZEN_HOSTS if frozen else SEED_RATE
         if not seed_lr_multiplier > 0:
             raise ValueError(f"seed_lr_multiplier must be > 0, not {seed_lr_multiplier!r}")
         owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -343,7 +352,6 @@ class OptimiserCare:
         self.begun_anew = try_out(optimizer)
         """Options of a group that the optimiser's step moves: its own for every group."""
         self.optimizer, self.seed_lr_multiplier = optimizer, seed_lr_multiplier
-        self._slots, self._guards = tuple(slots), guard_gradients
         self._homes: dict[str, Tensor | None] = {}  # slot -> the first parameter of its submodule's group
         self.scheduled = bool(schedulers)
         """Whether options of groups are set from outside, in time."""

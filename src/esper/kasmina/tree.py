@@ -6,7 +6,7 @@ one without children never looks at them. So a seed sits at such a leaf, under a
 """
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -160,3 +160,20 @@ def bare_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
             if parameter is not None and id(parameter) not in known:
                 known.add(id(parameter))
                 yield parameter
+
+
+def is_frozen(host: nn.Module, slots: Sequence[str]) -> bool:
+    """Whether most of the host's own parameters do not require gradients, and none of those up to the last slot.
+
+    Submodules count in the order in which the host registered them.
+    """
+    own = [(name, each) for name, each in host.named_parameters() if not names_a_seed(name)]
+    learning = sum(parameter.numel() for _, parameter in own if parameter.requires_grad)
+    if 2 * learning >= sum(parameter.numel() for _, parameter in own):
+        return False
+    names = (name for name, _ in host.named_modules(remove_duplicate=False))  # all names of shared ones
+    modules = [name for name in names if not names_a_seed(name)]
+    inside = tuple(f"{slot}." for slot in slots)
+    last = max(place for place, name in enumerate(modules) if name in slots or name.startswith(inside))
+    owners = {name.rpartition(".")[0] for name, parameter in own if parameter.requires_grad}
+    return all(modules.index(owner) > last for owner in owners)

@@ -234,8 +234,8 @@ class Task:
     """What counts: the utility of the product at the end, or the mean utility over the epochs of its life."""
     causal: bool = False
     """Whether positions may not look ahead, as in text."""
-    seed_lr_multiplier: float = 3.0
-    """A seed's learning rate over the host's, before it is a fossil."""
+    seed_lr_multiplier: float | None = None
+    """A seed's learning rate over the host's, before it is a fossil. None: 3, or 1 where the host is frozen."""
     clip_host: float = 5.0
     """Largest gradient norm of the host."""
     clip_seeds: float = 5.0
@@ -261,7 +261,8 @@ class Task:
             _require_count(f"{owner} {name}", count, least=1)
         _require_number(f"{owner} rent", self.rent)
         _require_number(f"{owner} isolation_penalty", self.isolation_penalty)
-        _require_number(f"{owner} seed_lr_multiplier", self.seed_lr_multiplier, above=0.0)
+        if self.seed_lr_multiplier is not None:
+            _require_number(f"{owner} seed_lr_multiplier", self.seed_lr_multiplier, above=0.0)
         _require_number(f"{owner} clip_host", self.clip_host, above=0.0)
         _require_number(f"{owner} clip_seeds", self.clip_seeds, above=0.0)
         named: dict[str, object] = {"slots": self.slots, "blueprints": self.blueprints}
