@@ -48,6 +48,7 @@ class Trainer:
 
     error: BaseException | None = None
     stopped_by: str | None = None
+    best_score: float | None = None
     configs: list[TrainingConfig] = field(default_factory=list)
     resumed: list[Path | None] = field(default_factory=list)
     sinks: list[RunSink] = field(default_factory=list)
@@ -86,7 +87,7 @@ class Trainer:
             raise self.error
         status: RunStatus = "finished" if self.stopped_by is None else "interrupted"
         sink.emit(RunFinished(status=status, reason=self.stopped_by, rounds=3, env_steps=9, seconds=1.0))
-        return replace(RESULT, interrupted=self.stopped_by)
+        return replace(RESULT, interrupted=self.stopped_by, best_score=self.best_score)
 
 
 @pytest.fixture
@@ -117,6 +118,16 @@ def test_train_records_a_run(trainer: Trainer, capsys: pytest.CaptureFixture[str
     assert main(["runs", "--json"]) == 0
     (listing,) = json.loads(capsys.readouterr().out)
     assert (listing["name"], listing["standing"]) == ("mine", "finished")
+
+
+def test_the_gain_of_the_best_checkpoint_is_in_points_for_people(
+    trainer: Trainer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer.best_score = 0.0625
+    assert main(TRAIN) == 0
+    assert "best_score       +6.25 points" in capsys.readouterr().out.splitlines()
+    assert main([*TRAIN, "--json", "--run-name", "other"]) == 0
+    assert json.loads(capsys.readouterr().out)["best_score"] == 0.0625
 
 
 def test_train_says_nothing_or_only_json(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:

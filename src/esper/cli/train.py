@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from esper.simic.reports import Progress
+    from esper.simic.trainer import TrainingResult
 
 GAVE_UP = 1
 _SETTINGS: "dict[str, FieldInfo]" = TrainingConfig.__pydantic_fields__  # type: ignore[attr-defined]
@@ -174,11 +175,19 @@ def train_recorded(config: TrainingConfig, *, quiet: bool, json: bool, resume: b
     if json:
         print(as_json(result))
     elif not quiet:
-        print(table(("result", ""), list(asdict(result).items())))
+        print(table(("result", ""), list(_told(result).items())))
     if result.interrupted is not None:
         note(f"stopped by {result.interrupted}; `esper resume {run}` goes on")
         return INTERRUPTED
     return 0
+
+
+def _told(result: "TrainingResult") -> dict[str, object]:
+    """A result for people: the gain by which the best checkpoint was chosen is in points."""
+    from esper.karn.drawing import in_points
+
+    best = None if result.best_score is None else in_points(result.best_score)
+    return {**asdict(result), "best_score": best}
 
 
 @contextlib.contextmanager
