@@ -134,8 +134,7 @@ def changing_data(folder: Path, scale: Scale) -> BenchResult:
         f"   Growing gained {100 * gain.value:+.1f} points {_bounds(gain)},\n"
         f"   for {larger:.2f} times the parameters and {dearer:.2f} times the training.\n"
         f"   The brackets are 95 % intervals, this one of these {grown.episodes} networks.\n"
-        f"   Of other tasks, {tasks} say little: {_bounds(grown.over_wait_anew)}. All {ALL_TASKS} are in "
-        "docs/benchmark.md."
+        f"   Of other tasks, {tasks} are too few to say anything. All {ALL_TASKS} are in docs/benchmark.md."
     )
     print(f"   Pictures: {page}")
     return result

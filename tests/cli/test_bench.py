@@ -26,7 +26,12 @@ def test_a_bench_is_played_tabled_and_shown(capsys: pytest.CaptureFixture[str]) 
     counting, begins = told.split("\n", 1)
     assert counting == "counting what is to be played..."
     assert begins.startswith("     0 of 16 episodes are there\n     2 of 16 episodes")
-    assert 0 < told.index("probe_and_keep is") < told.index("Not measured: the headroom")
+    assert 0 < told.index("probe_and_keep over wait: ") < told.index("Not measured: the headroom")
+    assert (
+        "points on 2 instances of toy with 2 hosts each: too few to say more, which takes 4 hosts of each."
+        in told
+    )
+    assert "better" not in told
     assert told.count("the headroom") == 1
     assert len(RowStore(Path("bench")).read()) == 16
     provenance = json.loads(Path("bench/bench.json").read_text())["provenance"]
@@ -125,11 +130,11 @@ def test_much_is_told_before_it_is_planned(
     monkeypatch.setattr("esper.benchmark.bench.bench", refuse)
     assert main(["bench"]) == 2
     assert capsys.readouterr().out.splitlines()[-1] == (
-        "5,600 episodes (28 arms on 25 instances with 8 hosts each), which may take hours; `--instances 2 --seeds 2` "
-        "plays 112 of them, which takes minutes"
+        "5,600 episodes (28 arms on 25 instances with 8 hosts each), which may take hours; `--instances 2 --seeds 4` "
+        "plays 224 of them, which takes minutes"
     )
     assert main(["bench", "--help"]) == 0
-    assert "esper bench --instances 2 --seeds 2" in capsys.readouterr().out
+    assert "esper bench --instances 2 --seeds 4" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -203,4 +208,4 @@ def test_outcomes_are_made_and_used(
     assert main([*TOY, "--outcomes", str(out), "--arms", "sbs", "vbs", "plateau", "--match", "plateau"]) == 0
     told = capsys.readouterr().out
     assert "Headroom: the best of 3 schedules for each instance, chosen on other hosts, scores" in told
-    assert "plateau is" in told
+    assert "plateau over wait: " in told

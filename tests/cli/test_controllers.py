@@ -109,6 +109,11 @@ def test_a_controller_is_judged_by_its_name_or_folder(
     for given in ("known", "shipped/known"):
         assert main(["evaluate", given, "--episodes", "2", "--task", "toy_slots"]) == 0
         told = capsys.readouterr().out.splitlines()
+        assert told.pop() == "2 episodes are too few to say who is better, which takes 6"
+        assert not any("[" in line for line in told)
+        assert main(["evaluate", given, "--episodes", "1", "--task", "toy_slots", "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        assert {(row["gain_low"], row["gain_high"]) for row in rows} == {(None, None)}
         assert told[0] == "controller tiny on toy_slots, held out"
         assert told[3].startswith("tiny ")
     (tmp_path / "shipped/known/card.json").write_text('{"format": "esper controller", "version": 7}')

@@ -32,7 +32,7 @@ RESULT = TrainingResult(
 )
 SCORE = HeldOutScore(
     policy="learned",
-    episodes=4,
+    episodes=6,
     utility=0.75,
     gain=0.25,
     gain_low=0.125,
@@ -257,7 +257,7 @@ def test_evaluate(
     assert told.out.splitlines() == [
         "last checkpoint of mine on toy, held out",
         "policy   utility  points over waiting      test accuracy  added parameters  episodes",
-        "learned    0.750  +25.00 [+12.50, +37.50]              -  1,234                    4",
+        "learned    0.750  +25.00 [+12.50, +37.50]              -  1,234                    6",
     ]
     last, best = (Path(f"runs/mine/checkpoints/{name}.pt") for name in ("last", "best"))
     shutil.copy(last, best)

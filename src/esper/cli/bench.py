@@ -41,7 +41,7 @@ def run_bench(arguments: list[str]) -> int:
     if arguments[:1] == ["report"]:
         return _report(arguments[1:])
     example = (
-        "esper bench --instances 2 --seeds 2 --out benches/small   (minutes; without these two options: hours)\n"
+        "esper bench --instances 2 --seeds 4 --out benches/small   (minutes; without these two options: hours)\n"
         "  esper bench --suite cpu --seeds 8 --controller runs/a runs/b --out benches/cpu"
     )
     parser = VerbParser("bench", _SUMMARY, example, "quiet")
@@ -134,8 +134,8 @@ def _going_on(stopped: str, out: Path) -> str:
 
 _LONG = 500
 """Episodes from which on a smaller command is named."""
-_SMALL = 2
-"""Instances, and hosts of each, of the smaller command."""
+_SMALL = (2, 4)
+"""Instances, and hosts of each, of the smaller command: enough for an interval."""
 
 
 def _show_size(size: "BenchSize") -> None:
@@ -143,9 +143,10 @@ def _show_size(size: "BenchSize") -> None:
     if size.episodes < _LONG:
         return
     line = f"{size.episodes:,} episodes ({size}), which may take hours"
-    if min(size.instances, size.seeds) > _SMALL:
-        small = replace(size, instances=_SMALL, seeds=_SMALL).episodes
-        line += f"; `--instances {_SMALL} --seeds {_SMALL}` plays {small} of them, which takes minutes"
+    instances, seeds = _SMALL
+    if size.instances > instances and size.seeds > seeds:
+        small = replace(size, instances=instances, seeds=seeds).episodes
+        line += f"; `--instances {instances} --seeds {seeds}` plays {small} of them, which takes minutes"
     print(line, flush=True)
 
 

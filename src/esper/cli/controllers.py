@@ -233,19 +233,29 @@ class _Progress:
 
 
 def score_table(scores: "Sequence[HeldOutScore]") -> str:
-    """One line a policy; gains are paired with waiting, intervals 95 %, which one episode does not have."""
+    """One line a policy; gains are paired with waiting, intervals 95 %, which a few episodes do not have."""
+    from esper.statistics import LEAST
+
     columns = ("policy", "utility", "points over waiting", "test accuracy", "added parameters", "episodes")
     rows = [
         (
             score.policy,
             f"{score.utility:.3f}",
-            f"{100 * score.gain:+.2f} [{100 * score.gain_low:+.2f}, {100 * score.gain_high:+.2f}]"
-            if score.episodes > 1
-            else f"{100 * score.gain:+.2f}",
+            f"{100 * score.gain:+.2f}{_bounds(score)}",
             None if score.test_accuracy is None else f"{score.test_accuracy:.3f}",
             None if score.added_parameters is None else f"{score.added_parameters:,.0f}",
             score.episodes,
         )
         for score in scores
     ]
-    return table(columns, rows)
+    few = min((score.episodes for score in scores), default=LEAST)
+    if few >= LEAST:
+        return table(columns, rows)
+    count = "1 episode is" if few == 1 else f"{few} episodes are"
+    return f"{table(columns, rows)}\n{count} too few to say who is better, which takes {LEAST}"
+
+
+def _bounds(score: "HeldOutScore") -> str:
+    if score.gain_low is None or score.gain_high is None:
+        return ""
+    return f" [{100 * score.gain_low:+.2f}, {100 * score.gain_high:+.2f}]"

@@ -320,7 +320,7 @@ class VectorizedPPOTrainer:
         played = [episode for episode in judged if not episode.lost]
         gains = [episode.gain for episode in played if episode.gain is not None]
         gain = mean_of_known(gains)
-        low, high = mean_interval(gains) if len(gains) > 1 else (None, None)  # one says nothing of its spread
+        low, high = (mean_interval(gains) if gains else None) or (None, None)
         self._emit(
             EvaluationFinished(
                 round=self.round,
