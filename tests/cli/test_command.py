@@ -82,7 +82,7 @@ def test_exit_codes(
 ) -> None:
     monkeypatch.setitem(sys.modules, "esper.cli.listing", verb_that(error))
     assert main(["runs"]) == code
-    told = {130: "stopped by SIGINT; nothing was written", 2: "a b"}[code]
+    told = {130: "stopped by Ctrl-C; nothing was written", 2: "a b"}[code]
     assert capsys.readouterr().err == f"esper: {told}\n"
 
 

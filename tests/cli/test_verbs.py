@@ -200,7 +200,7 @@ def test_wandb_that_is_missing_begins_no_run(
 def test_an_interrupted_run_can_be_resumed(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
     trainer.error = KeyboardInterrupt()
     assert main(TRAIN) == 130
-    assert capsys.readouterr().err == "esper: interrupted; `esper resume runs/mine` goes on\n"
+    assert capsys.readouterr().err == "esper: stopped by Ctrl-C; `esper resume runs/mine` goes on\n"
     trainer.error = None
     for given in ("mine", "runs/mine"):
         assert main(["resume", given, "--quiet"]) == 0

@@ -63,7 +63,7 @@ class BenchResult:
     directory: Path
     """The folder of the rows and the record."""
     interrupted: str | None
-    """What stopped it (a signal, the clock, a lost process); None if it came to its end."""
+    """What stopped it (Ctrl-C, a signal, the clock, a lost process); None if it came to its end."""
     record: BenchRecord
     """What was asked for, and where it was played."""
     rows: tuple[BenchRow, ...]

@@ -79,6 +79,7 @@ def _play(chosen: "Namespace") -> int:
     from esper.benchmark import BenchRequest
     from esper.benchmark.bench import bench
     from esper.benchmark.planning import bench_size
+    from esper.simic.timing import CTRL_C
 
     request = BenchRequest(
         suite=chosen.suite,
@@ -104,14 +105,14 @@ def _play(chosen: "Namespace") -> int:
             progress=progress,
         )
     except KeyboardInterrupt:
-        print(_going_on("Ctrl-C", chosen.out), flush=True)
+        print(_going_on(CTRL_C, chosen.out), flush=True)
         return INTERRUPTED
     stopped = result.interrupted
     if stopped is not None:
         print(_going_on(stopped, chosen.out), flush=True)
     if stopped == "the clock":
         return 0
-    if stopped is not None and stopped.startswith("SIG"):
+    if stopped in (CTRL_C, "SIGTERM"):
         return INTERRUPTED
     if not chosen.quiet and not result.tables:
         print(f"there is no table yet: no instance in {chosen.out} was played by every arm with every seed")

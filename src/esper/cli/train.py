@@ -167,7 +167,7 @@ def train_recorded(config: TrainingConfig, *, quiet: bool, json: bool, resume: b
     except KeyboardInterrupt:
         if not run.is_dir():
             raise
-        note(f"interrupted; `esper resume {run}` goes on")
+        note(f"stopped by Ctrl-C; `esper resume {run}` goes on")
         return INTERRUPTED
     except NonFiniteUpdateError as error:
         note(str(error))

@@ -81,7 +81,7 @@ class TrainingResult:
     env_steps: int
     seconds: float
     interrupted: str | None
-    """The signal that ended it, and what it interrupted besides training; None if it came to its end."""
+    """Ctrl-C or the signal that ended it, and what that interrupted besides training; None if it came to its end."""
     best_score: float | None
     """Mean validation gain that the best checkpoint was chosen by."""
     last_checkpoint: Path | None
