@@ -139,22 +139,25 @@ def test_much_is_told_before_it_is_planned(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--suite", "nothing"], "suite is 'nothing'"),
+        (["--suite", "nothing"], "esper: --suite is 'nothing'"),
         (["--arms", "nobody"], "no arm is named 'nobody'"),
         (["--arms", "static"], "static needs hosts that are trained"),
         (["--arms", "sbs"], "sbs needs the outcomes of schedules on toy, and none are shipped"),
-        (["--seeds", "0"], "seeds is 0"),
-        (["--instances", "0"], "instances is 0"),
+        (["--seeds", "0"], "esper: --seeds is 0"),
+        (["--seeds", "9999"], "esper: --seeds is 9999; expected a whole number from 1 to 1000"),
+        (["--cluster", "nowhere"], "esper: --cluster is 'nowhere'"),
+        (["--instances", "0"], "esper: --instances is 0"),
         (["--instances", "1", "--arms", "blind"], "blind copies decisions from another instance"),
         (["--workers", "-1"], "--workers is -1"),
         (["--minutes", "-3"], "--minutes is -3; expected a number > 0"),
+        (["--minutes", "x"], "esper: --minutes is x; expected a number > 0"),
         (["--arms", "learned"], "arm 'learned' is a trained controller; say which with --controller"),
         (["--controller", "missing"], "missing: there is no such controller, run or checkpoint"),
-        (["--controller", "a b=missing"], "controller is named 'a b'"),
+        (["--controller", "a b=missing"], "--controller names 'a b'"),
         (["--controller", "wait=missing"], "a controller is named 'wait', which is another arm's name"),
-        (["--match", "nobody"], "match is 'nobody'"),
+        (["--match", "nobody"], "esper: --match is 'nobody'"),
         (["--outcomes", "missing.parquet", "--arms", "sbs"], "missing.parquet: no outcomes of schedules"),
-        (["--device", "tpu"], "device is 'tpu'; expected cpu"),
+        (["--device", "tpu"], "esper: --device is 'tpu'; expected cpu"),
         (["--frobnicate"], "there is no option --frobnicate"),
     ],
 )
@@ -175,7 +178,10 @@ def test_folders_without_rows_are_told(capsys: pytest.CaptureFixture[str]) -> No
         assert "nowhere holds no benchmark" in capsys.readouterr().err
     main([*TOY, "--arms", "plateau", "--quiet"])
     assert main([*TOY, "--suite", "toy_shift", "--arms", "plateau"]) == 2
-    assert "holds a benchmark of toy, not of toy_shift" in capsys.readouterr().err
+    assert (
+        "holds a benchmark of toy, not of toy_shift: choose another folder with --out"
+        in capsys.readouterr().err
+    )
 
 
 def test_outcomes_are_made_and_used(

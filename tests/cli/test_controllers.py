@@ -152,7 +152,8 @@ def test_what_comes_with_esper_is_listed_beside_the_best_rule(capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["export", "mine", "--to", "out", "--name", "a b"], "name is 'a b'"),
+        (["export", "mine", "--to", "out", "--name", "a b"], "esper: --name is 'a b'"),
+        (["export", "mine", "--to", "a b"], "esper: --to names it 'a b'"),
         (
             ["export", "mine", "--to", "out", "--episodes", "-1"],
             "--episodes is -1; expected a whole number >= 1",

@@ -265,6 +265,9 @@ def test_evaluate(
     assert json.loads(capsys.readouterr().out) == [SCORE.model_dump()]
     assert asked_for == [("mine", last, "toy", 4, 7), ("mine", best, None, 128, 0)]
     assert main(["evaluate", "mine", "--task", "nope"]) == 2
+    assert capsys.readouterr().err.startswith("esper: --task is 'nope'; expected a suite")
+    assert main(["evaluate", "mine", "--seed", "x"]) == 2
+    assert capsys.readouterr().err.startswith("esper: --seed is x; expected a whole number from 0 to ")
     assert trainer.configs
 
 

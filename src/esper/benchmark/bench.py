@@ -79,7 +79,9 @@ def only_bench(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RowsError(f"{folder} cannot hold a benchmark ({error.strerror}): choose another") from None
+        raise RowsError(
+            f"{folder} cannot hold a benchmark ({error.strerror}): choose another folder with --out"
+        ) from None
     lock = WriterLock(folder)
     try:
         yield
@@ -128,7 +130,7 @@ def merge_record(folder: Path, new: BenchRecord) -> BenchRecord:
         old = read_record(folder)
         if old.suite != new.suite:
             raise BenchMismatch(
-                f"{folder} holds a benchmark of {old.suite}, not of {new.suite}: choose another"
+                f"{folder} holds a benchmark of {old.suite}, not of {new.suite}: choose another folder with --out"
             )
         if old.numerics != new.numerics:
             raise BenchMismatch(
@@ -138,7 +140,8 @@ def merge_record(folder: Path, new: BenchRecord) -> BenchRecord:
         for name, identity in new.arms.items():
             if old.arms.get(name, identity) != identity:
                 raise BenchMismatch(
-                    f"{folder} has rows of another {name} ({old.arms[name]}; now {identity}): choose another folder"
+                    f"{folder} has rows of another {name} ({old.arms[name]}; now {identity}): choose another folder "
+                    "with --out"
                 )
         new = replace(
             new,

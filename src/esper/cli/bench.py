@@ -1,11 +1,12 @@
 """`esper bench`: compare controllers, rules, schedules and equal-size baselines on held-out hosts."""
 
+import contextlib
 import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, note, table
+from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, as_typed, note, table
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -63,17 +64,30 @@ def run_bench(arguments: list[str]) -> int:
     cluster = "a Ray cluster to play on: 'local' starts one, 'auto' joins that of this machine; or HOST:PORT"
     parser.add_argument("--cluster", metavar="ADDRESS", help=cluster)
     parser.add_argument("--device", default="cpu", help="where hosts are trained (%(default)s)")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing after so long")
+    minutes = "begin nothing after so long"
+    parser.add_argument("--minutes", type=_minutes, default=math.inf, metavar="X", help=minutes)
     record = "keep every episode that is played now in DIR/episodes, as a data set (see docs/offline.md)"
     parser.add_argument("--record-episodes", action="store_true", help=record)
     out = "rows go here (%(default)s)"
     parser.add_argument("--out", type=Path, default=Path("bench"), metavar="DIR", help=out)
-    return _play(parser.parse(arguments))
+    chosen = parser.parse(arguments)
+    with as_typed(_OPTIONS):
+        return _play(chosen)
+
+
+_FIELDS = ("suite", "arms", "seeds", "instances", "match", "outcomes", "workers", "cluster", "device")
+_OPTIONS = {name: f"--{name}" for name in _FIELDS}
+"""Field of a request -> its option."""
+
+
+def _minutes(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if float(text) > 0:
+            return float(text)
+    raise BadInput(f"--minutes is {text}; expected a number > 0")
 
 
 def _play(chosen: "Namespace") -> int:
-    if not chosen.minutes > 0:
-        raise BadInput(f"--minutes is {chosen.minutes:g}; expected a number > 0")
     if not chosen.quiet:
         print("counting what is to be played...", flush=True)
     from esper.benchmark import BenchRequest
@@ -160,7 +174,7 @@ def _controllers(given: list[list[str]]) -> dict[str, list[Path]]:
             name, first = "learned", texts[0]
         if not name.isidentifier():
             raise BadInput(
-                f"controller is named {name!r}; expected letters, digits and underscores before the ="
+                f"--controller names {name!r}; expected letters, digits and underscores before the ="
             )
         named.setdefault(name, []).extend(Path(text) for text in (first, *texts[1:]))
     return named

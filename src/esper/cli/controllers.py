@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.common import BadInput, VerbParser, as_json, find_run, table
+from esper.cli.common import BadInput, VerbParser, as_json, as_typed, find_run, table
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -89,7 +89,10 @@ def _export(arguments: list[str]) -> int:
         controller.save(chosen.to)
     except ValidationError as error:
         first = error.errors()[0]
-        raise BadInput(f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first['msg']}") from None
+        field = ".".join(map(str, first["loc"]))
+        unnamed = field == "name" and chosen.name is None
+        given = "--to names it" if unnamed else f"--{field} is"
+        raise BadInput(f"{given} {first['input']!r}: {first['msg']}") from None
     except OSError as error:
         raise BadInput(
             f"controller {chosen.to} cannot be written ({error.strerror}); choose another folder"
@@ -121,7 +124,7 @@ def run_evaluate(arguments: list[str]) -> int:
     task = "a suite or a task instance; by default the run's own suite"
     parser.add_argument("--task", metavar="CASE", help=task)
     parser.add_count("--episodes", "how many; by default the run's eval_episodes, or 24")
-    parser.add_count("--seed", "rng seed of hosts and instances (%(default)s)", least=0, default=0)
+    parser.add_seed("rng seed of hosts and instances (%(default)s)")
     data = "judge from recorded episodes instead of hosts: files, folders, or runs that recorded theirs"
     parser.add_argument("--offline", nargs="+", metavar="DATASET", help=data)
     parser.add_count("--updates", "with --offline: updates of fitted Q (%(default)s)", default=UPDATES)
@@ -131,7 +134,8 @@ def run_evaluate(arguments: list[str]) -> int:
     if chosen.task is not None:
         from esper.simic.env.making import require_suite
 
-        require_suite(chosen.task)
+        with as_typed({"suite": "--task"}):
+            require_suite(chosen.task)
     title, scores = _judge_controller(chosen) if _is_controller(chosen) else _judge_run(chosen)
     print(as_json(scores) if chosen.json else f"{title}\n{score_table(scores)}")
     return 0

@@ -1,7 +1,6 @@
 """`esper train`: train a controller and record the run, each setting a flag; `esper resume`: go on."""
 
 import contextlib
-import re
 import sys
 from argparse import SUPPRESS, BooleanOptionalAction, Namespace
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, get_args, get_origin
 
-from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, find_run, note, table
+from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, as_typed, find_run, note, table
 from esper.simic.config.checks import ConfigError
 from esper.simic.config.files import read_settings
 from esper.simic.config.presets import PRESETS, preset_settings
@@ -41,25 +40,17 @@ _EXAMPLES = """esper train --preset demo
 
 def run_train(arguments: list[str]) -> int:
     """Train a new run; returns the exit code."""
-    with _as_typed(arguments):
+    with as_typed(_typed(arguments)):
         config, chosen = parse(arguments)
         from esper.runs.train import with_name
 
         return train_recorded(with_name(config), quiet=chosen.quiet, json=chosen.json)
 
 
-@contextlib.contextmanager
-def _as_typed(arguments: Sequence[str]) -> Iterator[None]:
-    """Have a mistake in a setting name the option that was typed."""
+def _typed(arguments: Sequence[str]) -> dict[str, str]:
+    """Setting -> the option that was typed for it."""
     flags = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
-    try:
-        yield
-    except ConfigError as error:
-        told = str(error)
-        for flag in dict.fromkeys(flags):
-            name = flag.removeprefix("--").replace("-", "_")
-            told = re.sub(rf"(?<![\w-]){re.escape(name)}(?= is |\[)", flag, told)
-        raise ConfigError(told) from None
+    return {flag.removeprefix("--").replace("-", "_"): flag for flag in flags}
 
 
 def parse(arguments: Sequence[str]) -> tuple[TrainingConfig, Namespace]:
@@ -236,6 +227,6 @@ def run_resume(arguments: list[str]) -> int:
     changed = {name: getattr(chosen, name) for name in _RESUMED if hasattr(chosen, name)}
     if chosen.rounds is not None:
         changed["rounds"] = chosen.rounds
-    with _as_typed(arguments):
+    with as_typed(_typed(arguments)):
         config = replace(config, run_directory=path.parent, run_name=path.name, **changed)
         return train_recorded(config, quiet=chosen.quiet, json=chosen.json, resume=True)
