@@ -3,6 +3,7 @@
 import sys
 import time
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from esper.cli.common import BadInput, VerbParser, as_json, as_typed, find_run, table
@@ -13,18 +14,13 @@ if TYPE_CHECKING:
 
     from esper.tamiyo.controller import ControllerCard, HeldOutScore
 
-COLUMNS = (
-    "controller",
-    "trained on suite",
-    "steps",
-    "points over waiting",
-    "best rule",
-    "licence",
-    "what it is",
-)
+COLUMNS = ("controller", "suite", "steps", "points over waiting", "best rule", "licence")
 MEASURED = """
-Points are of utility: validation accuracy minus rent for added parameters (over the whole life on streams), over the
-same hosts with nothing grown; mean over hosts that were held out."""
+The suite and steps are those of its training. Points are of utility: validation
+accuracy minus rent for added parameters (over the whole life on streams), over
+the same hosts with nothing grown; mean over hosts that were held out."""
+_WIDTH = 80
+"""Columns of a terminal that the list fits."""
 _EXAMPLE = "esper controllers export my-run --to my-controller --episodes 24"
 
 
@@ -44,7 +40,9 @@ def run_controllers(arguments: list[str]) -> int:
     elif not cards:
         print("none comes with this version; `esper controllers export RUN --to FOLDER` makes one of a run")
     else:
-        print(table(COLUMNS, [_row(card) for card in cards]))
+        print(table(COLUMNS, [_row(card) for card in cards]), end="\n\n")
+        for card in cards:
+            print(fill(f"{card.name}: {card.summary}", _WIDTH, subsequent_indent="  "))
         print(MEASURED)
     return 0
 
@@ -55,7 +53,7 @@ def _row(card: "ControllerCard") -> tuple[object, ...]:
     others = [row for row in card.evidence if own and row.policy != card.name and row.suite == own[0].suite]
     best = max(others, key=lambda row: row.gain, default=None)
     rule = None if best is None else f"{100 * best.gain:+.1f} {best.policy}"
-    return card.name, card.training.suite, card.training.env_steps, gain, rule, card.licence, card.summary
+    return card.name, card.training.suite, card.training.env_steps, gain, rule, card.licence
 
 
 def _export(arguments: list[str]) -> int:
