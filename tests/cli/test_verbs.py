@@ -286,10 +286,18 @@ def test_sql(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sql", "mine", "select 1 as one, null as no", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [{"one": 1, "no": None}]
     assert main(["sql", "mine", "select nonsense from rounds"]) == 2
-    assert capsys.readouterr().err.startswith("esper: there is no column nonsense; there are ")
+    told = capsys.readouterr().err
+    assert told.startswith("esper: there is no column nonsense; spelled most like it are ")
+    assert main(["sql", "mine", "describe rounds", "--json"]) == 0
+    columns = json.loads(capsys.readouterr().out)
+    assert told.endswith(f"; rounds has {len(columns)} columns, which `describe rounds` lists\n")
+    assert main(["sql", "mine", "select nonsense from rounds join episodes using (round)"]) == 2
+    assert capsys.readouterr().err.endswith("; `describe TABLE` lists all columns of one\n")
     for wrong in ("select a.mean_gin from rounds as a", "select mean_gin from rounds"):
         assert main(["sql", "mine", wrong]) == 2
-        assert capsys.readouterr().err.startswith("esper: there is no column mean_gin; there are mean_gain, ")
+        assert capsys.readouterr().err.startswith(
+            "esper: there is no column mean_gin; spelled most like it are mean_gain, "
+        )
     assert main(["sql", "mine", "select mean_gain fro rounds"]) == 2
     assert capsys.readouterr().err == 'esper: Parser Error: syntax error at or near "rounds"\n'
     assert trainer.configs
