@@ -47,7 +47,7 @@ def run_bench(arguments: list[str]) -> int:
     )
     parser = VerbParser("bench", _SUMMARY, example, "quiet")
     suite = "a suite or a task instance (%(default)s)"
-    parser.add_argument("--suite", default="cpu", metavar="CASE", help=suite)
+    parser.add_argument("--suite", default="cpu", metavar="NAME", help=suite)
     arms = "only these, wait and the controllers; by default all"
     parser.add_argument("--arms", nargs="+", metavar="ARM", help=arms)
     parser.add_count("--seeds", "hosts of each instance (%(default)s)", default=8)

@@ -120,7 +120,7 @@ def run_evaluate(arguments: list[str]) -> int:
         "run", metavar="RUN", help="a run or a controller (`esper controllers`): its name or folder"
     )
     task = "a suite or a task instance; by default the run's own suite"
-    parser.add_argument("--task", metavar="CASE", help=task)
+    parser.add_argument("--task", metavar="NAME", help=task)
     parser.add_count("--episodes", "how many; by default the run's eval_episodes, or 24")
     parser.add_seed("rng seed of hosts and instances (%(default)s)")
     data = "judge from recorded episodes instead of hosts: files, folders, or runs that recorded theirs"
