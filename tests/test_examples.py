@@ -272,7 +272,7 @@ def test_a_demo_that_is_stopped_ends_in_order(
 def test_a_demo_that_is_stopped_while_it_loads_ends_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "esper.py").write_text("import time\nprint('loading', flush=True)\ntime.sleep(60)")
     with subprocess.Popen(
-        [sys.executable, importlib.import_module("demo").__file__],
+        [sys.executable, Path(__file__).parents[1] / "examples" / "demo.py"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

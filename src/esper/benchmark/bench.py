@@ -24,6 +24,7 @@ from esper.simic.env.making import use_one_thread
 from esper.simic.offline.dataset import EPISODES_FOLDER
 from esper.tolaria.worlds.baselines import NUMERICS
 from esper.tolaria.worlds.cluster.connecting import require_cluster
+from esper.tolaria.worlds.worker import end_if_imported
 
 _FILE = "bench.json"
 
@@ -214,6 +215,8 @@ def bench(
 
     record_episodes  keep every episode that is played now in the folder `episodes`, as a data set (docs/offline.md)
     """
+    if workers > 0:
+        end_if_imported()  # before anything is played
     if workers < 0:
         raise PlanError(f"workers is {workers}; expected a whole number >= 0")
     if cluster is not None:
