@@ -203,7 +203,8 @@ def gain(outcomes: Sequence[Outcome], problems: Sequence[str], arm: str, *, othe
 
 
 def shown(estimate: Estimate) -> str:
-    return f"{estimate.value:+.1f} [{estimate.low:+.1f}, {estimate.high:+.1f}]"
+    bounds = f" [{estimate.low:+.1f}, {estimate.high:+.1f}]" if estimate.bounded else ""
+    return f"{estimate.value:+.1f}{bounds}"
 
 
 def rows_of(outcomes: Sequence[Outcome], problems: Sequence[Problem]) -> list[Row]:

@@ -7,6 +7,7 @@ that someone else played. Then each run plays the same instances and hosts: its 
 """
 
 import argparse
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def played(
             player, training.envs.episodes, wanted[start : start + TOGETHER], policy=run.name
         )
         returns += discounted(recording, gamma).tolist()
-    low, high = mean_interval(returns)
+    low, high = mean_interval(returns) or (math.nan, math.nan)
     return low, high, sum(returns) / len(returns)
 
 

@@ -13,6 +13,7 @@ What exists under `--runs` is not made again: recording, training and judging ca
 """
 
 import argparse
+import math
 import multiprocessing
 import sys
 import time
@@ -91,7 +92,7 @@ def main() -> None:
     rows: list[Row] = []
     for policy, values in worth.items():
         gain = values - worth["wait"]
-        low, high = mean_interval(gain.tolist())
+        low, high = mean_interval(gain.tolist()) or (math.nan, math.nan)
         rows.append(
             {
                 "policy": policy,

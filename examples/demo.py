@@ -11,6 +11,17 @@
 Accuracy is in percent everywhere, and differences of it are in points: from 30 % to 32 % are 2 points.
 """
 
+import os
+import signal
+
+if __name__ == "__main__":  # what is imported next takes seconds, which Ctrl-C may end too
+
+    def leave(*_: object) -> None:
+        os.write(1, b"\nStopped before it began.\n")
+        os._exit(130)
+
+    signal.signal(signal.SIGINT, leave)
+
 import argparse
 import importlib
 import math
@@ -134,8 +145,7 @@ def changing_data(folder: Path, scale: Scale) -> BenchResult:
         f"   Growing gained {100 * gain.value:+.1f} points {_bounds(gain)},\n"
         f"   for {larger:.2f} times the parameters and {dearer:.2f} times the training.\n"
         f"   The brackets are 95 % intervals, this one of these {grown.episodes} networks.\n"
-        f"   Of other tasks, {tasks} say little: {_bounds(grown.over_wait_anew)}. All {ALL_TASKS} are in "
-        "docs/benchmark.md."
+        f"   Of other tasks, {tasks} are too few to say anything. All {ALL_TASKS} are in docs/benchmark.md."
     )
     print(f"   Pictures: {page}")
     return result
@@ -278,4 +288,5 @@ def where_to_go_on(run: Path) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     main()

@@ -57,7 +57,7 @@ def _score(
 ) -> HeldOutScore:
     utility = {key: row.utility or 0.0 for key, row in rows.items()}
     gains = [utility[key] - waited[key] for key in waited]
-    low, high = mean_interval(gains)
+    low, high = mean_interval(gains) or (None, None)
     tested = [row.test_accuracy for row in rows.values()]
     added = [row.added_parameters for row in rows.values()]
     return HeldOutScore(

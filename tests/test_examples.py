@@ -1,7 +1,10 @@
 """Every example runs, with the smallest settings; what it finds with its own is told in the docs."""
 
 import importlib
+import os
 import re
+import signal
+import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -259,11 +262,27 @@ def test_a_demo_that_is_stopped_ends_in_order(
 ) -> None:
     """A bench keeps what was played and returns where it is stopped."""
     demo = importlib.import_module("demo")
-    monkeypatch.setattr(demo.esper, "bench", lambda *_, **__: SimpleNamespace(interrupted="SIGINT"))
+    monkeypatch.setattr(demo.esper, "bench", lambda *_, **__: SimpleNamespace(interrupted="Ctrl-C"))
     with pytest.raises(SystemExit) as ended:
         demo.main(["--out", str(tmp_path)])
     assert ended.value.code == 130
     assert capsys.readouterr().out.endswith("run it again from its beginning.\n")
+
+
+def test_a_demo_that_is_stopped_while_it_loads_ends_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "esper.py").write_text("import time\nprint('loading', flush=True)\ntime.sleep(60)")
+    with subprocess.Popen(
+        [sys.executable, Path(__file__).parents[1] / "examples" / "demo.py"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "loading\n"
+        running.send_signal(signal.SIGINT)
+        told, _ = running.communicate(timeout=30)
+    assert (told, running.returncode) == ("\nStopped before it began.\n", 130)
 
 
 def test_the_demos_time_left_never_doubles(capsys: pytest.CaptureFixture[str]) -> None:

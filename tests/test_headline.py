@@ -38,4 +38,5 @@ def test_a_shipped_controller_is_one_of_several(name: str, seed: int, of: int) -
     shipped = Controller.load(name).card
     assert digests.index(shipped.weights_sha256) == shipped.training.seed == seed
     own = next(row for row in shipped.evidence if row.policy == name)
+    assert own.gain_low is not None
     assert own.gain_low > 0.0

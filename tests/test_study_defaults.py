@@ -59,7 +59,7 @@ def test_the_frozen_network_is_known_as_one() -> None:
 
 
 def test_gains_are_paired_and_in_points() -> None:
-    scores = {study.ALONE: (0.50, 0.70, 0.90), study.DEFAULT: (0.52, 0.71, 0.93)}
+    scores = {study.ALONE: (0.50, 0.70, 0.90) * 2, study.DEFAULT: (0.52, 0.71, 0.93) * 2}
     outcomes = [
         outcome("one", seed, arm, test) for arm, tests in scores.items() for seed, test in enumerate(tests)
     ]

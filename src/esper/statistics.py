@@ -8,7 +8,7 @@ pairs: one set of bootstrap draws serves all of them.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import isnan, nan, sqrt
+from math import ceil, isnan, nan, sqrt
 from statistics import NormalDist
 
 import numpy as np
@@ -20,6 +20,9 @@ Scores = Floats
 Statistic = Callable[..., Floats]
 """Maps one array per arm, scores (..., member, instance, seed) or means (...), to (...)."""
 
+LEAST = 6
+"""Values from which an interval is made: of five, not even equal signs of all would be a difference at 5 % (2 / 2^5),
+and drawing from two takes noise for a difference every other time."""
 DRAWS = 4000
 LEVEL = 0.95
 _MEAN_DRAWS = 2000
@@ -51,11 +54,13 @@ def performance_profile(scores: ArrayLike, thresholds: ArrayLike) -> Floats:
     return shares
 
 
-def mean_interval(values: ArrayLike) -> tuple[float, float]:
-    """The 95 % bootstrap interval of the mean of (value,); the draws are always the same."""
+def mean_interval(values: ArrayLike) -> tuple[float, float] | None:
+    """The 95 % bootstrap interval of the mean of (value,); the draws are always the same. None of too few."""
     drawn_from = np.asarray(values, dtype=np.float64)
     if drawn_from.ndim != 1 or drawn_from.size == 0:
         raise ValueError(f"values has shape {drawn_from.shape}; expected one dimension, not empty")
+    if drawn_from.size < LEAST:
+        return None
     picks = np.random.default_rng(0).integers(drawn_from.size, size=(_MEAN_DRAWS, drawn_from.size))
     low, high = np.quantile(drawn_from[picks].mean(axis=1), (0.025, 0.975)).tolist()
     return low, high
@@ -63,7 +68,7 @@ def mean_interval(values: ArrayLike) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number with its 95 % interval; its ends are NaN where nothing can be drawn to make one from."""
+    """A number with its 95 % interval; its ends are NaN where there is too little to make one from."""
 
     value: float
     low: float
@@ -88,6 +93,19 @@ class Estimate:
 # The bootstrap
 
 
+def enough(instances: int, seeds: int, *, new_instances: bool = False) -> bool:
+    """Whether so many hosts make an interval.
+
+    Drawn within instances, hosts vary around the mean of theirs: there are to be LEAST - 1 more hosts than instances.
+    """
+    return (instances if new_instances else instances * (seeds - 1) + 1) >= LEAST
+
+
+def least_seeds(instances: int) -> int:
+    """Hosts of each of so many instances that make an interval."""
+    return 1 + ceil((LEAST - 1) / instances)
+
+
 class Resamples:
     """Bootstrap draws of members and hosts, the same for every arm of one design.
 
@@ -97,8 +115,7 @@ class Resamples:
 
     new_instances  draw the instances too: what to expect of others like them, a wider interval
 
-    One host of an instance says nothing of others, and one instance nothing of others: what is drawn of them has no
-    interval.
+    A few hosts say nothing of others, and a few instances nothing of others: what is drawn of them has no interval.
     """
 
     def __init__(
@@ -109,8 +126,8 @@ class Resamples:
                 f"a design needs at least one instance and one seed, not {instances} and {seeds}"
             )
         self.shape, self.draws = (instances, seeds), draws
-        self.vary = instances > 1 if new_instances else seeds > 1
-        """Whether draws differ, so that they make an interval."""
+        self.enough = enough(instances, seeds, new_instances=new_instances)
+        """Whether there are so many that draws of them make an interval."""
         self._seed = seed
         rng = np.random.default_rng((0xB007, seed))
         everything = np.broadcast_to(np.arange(instances), (draws, instances))
@@ -129,7 +146,7 @@ class Resamples:
     def estimate(self, statistic: Statistic, *scores: Scores) -> Estimate:
         """A statistic of the arms' scores, with its interval over the draws."""
         value = float(statistic(*scores))
-        if not self.vary:
+        if not self.enough:
             return Estimate(value, nan, nan)
         return interval(value, statistic(*(self.of(each) for each in scores)))
 
@@ -144,8 +161,8 @@ class Resamples:
         return drawn
 
     def distribution(self, combine: Statistic, *scores: Scores) -> Floats:
-        """(draw,): a statistic of the arms' means; NaN where draws do not differ."""
-        if not self.vary:
+        """(draw,): a statistic of the arms' means; NaN where there are too few to draw from."""
+        if not self.enough:
             return np.full(self.draws, nan)
         return combine(*(self.means(each) for each in scores))
 
@@ -229,7 +246,7 @@ def wins(treatment: Floats, control: Floats) -> Floats:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjusted for the number of comparisons: step down from the smallest, never falling. (Holm, 1979.)
 
-    Where none is known, as with one host, none is adjusted.
+    Where none is known, as with too few hosts, none is adjusted.
     """
     if all(map(isnan, p_values)):
         return list(p_values)

@@ -1,5 +1,6 @@
 """Tables from rows alone: a planted copy, a planted point, the gate, and the sentence they come to."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +12,14 @@ from esper.benchmark.table import Comparison, bench_table, best_rival, score_tab
 from esper.cli.bench import tables_text
 
 
-def flat(level: float, noise: float = 0.0) -> "object":
+def flat(level: float, noise: float = 0.0) -> Callable[[np.random.Generator, int, int], float]:
     return lambda rng, _instance, _seed: level + noise * rng.standard_normal()
 
 
-def made(**arms: object) -> list[BenchRow]:
-    return rows_of(arms)  # type: ignore[arg-type]
+def made(
+    instances: int = 5, seeds: int = 8, /, **arms: Callable[[np.random.Generator, int, int], float]
+) -> list[BenchRow]:
+    return rows_of(arms, instances=instances, seeds=seeds)
 
 
 def between(table: BenchTable, treatment: str, control: str) -> Comparison:
@@ -35,7 +38,7 @@ def test_a_copy_of_static_is_no_different_from_it() -> None:
 
 
 def test_a_planted_point_is_found() -> None:
-    rows = made(wait=flat(0.5), static=flat(0.55, 0.005), learned=flat(0.56, 0.005))
+    rows = made(6, wait=flat(0.5), static=flat(0.55, 0.005), learned=flat(0.56, 0.005))
     table = bench_table(rows, ["learned"])
     found = between(table, "learned", "static")
     assert found.difference.value == pytest.approx(0.01, abs=0.004)
@@ -91,9 +94,9 @@ def test_every_number_has_an_interval_for_new_instances_beside_it() -> None:
 
     def by_instance(rng: np.random.Generator, instance: int, seed: int) -> float:
         del rng, seed
-        return 0.5 + 0.02 * instance
+        return 0.5 + 0.02 * (instance - 0.5)
 
-    rows = made(wait=flat(0.5), sbs=flat(0.48), vbs=by_instance, learned=by_instance)
+    rows = made(6, wait=flat(0.5), sbs=flat(0.48), vbs=by_instance, learned=by_instance)
     table = bench_table(rows, ["learned"])
     learned = next(arm for arm in table.arms if arm.arm == "learned")
     assert learned.over_wait.high - learned.over_wait.low == pytest.approx(0.0, abs=1e-9)
@@ -108,7 +111,7 @@ def test_every_number_has_an_interval_for_new_instances_beside_it() -> None:
 
 
 def test_one_host_of_each_instance_is_not_taken_for_certainty() -> None:
-    rows = [row for row in made(wait=flat(0.5), learned=flat(0.5, 0.05)) if row.seed == 0]
+    rows = made(6, 1, wait=flat(0.5), learned=flat(0.5, 0.05))
     table = bench_table(rows, ["learned"])
     found = between(table, "learned", "wait")
     assert found.difference.high - found.difference.low > 0.01
@@ -116,7 +119,19 @@ def test_one_host_of_each_instance_is_not_taken_for_certainty() -> None:
     assert found.detectable is None
 
 
-def test_one_host_has_no_interval_and_nothing_is_shown() -> None:
+@pytest.mark.parametrize(
+    ("instances", "seeds", "where", "takes"),
+    [
+        (1, 1, "1 instance of cpu with 1 host", "6 hosts"),
+        (1, 5, "1 instance of cpu with 5 hosts", "6 hosts"),
+        (2, 1, "2 instances of cpu with 1 host each", "4 hosts of each"),
+        (2, 3, "2 instances of cpu with 3 hosts each", "4 hosts of each"),
+        (5, 1, "5 instances of cpu with 1 host each", "2 hosts of each"),
+    ],
+)
+def test_a_few_hosts_have_no_interval_and_nothing_is_shown(
+    instances: int, seeds: int, where: str, takes: str
+) -> None:
     arms = {
         "wait": flat(0.5),
         "static": flat(0.75),
@@ -124,30 +139,38 @@ def test_one_host_has_no_interval_and_nothing_is_shown() -> None:
         "vbs": flat(0.75),
         "learned": flat(0.625),
     }
-    rows = [row for row in made(**arms) if (row.seed, row.instance) == (0, "mnist1d:size=1000")]
+    rows = made(instances, seeds, **arms)
+    rows = [replace(row, decisions="mine") if row.arm == "vbs" else row for row in rows]
     table = bench_table(rows, ["learned"])
-    assert {each.finding for each in table.comparisons} == {"no interval"}
+    assert {each.finding for each in table.comparisons} == {"too few"}
     assert not any(arm.score.bounded or arm.over_wait.bounded for arm in table.arms)
     first, others = verdict(table)
-    assert first == "learned over wait: +12.50 points on one host of cpu: no interval, nothing is shown."
-    assert others == ("Over others on that host: static -12.50 points, sbs +12.50 points, vbs -12.50 points.")
+    assert first == f"learned over wait: +12.50 points on {where}: too few to say more, which takes {takes}."
+    assert others == ("Over others there: static -12.50 points, sbs +12.50 points, vbs -12.50 points.")
     assert gate(table).endswith(
-        "+25.00 points over the single best one on one host: no interval, this table cannot show that deciding by "
-        "instance pays."
+        f"+25.00 points over the single best one on {where}: too few to say whether deciding by instance pays."
     )
     assert "[" not in tables_text([table])
-    assert ": 1 instance x 1 host\n" in tables_text([table])
+    assert "better" not in tables_text([table])
+    enough = bench_table(made(instances, int(takes[0]), **arms), ["learned"])
+    assert {each.finding for each in enough.comparisons} == {"better", "worse"}
 
 
-def test_one_instance_says_nothing_of_others() -> None:
-    rows = [
-        row for row in made(wait=flat(0.5), learned=flat(0.6, 0.02)) if row.instance == "mnist1d:size=1000"
-    ]
+def test_a_few_instances_say_nothing_of_others() -> None:
+    rows = made(1, wait=flat(0.5), learned=flat(0.6, 0.02))
     table = bench_table(rows, ["learned"])
     found = between(table, "learned", "wait")
     assert (found.finding, found.on_new_instances.bounded) == ("better", False)
     (told,) = [line for line in verdict(table) if "than wait" in line and "instance" in line]
     assert told.endswith("points on 1 instance of cpu with 8 hosts.")
+    five, six = (
+        bench_table(made(count, wait=flat(0.5), learned=flat(0.6, 0.02)), ["learned"]) for count in (5, 6)
+    )
+    assert [between(each, "learned", "wait").on_new_instances.bounded for each in (five, six)] == [
+        False,
+        True,
+    ]
+    assert "drawn anew" not in " ".join(verdict(five))
 
 
 def test_the_single_best_in_hindsight_is_shown_and_is_nobodys_rival() -> None:
@@ -190,6 +213,10 @@ def test_where_growth_hurts_is_where_the_best_schedule_waits() -> None:
     told = verdict(bench_table(rows, ["learned"]))[-1]
     assert told == (
         "On the 2 instances where the best schedule is to wait it is worse than waiting, -1.00 [-1.00, -1.00] points."
+    )
+    told = verdict(bench_table([row for row in rows if row.seed < 3], ["learned"]))[-1]
+    assert told == (
+        "On the 2 instances where the best schedule is to wait it has -1.00 points over it: too few to say."
     )
 
 

@@ -231,7 +231,9 @@ def test_the_verdict_names_the_best_rival_at_no_more_training() -> None:
         "vbs": lambda *_: 0.7,
         "learned": lambda *_: 0.6,
     }
-    rows = [replace(row, training_flops=4e9) if row.arm == "try_2" else row for row in rows_of(arms)]
+    rows = [
+        replace(row, training_flops=4e9) if row.arm == "try_2" else row for row in rows_of(arms, instances=6)
+    ]
     table = bench_table(rows, ["learned"])
     rival = best_rival(table, "learned")
     assert rival is not None

@@ -26,7 +26,12 @@ def test_a_bench_is_played_tabled_and_shown(capsys: pytest.CaptureFixture[str]) 
     counting, begins = told.split("\n", 1)
     assert counting == "counting what is to be played..."
     assert begins.startswith("     0 of 16 episodes are there\n     2 of 16 episodes")
-    assert 0 < told.index("probe_and_keep is") < told.index("Not measured: the headroom")
+    assert 0 < told.index("probe_and_keep over wait: ") < told.index("Not measured: the headroom")
+    assert (
+        "points on 2 instances of toy with 2 hosts each: too few to say more, which takes 4 hosts of each."
+        in told
+    )
+    assert "better" not in told
     assert told.count("the headroom") == 1
     assert len(RowStore(Path("bench")).read()) == 16
     provenance = json.loads(Path("bench/bench.json").read_text())["provenance"]
@@ -110,8 +115,7 @@ def test_ctrl_c_answers_at_once_saves_and_says_how_to_go_on(
     assert main([*TOY, "--arms", "plateau"]) == 130
     told = capsys.readouterr()
     assert told.err == ("esper: stopping after the hosts that are being played; Ctrl-C again stops now\n")
-    by = {1: "SIGINT", 2: "Ctrl-C"}[times]
-    last = f"esper: stopped by {by}; 4 episodes are kept in bench, and the same command goes on from there"
+    last = "esper: stopped by Ctrl-C; 4 episodes are kept in bench, and the same command goes on from there"
     assert told.out.splitlines()[-1] == last
     assert len(RowStore(Path("bench")).read()) == 4
 
@@ -125,32 +129,35 @@ def test_much_is_told_before_it_is_planned(
     monkeypatch.setattr("esper.benchmark.bench.bench", refuse)
     assert main(["bench"]) == 2
     assert capsys.readouterr().out.splitlines()[-1] == (
-        "5,600 episodes (28 arms on 25 instances with 8 hosts each), which may take hours; `--instances 2 --seeds 2` "
-        "plays 112 of them, which takes minutes"
+        "5,600 episodes (28 arms on 25 instances with 8 hosts each), which may take hours; `--instances 2 --seeds 4` "
+        "plays 224 of them, which takes minutes"
     )
     assert main(["bench", "--help"]) == 0
-    assert "esper bench --instances 2 --seeds 2" in capsys.readouterr().out
+    assert "esper bench --instances 2 --seeds 4" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--suite", "nothing"], "suite is 'nothing'"),
+        (["--suite", "nothing"], "esper: --suite is 'nothing'"),
         (["--arms", "nobody"], "no arm is named 'nobody'"),
         (["--arms", "static"], "static needs hosts that are trained"),
         (["--arms", "sbs"], "sbs needs the outcomes of schedules on toy, and none are shipped"),
-        (["--seeds", "0"], "seeds is 0"),
-        (["--instances", "0"], "instances is 0"),
+        (["--seeds", "0"], "esper: --seeds is 0"),
+        (["--seeds", "9999"], "esper: --seeds is 9999; expected a whole number from 1 to 1000"),
+        (["--cluster", "nowhere"], "esper: --cluster is 'nowhere'"),
+        (["--instances", "0"], "esper: --instances is 0"),
         (["--instances", "1", "--arms", "blind"], "blind copies decisions from another instance"),
         (["--workers", "-1"], "--workers is -1"),
         (["--minutes", "-3"], "--minutes is -3; expected a number > 0"),
+        (["--minutes", "x"], "esper: --minutes is x; expected a number > 0"),
         (["--arms", "learned"], "arm 'learned' is a trained controller; say which with --controller"),
         (["--controller", "missing"], "missing: there is no such controller, run or checkpoint"),
-        (["--controller", "a b=missing"], "controller is named 'a b'"),
+        (["--controller", "a b=missing"], "--controller names 'a b'"),
         (["--controller", "wait=missing"], "a controller is named 'wait', which is another arm's name"),
-        (["--match", "nobody"], "match is 'nobody'"),
+        (["--match", "nobody"], "esper: --match is 'nobody'"),
         (["--outcomes", "missing.parquet", "--arms", "sbs"], "missing.parquet: no outcomes of schedules"),
-        (["--device", "tpu"], "device is 'tpu'; expected cpu"),
+        (["--device", "tpu"], "esper: --device is 'tpu'; expected cpu"),
         (["--frobnicate"], "there is no option --frobnicate"),
     ],
 )
@@ -171,7 +178,10 @@ def test_folders_without_rows_are_told(capsys: pytest.CaptureFixture[str]) -> No
         assert "nowhere holds no benchmark" in capsys.readouterr().err
     main([*TOY, "--arms", "plateau", "--quiet"])
     assert main([*TOY, "--suite", "toy_shift", "--arms", "plateau"]) == 2
-    assert "holds a benchmark of toy, not of toy_shift" in capsys.readouterr().err
+    assert (
+        "holds a benchmark of toy, not of toy_shift: choose another folder with --out"
+        in capsys.readouterr().err
+    )
 
 
 def test_outcomes_are_made_and_used(
@@ -203,4 +213,4 @@ def test_outcomes_are_made_and_used(
     assert main([*TOY, "--outcomes", str(out), "--arms", "sbs", "vbs", "plateau", "--match", "plateau"]) == 0
     told = capsys.readouterr().out
     assert "Headroom: the best of 3 schedules for each instance, chosen on other hosts, scores" in told
-    assert "plateau is" in told
+    assert "plateau over wait: " in told

@@ -1,5 +1,6 @@
 """The command itself: quick help, one line for a mistake, and exit codes that programs can read."""
 
+import re
 import subprocess
 import sys
 import warnings
@@ -82,7 +83,7 @@ def test_exit_codes(
 ) -> None:
     monkeypatch.setitem(sys.modules, "esper.cli.listing", verb_that(error))
     assert main(["runs"]) == code
-    told = {130: "stopped by SIGINT; nothing was written", 2: "a b"}[code]
+    told = {130: "stopped by Ctrl-C; nothing was written", 2: "a b"}[code]
     assert capsys.readouterr().err == f"esper: {told}\n"
 
 
@@ -98,6 +99,15 @@ def test_help_imports_nothing_heavy() -> None:
         "sys.exit(bool({'torch', 'numpy', 'pydantic'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+
+
+def test_what_is_printed_calls_an_instance_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """`case` is a name in code, and of some settings."""
+    inner = ("bench table", "bench report", "controllers export", "runs export")
+    for words in (*(f"{verb} --help" for verb in (*VERBS, *inner)), "tasks", "controllers"):
+        assert main(words.split()) == 0
+        told = capsys.readouterr().out
+        assert not re.search(r"(?<![-_])\bcases?\b", told, flags=re.IGNORECASE), words
 
 
 def test_no_verbs_help_imports_torch() -> None:

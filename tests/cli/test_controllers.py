@@ -109,6 +109,11 @@ def test_a_controller_is_judged_by_its_name_or_folder(
     for given in ("known", "shipped/known"):
         assert main(["evaluate", given, "--episodes", "2", "--task", "toy_slots"]) == 0
         told = capsys.readouterr().out.splitlines()
+        assert told.pop() == "2 episodes are too few to say who is better, which takes 6"
+        assert not any("[" in line for line in told)
+        assert main(["evaluate", given, "--episodes", "1", "--task", "toy_slots", "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        assert {(row["gain_low"], row["gain_high"]) for row in rows} == {(None, None)}
         assert told[0] == "controller tiny on toy_slots, held out"
         assert told[3].startswith("tiny ")
     (tmp_path / "shipped/known/card.json").write_text('{"format": "esper controller", "version": 7}')
@@ -124,30 +129,26 @@ def test_the_list(
     assert capsys.readouterr().out.startswith("none comes with this version")
     tiny_controller().save(tmp_path / "tiny")
     assert main(["controllers"]) == 0
-    assert capsys.readouterr().out.splitlines()[1].split() == [
-        "tiny",
-        "toy",
-        "-",
-        "-",
-        "-",
-        "MIT",
-        "knows",
-        "nothing",
-    ]
+    listed = capsys.readouterr().out.splitlines()
+    assert listed[1].split() == ["tiny", "toy", "-", "-", "-", "MIT"]
+    assert listed[3] == "tiny: knows nothing"
     assert main(["controllers", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["name"] == "tiny"
 
 
 def test_what_comes_with_esper_is_listed_beside_the_best_rule(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["controllers"]) == 0
-    shipped = capsys.readouterr().out.splitlines()[1]
+    listed = capsys.readouterr().out.splitlines()
+    assert max(map(len, listed)) <= 80
+    shipped = listed[1]
     assert shipped.split()[:7] == ["cpu-v1", "cpu", "54400", "+2.8", "on", "cpu", "+0.9"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["export", "mine", "--to", "out", "--name", "a b"], "name is 'a b'"),
+        (["export", "mine", "--to", "out", "--name", "a b"], "esper: --name is 'a b'"),
+        (["export", "mine", "--to", "a b"], "esper: --to names it 'a b'"),
         (
             ["export", "mine", "--to", "out", "--episodes", "-1"],
             "--episodes is -1; expected a whole number >= 1",

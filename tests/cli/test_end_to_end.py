@@ -78,11 +78,11 @@ def test_train_then_ask_then_evaluate(capsys: pytest.CaptureFixture[str]) -> Non
     assert from_decisions == from_rounds
     assert from_decisions["n"] > 0
 
-    scores = ask(capsys, "evaluate", "mine", "--episodes", "5")
+    scores = ask(capsys, "evaluate", "mine", "--episodes", "7")
     by_policy = {score["policy"]: score for score in scores}
     assert set(by_policy) == {"wait", "learned", "random", "probe_and_keep"}
     assert (by_policy["wait"]["gain"], by_policy["wait"]["gain_high"]) == (0.0, 0.0)
-    assert all(score["episodes"] == 5 for score in by_policy.values())
+    assert all(score["episodes"] == 7 for score in by_policy.values())
 
 
 def test_a_stopped_run_goes_on_to_the_same_weights(capsys: pytest.CaptureFixture[str], between: Path) -> None:

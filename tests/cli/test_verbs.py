@@ -32,7 +32,7 @@ RESULT = TrainingResult(
 )
 SCORE = HeldOutScore(
     policy="learned",
-    episodes=4,
+    episodes=6,
     utility=0.75,
     gain=0.25,
     gain_low=0.125,
@@ -48,6 +48,7 @@ class Trainer:
 
     error: BaseException | None = None
     stopped_by: str | None = None
+    best_score: float | None = None
     configs: list[TrainingConfig] = field(default_factory=list)
     resumed: list[Path | None] = field(default_factory=list)
     sinks: list[RunSink] = field(default_factory=list)
@@ -86,7 +87,7 @@ class Trainer:
             raise self.error
         status: RunStatus = "finished" if self.stopped_by is None else "interrupted"
         sink.emit(RunFinished(status=status, reason=self.stopped_by, rounds=3, env_steps=9, seconds=1.0))
-        return replace(RESULT, interrupted=self.stopped_by)
+        return replace(RESULT, interrupted=self.stopped_by, best_score=self.best_score)
 
 
 @pytest.fixture
@@ -117,6 +118,16 @@ def test_train_records_a_run(trainer: Trainer, capsys: pytest.CaptureFixture[str
     assert main(["runs", "--json"]) == 0
     (listing,) = json.loads(capsys.readouterr().out)
     assert (listing["name"], listing["standing"]) == ("mine", "finished")
+
+
+def test_the_gain_of_the_best_checkpoint_is_in_points_for_people(
+    trainer: Trainer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer.best_score = 0.0625
+    assert main(TRAIN) == 0
+    assert "best_score       +6.25 points" in capsys.readouterr().out.splitlines()
+    assert main([*TRAIN, "--json", "--run-name", "other"]) == 0
+    assert json.loads(capsys.readouterr().out)["best_score"] == 0.0625
 
 
 def test_train_says_nothing_or_only_json(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,7 +200,7 @@ def test_wandb_that_is_missing_begins_no_run(
 def test_an_interrupted_run_can_be_resumed(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
     trainer.error = KeyboardInterrupt()
     assert main(TRAIN) == 130
-    assert capsys.readouterr().err == "esper: interrupted; `esper resume runs/mine` goes on\n"
+    assert capsys.readouterr().err == "esper: stopped by Ctrl-C; `esper resume runs/mine` goes on\n"
     trainer.error = None
     for given in ("mine", "runs/mine"):
         assert main(["resume", given, "--quiet"]) == 0
@@ -246,7 +257,7 @@ def test_evaluate(
     assert told.out.splitlines() == [
         "last checkpoint of mine on toy, held out",
         "policy   utility  points over waiting      test accuracy  added parameters  episodes",
-        "learned    0.750  +25.00 [+12.50, +37.50]              -  1,234                    4",
+        "learned    0.750  +25.00 [+12.50, +37.50]              -  1,234                    6",
     ]
     last, best = (Path(f"runs/mine/checkpoints/{name}.pt") for name in ("last", "best"))
     shutil.copy(last, best)
@@ -254,6 +265,9 @@ def test_evaluate(
     assert json.loads(capsys.readouterr().out) == [SCORE.model_dump()]
     assert asked_for == [("mine", last, "toy", 4, 7), ("mine", best, None, 128, 0)]
     assert main(["evaluate", "mine", "--task", "nope"]) == 2
+    assert capsys.readouterr().err.startswith("esper: --task is 'nope'; expected a suite")
+    assert main(["evaluate", "mine", "--seed", "x"]) == 2
+    assert capsys.readouterr().err.startswith("esper: --seed is x; expected a whole number from 0 to ")
     assert trainer.configs
 
 
@@ -272,10 +286,18 @@ def test_sql(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sql", "mine", "select 1 as one, null as no", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [{"one": 1, "no": None}]
     assert main(["sql", "mine", "select nonsense from rounds"]) == 2
-    assert capsys.readouterr().err.startswith("esper: there is no column nonsense; there are ")
+    told = capsys.readouterr().err
+    assert told.startswith("esper: there is no column nonsense; spelled most like it are ")
+    assert main(["sql", "mine", "describe rounds", "--json"]) == 0
+    columns = json.loads(capsys.readouterr().out)
+    assert told.endswith(f"; rounds has {len(columns)} columns, which `describe rounds` lists\n")
+    assert main(["sql", "mine", "select nonsense from rounds join episodes using (round)"]) == 2
+    assert capsys.readouterr().err.endswith("; `describe TABLE` lists all columns of one\n")
     for wrong in ("select a.mean_gin from rounds as a", "select mean_gin from rounds"):
         assert main(["sql", "mine", wrong]) == 2
-        assert capsys.readouterr().err.startswith("esper: there is no column mean_gin; there are mean_gain, ")
+        assert capsys.readouterr().err.startswith(
+            "esper: there is no column mean_gin; spelled most like it are mean_gain, "
+        )
     assert main(["sql", "mine", "select mean_gain fro rounds"]) == 2
     assert capsys.readouterr().err == 'esper: Parser Error: syntax error at or near "rounds"\n'
     assert trainer.configs

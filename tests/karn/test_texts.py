@@ -34,6 +34,17 @@ def test_signs() -> None:
     assert drawing.interval(-0.25, 0.5, 2) == "-0.25 to +0.50"
 
 
+def test_gains_are_in_points() -> None:
+    assert [drawing.in_points(gain) for gain in (0.0625, -0.5, None, math.nan)] == [
+        "+6.25 points",
+        "-50.00 points",
+        "—",
+        "—",
+    ]
+    assert drawing.interval_in_points(-0.25, 0.5) == "-25.00 to +50.00 points"
+    assert drawing.interval_in_points(None, 0.5) == drawing.interval_in_points(math.nan, math.nan) == "—"
+
+
 def test_units() -> None:
     assert [drawing.size(value) for value in (None, 0, 1023, 1536, 734003200, 5 * 2**40)] == [
         "—",

@@ -78,6 +78,8 @@ def test_every_policy_meets_the_same_hosts_and_waiting_gains_nothing(tmp_path: P
     for score in scores:
         assert score.episodes == 11
         assert score.gain == pytest.approx(score.utility - waiting.utility)
+        assert score.gain_low is not None
+        assert score.gain_high is not None
         assert score.gain_low <= score.gain <= score.gain_high
         assert score.test_accuracy is None  # the toy has no test split
     assert by_name["random"].gain < 0.0 < by_name["probe_and_keep"].gain

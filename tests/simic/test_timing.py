@@ -1,12 +1,13 @@
 """Where the time goes, by a clock that is moved by hand."""
 
 import contextlib
+import signal
 from itertools import pairwise
 
 import pytest
 
 from esper.simic import timing
-from esper.simic.timing import SteadyEstimate, Stopwatch, UnitTimes, seconds_in
+from esper.simic.timing import SteadyEstimate, Stopwatch, UnitTimes, seconds_in, stop_on_signals
 
 
 class Clock:
@@ -91,3 +92,10 @@ def test_units_of_several_kinds_take_their_own_time() -> None:
     assert times.of("grown") == 2.0  # not met yet
     times.add("grown", 21.0, units=3)
     assert (times.of("alone"), times.of("grown"), times.of("wide")) == (2.0, 7.0, 23.0 / 4)
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+def test_a_stop_has_the_name_that_people_know(number: signal.Signals, name: str) -> None:
+    with stop_on_signals() as stop:
+        signal.raise_signal(number)
+    assert stop.reason == name

@@ -213,7 +213,7 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(
         assert returned == -signal.SIGKILL
     else:
         assert returned == 0
-        assert f"stopped by {number.name}" in said
+        assert f"stopped by {'Ctrl-C' if number is signal.SIGINT else number.name}" in said
     resumed = _finish(SIX_ROUNDS, tmp_path)
     assert resumed.rounds == 6
     assert _same(_weights(six_rounds), _weights(tmp_path))

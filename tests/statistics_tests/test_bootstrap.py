@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 
-from esper.statistics import Estimate, Floats, Resamples, Scores, interval, paired_difference, two_sided_p
+from esper.statistics import (
+    Estimate,
+    Floats,
+    Resamples,
+    Scores,
+    enough,
+    interval,
+    least_seeds,
+    paired_difference,
+    two_sided_p,
+)
 
 
 def mean(scores: Floats) -> Floats:
@@ -24,12 +34,12 @@ def test_a_constant_has_no_width() -> None:
 
 def test_instances_are_strata() -> None:
     """Instances differ by 1, seeds not at all: drawing seeds within instances changes nothing."""
-    scores: Scores = np.broadcast_to(np.arange(5.0)[None, :, None], (1, 5, 3))
-    fixed = Resamples(5, 3).estimate(mean, scores)
-    assert (fixed.low, fixed.value, fixed.high) == (2.0, 2.0, 2.0)
-    anew = Resamples(5, 3, new_instances=True).estimate(mean, scores)
-    assert anew.low < 1.0
-    assert anew.high > 3.0
+    scores: Scores = np.broadcast_to(np.arange(7.0)[None, :, None], (1, 7, 3))
+    fixed = Resamples(7, 3).estimate(mean, scores)
+    assert (fixed.low, fixed.value, fixed.high) == (3.0, 3.0, 3.0)
+    anew = Resamples(7, 3, new_instances=True).estimate(mean, scores)
+    assert anew.low < 2.0
+    assert anew.high > 4.0
 
 
 def test_members_are_a_level_of_their_own() -> None:
@@ -73,6 +83,33 @@ def test_intervals_hold_the_truth_as_often_as_they_say(members: int) -> None:
         estimate = Resamples(6, 8, draws=600, seed=trial).estimate_of_means(paired_difference, scores, hosts)
         held += estimate.low <= 0.0 <= estimate.high
     assert 0.88 <= held / trials <= 0.985  # five members are few: a percentile interval is a little short
+
+
+@pytest.mark.parametrize(
+    ("instances", "too_few"), [(1, 5), (2, 3), (3, 2), (4, 2), (5, 1), (6, 1), (1000, 1)]
+)
+def test_a_few_hosts_make_no_interval(instances: int, too_few: int) -> None:
+    for seeds in (too_few, too_few + 1):
+        scores = np.random.default_rng(7).normal(size=(1, instances, seeds))
+        found = Resamples(instances, seeds).estimate_of_means(lambda mean: mean, scores)
+        assert (
+            found.bounded
+            == enough(instances, seeds)
+            == (seeds >= least_seeds(instances))
+            == (seeds > too_few)
+        )
+    assert [enough(count, 99, new_instances=True) for count in (1, 5, 6)] == [False, False, True]
+
+
+def test_the_fewest_hosts_do_not_take_noise_for_a_difference_as_a_rule() -> None:
+    """Of two hosts every other interval excludes 0 where there is no difference; of the fewest one in seven."""
+    for instances in (1, 2, 5):
+        rng, wrong, trials = np.random.default_rng(8), 0, 300
+        shape = (1, instances, least_seeds(instances))
+        for trial in range(trials):
+            resamples = Resamples(*shape[1:], draws=400, seed=trial)
+            wrong += resamples.estimate_of_means(lambda mean: mean, rng.normal(size=shape)).sign != 0
+        assert wrong / trials < 0.2
 
 
 def test_p_values() -> None:

@@ -39,11 +39,14 @@ def test_a_profile_is_the_share_that_reaches_a_threshold() -> None:
 def test_the_interval_of_a_mean() -> None:
     rng = np.random.default_rng(7)
     values = rng.normal(3.0, 2.0, size=400)
-    low, high = mean_interval(values)
+    found = mean_interval(values)
+    assert found is not None
+    low, high = found
     half = 1.96 * values.std() / 20
     assert low == pytest.approx(values.mean() - half, abs=0.03)
     assert high == pytest.approx(values.mean() + half, abs=0.03)
     assert mean_interval(values) == (low, high)  # the draws are always the same
-    assert mean_interval([0.5, 0.5]) == (0.5, 0.5)
+    assert mean_interval([0.5] * 6) == (0.5, 0.5)
+    assert mean_interval([0.5] * 5) is mean_interval([0.5]) is None
     with pytest.raises(ValueError, match="not empty"):
         mean_interval([])

@@ -24,6 +24,7 @@ from esper.simic.env.making import use_one_thread
 from esper.simic.offline.dataset import EPISODES_FOLDER
 from esper.tolaria.worlds.baselines import NUMERICS
 from esper.tolaria.worlds.cluster.connecting import require_cluster
+from esper.tolaria.worlds.worker import end_if_imported
 
 _FILE = "bench.json"
 
@@ -63,7 +64,7 @@ class BenchResult:
     directory: Path
     """The folder of the rows and the record."""
     interrupted: str | None
-    """What stopped it (a signal, the clock, a lost process); None if it came to its end."""
+    """What stopped it (Ctrl-C, a signal, the clock, a lost process); None if it came to its end."""
     record: BenchRecord
     """What was asked for, and where it was played."""
     rows: tuple[BenchRow, ...]
@@ -79,7 +80,9 @@ def only_bench(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RowsError(f"{folder} cannot hold a benchmark ({error.strerror}): choose another") from None
+        raise RowsError(
+            f"{folder} cannot hold a benchmark ({error.strerror}): choose another folder with --out"
+        ) from None
     lock = WriterLock(folder)
     try:
         yield
@@ -128,7 +131,7 @@ def merge_record(folder: Path, new: BenchRecord) -> BenchRecord:
         old = read_record(folder)
         if old.suite != new.suite:
             raise BenchMismatch(
-                f"{folder} holds a benchmark of {old.suite}, not of {new.suite}: choose another"
+                f"{folder} holds a benchmark of {old.suite}, not of {new.suite}: choose another folder with --out"
             )
         if old.numerics != new.numerics:
             raise BenchMismatch(
@@ -138,7 +141,8 @@ def merge_record(folder: Path, new: BenchRecord) -> BenchRecord:
         for name, identity in new.arms.items():
             if old.arms.get(name, identity) != identity:
                 raise BenchMismatch(
-                    f"{folder} has rows of another {name} ({old.arms[name]}; now {identity}): choose another folder"
+                    f"{folder} has rows of another {name} ({old.arms[name]}; now {identity}): choose another folder "
+                    "with --out"
                 )
         new = replace(
             new,
@@ -211,6 +215,8 @@ def bench(
 
     record_episodes  keep every episode that is played now in the folder `episodes`, as a data set (docs/offline.md)
     """
+    if workers > 0:
+        end_if_imported()  # before anything is played
     if workers < 0:
         raise PlanError(f"workers is {workers}; expected a whole number >= 0")
     if cluster is not None:

@@ -102,7 +102,7 @@ class Outcomes:
         complete = tuple(schedule for schedule, count in counts.items() if count == full)
         if not complete:
             raise RowsError(
-                f"no schedule was played on all of {len(self.cases)} cases and {len(self.seeds)} seeds"
+                f"no schedule was played on all of {len(self.cases)} instances and {len(self.seeds)} seeds"
             )
         return complete
 

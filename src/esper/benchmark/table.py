@@ -17,6 +17,7 @@ from esper.statistics import (
     Resamples,
     Scores,
     detectable_difference,
+    enough,
     holm,
     interquartile_mean,
     interval,
@@ -28,7 +29,7 @@ from esper.statistics import (
 )
 
 LEVEL = 0.05
-Finding = Literal["better", "worse", "unclear", "no difference", "no interval"]
+Finding = Literal["better", "worse", "unclear", "no difference", "too few"]
 Value = Callable[[BenchRow], float | None]
 
 
@@ -132,7 +133,7 @@ class Comparison:
     def finding(self) -> Finding:
         """An interval that excludes 0 is a difference; unclear while its adjusted p value is 0.05 or more."""
         if not self.difference.bounded:
-            return "no interval"
+            return "too few"
         if self.difference.sign == 0:
             return "no difference"
         if self.p_holm >= LEVEL:
@@ -197,9 +198,9 @@ class BenchTable:
     """Instances that are not in it because some arm has not played them."""
 
     @property
-    def one_host(self) -> bool:
-        """Whether all that is known is one host, of which nothing follows for others."""
-        return len(self.instances) * self.seeds == 1
+    def too_few(self) -> bool:
+        """Whether the hosts are so few that nothing follows for others."""
+        return not enough(len(self.instances), self.seeds, new_instances=self.seeds == 1)
 
 
 def bench_table(

@@ -6,7 +6,7 @@ from esper.benchmark.arms import BLIND, MATCHED, RULES, SBS, SBS_HINDSIGHT, VBS,
 from esper.benchmark.rivals import LISTED_PREFIX, RIVALS
 from esper.benchmark.stream_rivals import STREAM_RIVALS
 from esper.benchmark.table import BenchTable, Comparison, TreatmentNotes, best_rival
-from esper.statistics import Estimate
+from esper.statistics import Estimate, least_seeds
 
 
 def gate(table: BenchTable) -> str:
@@ -25,7 +25,7 @@ def gate(table: BenchTable) -> str:
     if headroom.over_hindsight is not None:
         text += f", and {_points(headroom.over_hindsight)} over the one that is best in hindsight"
     if not headroom.gap.bounded:
-        return f"{text} on one host: no interval, this table cannot show that deciding by instance pays."
+        return f"{text} on {_where(table)}: too few to say whether deciding by instance pays."
     if headroom.open:
         return f"{text}: there is something to decide."
     return f"{text}: within noise, this table cannot show that deciding by instance pays."
@@ -41,8 +41,8 @@ def _of_treatment(table: BenchTable, notes: TreatmentNotes) -> Iterable[str]:
     compared = {each.control: each for each in table.comparisons if each.treatment == name}
     members = next(arm.members for arm in table.arms if arm.arm == name)
     trained = f" ({members} training seeds)" if members > 1 else ""
-    if table.one_host:
-        yield from _on_one_host(table, name, compared)
+    if table.too_few:
+        yield from _on_too_few(table, name, compared)
         if notes.training_runs is not None:
             yield _training_cost(notes)
         return
@@ -87,19 +87,20 @@ def _of_treatment(table: BenchTable, notes: TreatmentNotes) -> Iterable[str]:
         if kept.bounded:
             yield f"On the {count} where the best schedule is to wait it is {word} waiting, {_points(kept)}."
         else:
-            yield f"On the one host where the best schedule is to wait it has {_points(kept)} over it: no interval."
+            yield f"On the {count} where the best schedule is to wait it has {_points(kept)} over it: too few to say."
 
 
-def _on_one_host(table: BenchTable, name: str, compared: Mapping[str, Comparison]) -> Iterable[str]:
-    """What was measured; from one host nothing follows."""
+def _on_too_few(table: BenchTable, name: str, compared: Mapping[str, Comparison]) -> Iterable[str]:
+    """What was measured; from so few hosts nothing follows."""
     if WAIT in compared:
+        least = least_seeds(len(table.instances))
         yield (
-            f"{name} over wait: {_points(compared[WAIT].difference)} on one host of {table.suite}: no interval, "
-            "nothing is shown."
+            f"{name} over wait: {_points(compared[WAIT].difference)} on {_where(table)}: too few to say more, which "
+            f"takes {least} hosts{' of each' if len(table.instances) > 1 else ''}."
         )
     others = [f"{arm} {_points(each.difference)}" for arm, each in compared.items() if arm != WAIT]
     if others:
-        yield f"Over others on that host: {', '.join(others)}."
+        yield f"Over others there: {', '.join(others)}."
 
 
 def counted(count: int, noun: str) -> str:
@@ -137,7 +138,7 @@ def _points(estimate: Estimate) -> str:
 
 
 def _anew(estimate: Estimate, separator: str = ";") -> str:
-    """The interval for other instances; nothing where there was one, which says nothing of others."""
+    """The interval for other instances; nothing where these are too few to say anything of others."""
     return f"{separator} with instances drawn anew {bounds_in_points(estimate)}" if estimate.bounded else ""
 
 

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         note(str(error))
         return BAD_INPUT
     except KeyboardInterrupt:  # a verb that had written something says so itself
-        note("stopped by SIGINT; nothing was written")
+        note("stopped by Ctrl-C; nothing was written")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of stdout is gone; nothing more may be written when Python closes it.

@@ -1,11 +1,12 @@
 """`esper bench`: compare controllers, rules, schedules and equal-size baselines on held-out hosts."""
 
+import contextlib
 import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, note, table
+from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, as_typed, note, table
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -41,12 +42,12 @@ def run_bench(arguments: list[str]) -> int:
     if arguments[:1] == ["report"]:
         return _report(arguments[1:])
     example = (
-        "esper bench --instances 2 --seeds 2 --out benches/small   (minutes; without these two options: hours)\n"
+        "esper bench --instances 2 --seeds 4 --out benches/small   (minutes; without these two options: hours)\n"
         "  esper bench --suite cpu --seeds 8 --controller runs/a runs/b --out benches/cpu"
     )
     parser = VerbParser("bench", _SUMMARY, example, "quiet")
     suite = "a suite or a task instance (%(default)s)"
-    parser.add_argument("--suite", default="cpu", metavar="CASE", help=suite)
+    parser.add_argument("--suite", default="cpu", metavar="NAME", help=suite)
     arms = "only these, wait and the controllers; by default all"
     parser.add_argument("--arms", nargs="+", metavar="ARM", help=arms)
     parser.add_count("--seeds", "hosts of each instance (%(default)s)", default=8)
@@ -63,22 +64,36 @@ def run_bench(arguments: list[str]) -> int:
     cluster = "a Ray cluster to play on: 'local' starts one, 'auto' joins that of this machine; or HOST:PORT"
     parser.add_argument("--cluster", metavar="ADDRESS", help=cluster)
     parser.add_argument("--device", default="cpu", help="where hosts are trained (%(default)s)")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing after so long")
+    minutes = "begin nothing after so long"
+    parser.add_argument("--minutes", type=_minutes, default=math.inf, metavar="X", help=minutes)
     record = "keep every episode that is played now in DIR/episodes, as a data set (see docs/offline.md)"
     parser.add_argument("--record-episodes", action="store_true", help=record)
     out = "rows go here (%(default)s)"
     parser.add_argument("--out", type=Path, default=Path("bench"), metavar="DIR", help=out)
-    return _play(parser.parse(arguments))
+    chosen = parser.parse(arguments)
+    with as_typed(_OPTIONS):
+        return _play(chosen)
+
+
+_FIELDS = ("suite", "arms", "seeds", "instances", "match", "outcomes", "workers", "cluster", "device")
+_OPTIONS = {name: f"--{name}" for name in _FIELDS}
+"""Field of a request -> its option."""
+
+
+def _minutes(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if float(text) > 0:
+            return float(text)
+    raise BadInput(f"--minutes is {text}; expected a number > 0")
 
 
 def _play(chosen: "Namespace") -> int:
-    if not chosen.minutes > 0:
-        raise BadInput(f"--minutes is {chosen.minutes:g}; expected a number > 0")
     if not chosen.quiet:
         print("counting what is to be played...", flush=True)
     from esper.benchmark import BenchRequest
     from esper.benchmark.bench import bench
     from esper.benchmark.planning import bench_size
+    from esper.simic.timing import CTRL_C
 
     request = BenchRequest(
         suite=chosen.suite,
@@ -104,14 +119,14 @@ def _play(chosen: "Namespace") -> int:
             progress=progress,
         )
     except KeyboardInterrupt:
-        print(_going_on("Ctrl-C", chosen.out), flush=True)
+        print(_going_on(CTRL_C, chosen.out), flush=True)
         return INTERRUPTED
     stopped = result.interrupted
     if stopped is not None:
         print(_going_on(stopped, chosen.out), flush=True)
     if stopped == "the clock":
         return 0
-    if stopped is not None and stopped.startswith("SIG"):
+    if stopped in (CTRL_C, "SIGTERM"):
         return INTERRUPTED
     if not chosen.quiet and not result.tables:
         print(f"there is no table yet: no instance in {chosen.out} was played by every arm with every seed")
@@ -134,8 +149,8 @@ def _going_on(stopped: str, out: Path) -> str:
 
 _LONG = 500
 """Episodes from which on a smaller command is named."""
-_SMALL = 2
-"""Instances, and hosts of each, of the smaller command."""
+_SMALL = (2, 4)
+"""Instances, and hosts of each, of the smaller command: enough for an interval."""
 
 
 def _show_size(size: "BenchSize") -> None:
@@ -143,9 +158,10 @@ def _show_size(size: "BenchSize") -> None:
     if size.episodes < _LONG:
         return
     line = f"{size.episodes:,} episodes ({size}), which may take hours"
-    if min(size.instances, size.seeds) > _SMALL:
-        small = replace(size, instances=_SMALL, seeds=_SMALL).episodes
-        line += f"; `--instances {_SMALL} --seeds {_SMALL}` plays {small} of them, which takes minutes"
+    instances, seeds = _SMALL
+    if size.instances > instances and size.seeds > seeds:
+        small = replace(size, instances=instances, seeds=seeds).episodes
+        line += f"; `--instances {instances} --seeds {seeds}` plays {small} of them, which takes minutes"
     print(line, flush=True)
 
 
@@ -158,7 +174,7 @@ def _controllers(given: list[list[str]]) -> dict[str, list[Path]]:
             name, first = "learned", texts[0]
         if not name.isidentifier():
             raise BadInput(
-                f"controller is named {name!r}; expected letters, digits and underscores before the ="
+                f"--controller names {name!r}; expected letters, digits and underscores before the ="
             )
         named.setdefault(name, []).extend(Path(text) for text in (first, *texts[1:]))
     return named

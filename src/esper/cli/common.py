@@ -1,8 +1,10 @@
 """What the verbs share: one parser, mistakes in one line, and results as an aligned table or JSON."""
 
 import argparse
+import contextlib
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from textwrap import wrap
@@ -10,6 +12,7 @@ from typing import NoReturn
 
 BAD_INPUT = 2
 INTERRUPTED = 130
+LARGEST_SEED = 2**32 - 1
 RUNS = Path("runs")
 """Folder of the runs, by default."""
 
@@ -24,6 +27,27 @@ def did_you_mean(given: str, known: Iterable[str], otherwise: str) -> str:
     """The known name that is spelled most like the given one, as a hint; without one, another hint."""
     close = get_close_matches(given, list(known), n=1)
     return f"did you mean {close[0]}?" if close else otherwise
+
+
+@contextlib.contextmanager
+def as_typed(options: Mapping[str, str]) -> Iterator[None]:
+    """Have a mistake name the option that was typed, and not the field that it fills.
+
+    options  field -> option
+    """
+    try:
+        yield
+    except BadInput:
+        raise
+    except Exception as error:
+        from esper.leyline.errors import EsperError
+
+        if not isinstance(error, EsperError):
+            raise  # a defect
+        told = str(error)
+        for field, option in options.items():
+            told = re.sub(rf"(?<![\w-]){re.escape(field)}(?= is |\[)", option, told)
+        raise BadInput(told) from None
 
 
 class VerbParser(argparse.ArgumentParser):
@@ -80,6 +104,16 @@ class VerbParser(argparse.ArgumentParser):
             return int(text)
 
         self.add_argument(flag, type=whole, default=default, metavar="N", help=help)
+
+    def add_seed(self, help: str) -> None:
+        """`--seed`, which random generators can begin with."""
+
+        def rng_seed(text: str) -> int:
+            if not text.isdecimal() or int(text) > LARGEST_SEED:
+                raise BadInput(f"--seed is {text}; expected a whole number from 0 to {LARGEST_SEED}")
+            return int(text)
+
+        self.add_argument("--seed", type=rng_seed, default=0, metavar="N", help=help)
 
 
 def find_run(given: str, directory: Path) -> Path:

@@ -3,9 +3,10 @@
 import sys
 import time
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING
 
-from esper.cli.common import BadInput, VerbParser, as_json, find_run, table
+from esper.cli.common import BadInput, VerbParser, as_json, as_typed, find_run, table
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -13,18 +14,13 @@ if TYPE_CHECKING:
 
     from esper.tamiyo.controller import ControllerCard, HeldOutScore
 
-COLUMNS = (
-    "controller",
-    "trained on suite",
-    "steps",
-    "points over waiting",
-    "best rule",
-    "licence",
-    "what it is",
-)
+COLUMNS = ("controller", "suite", "steps", "points over waiting", "best rule", "licence")
 MEASURED = """
-Points are of utility: validation accuracy minus rent for added parameters (over the whole life on streams), over the
-same hosts with nothing grown; mean over hosts that were held out."""
+The suite and steps are those of its training. Points are of utility: validation
+accuracy minus rent for added parameters (over the whole life on streams), over
+the same hosts with nothing grown; mean over hosts that were held out."""
+_WIDTH = 80
+"""Columns of a terminal that the list fits."""
 _EXAMPLE = "esper controllers export my-run --to my-controller --episodes 24"
 
 
@@ -44,7 +40,9 @@ def run_controllers(arguments: list[str]) -> int:
     elif not cards:
         print("none comes with this version; `esper controllers export RUN --to FOLDER` makes one of a run")
     else:
-        print(table(COLUMNS, [_row(card) for card in cards]))
+        print(table(COLUMNS, [_row(card) for card in cards]), end="\n\n")
+        for card in cards:
+            print(fill(f"{card.name}: {card.summary}", _WIDTH, subsequent_indent="  "))
         print(MEASURED)
     return 0
 
@@ -55,7 +53,7 @@ def _row(card: "ControllerCard") -> tuple[object, ...]:
     others = [row for row in card.evidence if own and row.policy != card.name and row.suite == own[0].suite]
     best = max(others, key=lambda row: row.gain, default=None)
     rule = None if best is None else f"{100 * best.gain:+.1f} {best.policy}"
-    return card.name, card.training.suite, card.training.env_steps, gain, rule, card.licence, card.summary
+    return card.name, card.training.suite, card.training.env_steps, gain, rule, card.licence
 
 
 def _export(arguments: list[str]) -> int:
@@ -89,7 +87,10 @@ def _export(arguments: list[str]) -> int:
         controller.save(chosen.to)
     except ValidationError as error:
         first = error.errors()[0]
-        raise BadInput(f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first['msg']}") from None
+        field = ".".join(map(str, first["loc"]))
+        unnamed = field == "name" and chosen.name is None
+        given = "--to names it" if unnamed else f"--{field} is"
+        raise BadInput(f"{given} {first['input']!r}: {first['msg']}") from None
     except OSError as error:
         raise BadInput(
             f"controller {chosen.to} cannot be written ({error.strerror}); choose another folder"
@@ -119,9 +120,9 @@ def run_evaluate(arguments: list[str]) -> int:
         "run", metavar="RUN", help="a run or a controller (`esper controllers`): its name or folder"
     )
     task = "a suite or a task instance; by default the run's own suite"
-    parser.add_argument("--task", metavar="CASE", help=task)
+    parser.add_argument("--task", metavar="NAME", help=task)
     parser.add_count("--episodes", "how many; by default the run's eval_episodes, or 24")
-    parser.add_count("--seed", "rng seed of hosts and instances (%(default)s)", least=0, default=0)
+    parser.add_seed("rng seed of hosts and instances (%(default)s)")
     data = "judge from recorded episodes instead of hosts: files, folders, or runs that recorded theirs"
     parser.add_argument("--offline", nargs="+", metavar="DATASET", help=data)
     parser.add_count("--updates", "with --offline: updates of fitted Q (%(default)s)", default=UPDATES)
@@ -131,7 +132,8 @@ def run_evaluate(arguments: list[str]) -> int:
     if chosen.task is not None:
         from esper.simic.env.making import require_suite
 
-        require_suite(chosen.task)
+        with as_typed({"suite": "--task"}):
+            require_suite(chosen.task)
     title, scores = _judge_controller(chosen) if _is_controller(chosen) else _judge_run(chosen)
     print(as_json(scores) if chosen.json else f"{title}\n{score_table(scores)}")
     return 0
@@ -233,19 +235,29 @@ class _Progress:
 
 
 def score_table(scores: "Sequence[HeldOutScore]") -> str:
-    """One line a policy; gains are paired with waiting, intervals 95 %, which one episode does not have."""
+    """One line a policy; gains are paired with waiting, intervals 95 %, which a few episodes do not have."""
+    from esper.statistics import LEAST
+
     columns = ("policy", "utility", "points over waiting", "test accuracy", "added parameters", "episodes")
     rows = [
         (
             score.policy,
             f"{score.utility:.3f}",
-            f"{100 * score.gain:+.2f} [{100 * score.gain_low:+.2f}, {100 * score.gain_high:+.2f}]"
-            if score.episodes > 1
-            else f"{100 * score.gain:+.2f}",
+            f"{100 * score.gain:+.2f}{_bounds(score)}",
             None if score.test_accuracy is None else f"{score.test_accuracy:.3f}",
             None if score.added_parameters is None else f"{score.added_parameters:,.0f}",
             score.episodes,
         )
         for score in scores
     ]
-    return table(columns, rows)
+    few = min((score.episodes for score in scores), default=LEAST)
+    if few >= LEAST:
+        return table(columns, rows)
+    count = "1 episode is" if few == 1 else f"{few} episodes are"
+    return f"{table(columns, rows)}\n{count} too few to say who is better, which takes {LEAST}"
+
+
+def _bounds(score: "HeldOutScore") -> str:
+    if score.gain_low is None or score.gain_high is None:
+        return ""
+    return f" [{100 * score.gain_low:+.2f}, {100 * score.gain_high:+.2f}]"

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.common import BadInput, VerbParser, as_json, note, table
+from esper.cli.common import BadInput, VerbParser, as_json, as_typed, note, table
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -30,7 +30,7 @@ def run_grow(arguments: list[str]) -> int:
     who_help = "controller or rule (%(default)s)"
     parser.add_argument("--controller", default="by_layout", metavar="WHO", help=who_help)
     parser.add_count("--epochs", "by default the task's own")
-    parser.add_count("--seed", "rng seed of the host and its data's order (%(default)s)", least=0, default=0)
+    parser.add_seed("rng seed of the host and its data's order (%(default)s)")
     parser.add_count("--budget", "parameters that may be added; by default any number")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (%(default)s)")
     parser.add_argument("--sample", action="store_true", help="let a controller sample its choices")
@@ -43,8 +43,9 @@ def run_grow(arguments: list[str]) -> int:
         try:
             require_exportable(chosen.export)
         except ValueError as error:
-            raise BadInput(str(error)) from None
-    return _grow(chosen)
+            raise BadInput(str(error).replace("the file to export is", "--export is")) from None
+    with as_typed({"controller": "--controller", "device": "--device", "horizon": "--epochs"}):
+        return _grow(chosen)
 
 
 def _grow(chosen: "Namespace") -> int:

@@ -1,7 +1,6 @@
 """`esper train`: train a controller and record the run, each setting a flag; `esper resume`: go on."""
 
 import contextlib
-import re
 import sys
 from argparse import SUPPRESS, BooleanOptionalAction, Namespace
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, get_args, get_origin
 
-from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, find_run, note, table
+from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, as_typed, find_run, note, table
 from esper.simic.config.checks import ConfigError
 from esper.simic.config.files import read_settings
 from esper.simic.config.presets import PRESETS, preset_settings
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from esper.simic.reports import Progress
+    from esper.simic.trainer import TrainingResult
 
 GAVE_UP = 1
 _SETTINGS: "dict[str, FieldInfo]" = TrainingConfig.__pydantic_fields__  # type: ignore[attr-defined]
@@ -40,25 +40,17 @@ _EXAMPLES = """esper train --preset demo
 
 def run_train(arguments: list[str]) -> int:
     """Train a new run; returns the exit code."""
-    with _as_typed(arguments):
+    with as_typed(_typed(arguments)):
         config, chosen = parse(arguments)
         from esper.runs.train import with_name
 
         return train_recorded(with_name(config), quiet=chosen.quiet, json=chosen.json)
 
 
-@contextlib.contextmanager
-def _as_typed(arguments: Sequence[str]) -> Iterator[None]:
-    """Have a mistake in a setting name the option that was typed."""
+def _typed(arguments: Sequence[str]) -> dict[str, str]:
+    """Setting -> the option that was typed for it."""
     flags = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
-    try:
-        yield
-    except ConfigError as error:
-        told = str(error)
-        for flag in dict.fromkeys(flags):
-            name = flag.removeprefix("--").replace("-", "_")
-            told = re.sub(rf"(?<![\w-]){re.escape(name)}(?= is |\[)", flag, told)
-        raise ConfigError(told) from None
+    return {flag.removeprefix("--").replace("-", "_"): flag for flag in flags}
 
 
 def parse(arguments: Sequence[str]) -> tuple[TrainingConfig, Namespace]:
@@ -166,7 +158,7 @@ def train_recorded(config: TrainingConfig, *, quiet: bool, json: bool, resume: b
     except KeyboardInterrupt:
         if not run.is_dir():
             raise
-        note(f"interrupted; `esper resume {run}` goes on")
+        note(f"stopped by Ctrl-C; `esper resume {run}` goes on")
         return INTERRUPTED
     except NonFiniteUpdateError as error:
         note(str(error))
@@ -174,11 +166,19 @@ def train_recorded(config: TrainingConfig, *, quiet: bool, json: bool, resume: b
     if json:
         print(as_json(result))
     elif not quiet:
-        print(table(("result", ""), list(asdict(result).items())))
+        print(table(("result", ""), list(_told(result).items())))
     if result.interrupted is not None:
         note(f"stopped by {result.interrupted}; `esper resume {run}` goes on")
         return INTERRUPTED
     return 0
+
+
+def _told(result: "TrainingResult") -> dict[str, object]:
+    """A result for people: the gain by which the best checkpoint was chosen is in points."""
+    from esper.karn.drawing import in_points
+
+    best = None if result.best_score is None else in_points(result.best_score)
+    return {**asdict(result), "best_score": best}
 
 
 @contextlib.contextmanager
@@ -227,6 +227,6 @@ def run_resume(arguments: list[str]) -> int:
     changed = {name: getattr(chosen, name) for name in _RESUMED if hasattr(chosen, name)}
     if chosen.rounds is not None:
         changed["rounds"] = chosen.rounds
-    with _as_typed(arguments):
+    with as_typed(_typed(arguments)):
         config = replace(config, run_directory=path.parent, run_name=path.name, **changed)
         return train_recorded(config, quiet=chosen.quiet, json=chosen.json, resume=True)

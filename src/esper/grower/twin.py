@@ -5,7 +5,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from esper.grower.measuring import EpochMetrics, Scale, ValidateCall, measuring,
 from esper.grower.validating import LoaderValidation, RunningMetric, Tally, joined
 from esper.kasmina import GrowingModel, WrapError
 from esper.kasmina.optimisers import blank_copy
-from esper.statistics import mean_interval
+from esper.statistics import LEAST, mean_interval
 
 TrainStep = Callable[..., object]
 """(model, optimizer, batch) -> the loss: one step of training, forward, backward and the optimiser's step."""
@@ -38,7 +38,7 @@ class Gain:
     unit: str
     """What the score is, in words."""
     low: float | None = None
-    """Of the 95 % interval of the gain, by a bootstrap over pairs; None where there are no pairs."""
+    """Of the 95 % interval of the gain, by a bootstrap over pairs; None where there are none, or too few."""
     high: float | None = None
     over: str = ""
     """What was paired: '300 samples' or '7 batches'; empty where the validation is one number."""
@@ -64,6 +64,8 @@ class Gain:
             return f"gain unknown: the {lost} could not be measured"
         interval = f" [{self.low:+.4f}, {self.high:+.4f}]" if self.low is not None else ""
         pairs = f"paired over {self.over}" if self.over else "one number each, so without an interval"
+        if self.over and self.low is None:
+            pairs += ", too few for an interval"
         gained = f"gain {self.value:+.4f}{interval} over the twin, after rent of {self.rent:.4f}"
         return f"{gained} ({pairs}); score: {self.unit}"
 
@@ -316,9 +318,12 @@ def measure_gain(
     )
     if found is None:
         return gain
-    (low, high), over = found
+    bounds, over = found
+    if bounds is None:
+        return replace(gain, over=over)
+    low, high = bounds
     ends = sorted((sign * low / scale.unit, sign * high / scale.unit))
-    return Gain(gain.grown, gain.twin, rent, gain.unit, ends[0] - rent, ends[1] - rent, over)
+    return replace(gain, low=ends[0] - rent, high=ends[1] - rent, over=over)
 
 
 def _metrics(model: nn.Module, validate: ValidateCall, scale: Scale) -> EpochMetrics:
@@ -332,7 +337,9 @@ def _begin(scale: Scale, metrics: EpochMetrics) -> None:
     scale.close()
 
 
-def _row_interval(tallies: Sequence[Tally], by_accuracy: bool) -> tuple[tuple[float, float], str] | None:
+def _row_interval(
+    tallies: Sequence[Tally], by_accuracy: bool
+) -> tuple[tuple[float, float] | None, str] | None:
     """Of the difference of means, by a bootstrap over samples, or batches where only their means are known.
 
     A mean is sum(t) / sum(c) of totals and counts; its bootstrap is that of the mean of
@@ -349,7 +356,7 @@ def _row_interval(tallies: Sequence[Tally], by_accuracy: bool) -> tuple[tuple[fl
     return mean_interval(parts.cpu().numpy()), f"{len(difference):,} {kind}"
 
 
-def _whole_interval(tallies: Sequence[Tally]) -> tuple[tuple[float, float], str] | None:
+def _whole_interval(tallies: Sequence[Tally]) -> tuple[tuple[float, float] | None, str] | None:
     """Of the difference of a metric of all samples, computed anew for samples drawn with replacement."""
     metric = tallies[0].metric
     if metric is None or isinstance(metric, RunningMetric):
@@ -358,6 +365,8 @@ def _whole_interval(tallies: Sequence[Tally]) -> tuple[tuple[float, float], str]
     samples = tallies[0].samples
     if any(len(leaf) != samples for leaf in tree_leaves(wholes)):
         return None
+    if samples < LEAST:
+        return None, f"{samples:,} samples"
     random, draws = np.random.default_rng(0), []
     for _ in range(METRIC_DRAWS):
         rows = torch.from_numpy(random.integers(samples, size=samples))

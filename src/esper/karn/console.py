@@ -1,6 +1,5 @@
 """A run in progress, in the process that trains: line by line for logs and pipes, or as a live picture."""
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from esper.karn.drawing import UNKNOWN, number, signed, time_left
+from esper.karn.drawing import UNKNOWN, in_points, number, signed, time_left
 from esper.karn.watch.verdicts import cluster_line
 from esper.leyline import AnomalyRaised, EvaluationFinished, RoundFinished, RunStarted
 from esper.simic.reports import News, Preparing, Working
@@ -84,11 +83,6 @@ def line_of(news: News) -> str | None:
     if isinstance(news, Working):
         return f"  {_work(news)}"
     return None
-
-
-def in_points(gain: float | None) -> str:
-    """A gain as benchmarks and evaluations tell it: in hundredths."""
-    return UNKNOWN if gain is None or math.isnan(gain) else f"{signed(100.0 * gain, 2)} points"
 
 
 def round_line(news: RoundFinished) -> str:

@@ -128,6 +128,18 @@ def interval(low: float | None, high: float | None, digits: int = 3) -> str:
     return UNKNOWN if low is None or high is None else f"{signed(low, digits)} to {signed(high, digits)}"
 
 
+def in_points(gain: float | None) -> str:
+    """A gain as benchmarks and evaluations tell it: in hundredths."""
+    return UNKNOWN if gain is None or math.isnan(gain) else f"{signed(100.0 * gain, 2)} points"
+
+
+def interval_in_points(low: float | None, high: float | None) -> str:
+    """The two ends of an interval of gains, in hundredths."""
+    if low is None or high is None or math.isnan(low) or math.isnan(high):
+        return UNKNOWN
+    return f"{interval(100.0 * low, 100.0 * high, 2)} points"
+
+
 def share(part: float, whole: float) -> str:
     """A part of a whole in percent."""
     return f"{part / whole:.0%}" if whole else UNKNOWN

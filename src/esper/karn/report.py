@@ -99,7 +99,8 @@ depend on more than they gained."""
 
 
 def _head(table: BenchTable) -> str:
-    hosts = "host" if table.one_host else f"{len(table.instances) * table.seeds:,} hosts"
+    count = len(table.instances) * table.seeds
+    hosts = "host" if count == 1 else f"{count:,} hosts"
     met = (
         f"{counted(len(table.instances), 'task instance')} that nothing was trained on, "
         f"{counted(table.seeds, 'random start')} each"

@@ -109,6 +109,7 @@ def connect(run_dirs: Sequence[Path], *, tables: Collection[str] = TABLES) -> du
 def query(run: Path | Sequence[Path], sql: str) -> Rows:
     """The answer to one SELECT about a run, or about several."""
     runs = _runs([run] if isinstance(run, Path) else run)
+    tables: Collection[str] = TABLES
     try:
         tables = _tables_in(sql)
         if DECISIONS in tables and runs and all(can_be_read_in_place(path) for _, path in runs):
@@ -118,19 +119,25 @@ def query(run: Path | Sequence[Path], sql: str) -> Rows:
                 pass
         return _answer(runs, sql, tables, in_place=False)
     except duckdb.Error as error:
-        raise QueryError(_mended(str(error))) from error
+        raise QueryError(_mended(str(error), tables)) from error
 
 
-def _mended(told: str) -> str:
-    """The database's message without the line that points into the query, which has one line here."""
+def _mended(told: str, tables: Collection[str]) -> str:
+    """The database's message without the line that points into the query, which has one line here.
+
+    Of the columns it names a few that are spelled alike; it goes on with how to see all.
+    """
     told = re.sub(r"\s+LINE \d+:.*", "", told, flags=re.DOTALL)
     unknown = re.search(r'column (?:named )?"([^"]+)"(?:.*?bindings:[: ]*(.+))?$', told, flags=re.DOTALL)
     if unknown is None:
         return told
     name, candidates = unknown.groups()
-    return f"there is no column {name}" + (
-        f"; there are {candidates.replace(chr(34), '')}" if candidates else ""
-    )
+    alike = f"; spelled most like it are {candidates.replace(chr(34), '')}" if candidates else ""
+    see = "`describe TABLE` lists all columns of one"
+    if len(tables) == 1:
+        (table,) = tables
+        see = f"{table} has {len(_table(table, []).column_names)} columns, which `describe {table}` lists"
+    return f"there is no column {name}{alike}; {see}"
 
 
 def _answer(runs: Sequence[tuple[str, Path]], sql: str, tables: Collection[str], *, in_place: bool) -> Rows:

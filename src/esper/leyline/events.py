@@ -285,9 +285,9 @@ class EvaluationFinished:
     mean_gain: float | None
     """Mean gain (utility minus the baseline's); null without baselines."""
     gain_low: float | None
-    """Lower end of the 95 % interval of the mean gain; null with fewer than two episodes."""
+    """Lower end of the 95 % interval of the mean gain; null with fewer than six episodes."""
     gain_high: float | None
-    """Upper end of the 95 % interval of the mean gain; null with fewer than two episodes."""
+    """Upper end of the 95 % interval of the mean gain; null with fewer than six episodes."""
     mean_accuracy: float | None
     """Mean validation accuracy of the final models, 0..1."""
 

@@ -26,6 +26,7 @@ from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.reports import Progress
 from esper.simic.trainer import TrainingResult, read_run_checkpoint, train_ppo_vectorized
+from esper.tolaria.worlds.worker import end_if_imported
 
 WANDB_PROJECT = "esper"
 
@@ -36,12 +37,15 @@ def train(
     """Train a controller in a folder under `config.run_directory`; returns the result, whose `interrupted` says if it
     was stopped early.
 
-    config    its run_name names the folder; None makes a name of suite, date and time
+    config    its run_name names the folder; None makes a name of suite, date and time. With workers, the calling
+              script needs an `if __name__ == "__main__":`
     resume    go on with the run of that name, from its newest sound checkpoint or, without any, from the start. More
               `rounds` go on beyond those first asked for: annealing keeps the length it had. Other settings than
               rounds, workers, cluster, eval_every and those of the record must be the run's
     progress  called with what happens: `progress=print` for a look
     """
+    if config.workers:
+        end_if_imported()  # before anything is made
     config = with_name(config)
     require_trainable(config, resume=resume)
     if resume:

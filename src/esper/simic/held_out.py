@@ -180,7 +180,7 @@ def accuracy_on_test(host: HostProtocol) -> float | None:
 
 def _score(policy: str, rows: list[Judged[float | None]], worth: Floats, waited: Floats) -> HeldOutScore:
     differences = worth - waited
-    low, high = mean_interval(differences)
+    low, high = mean_interval(differences) or (None, None)
     tested = [row.seen for row in rows]
     added = [row.summary.added_parameters for row in rows if row.summary.added_parameters is not None]
     return HeldOutScore(

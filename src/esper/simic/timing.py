@@ -140,8 +140,12 @@ def peak_memory_bytes() -> int:
 # Stopping when asked to: a signal is noticed between steps, so that nothing is cut in the middle.
 
 
+CTRL_C = "Ctrl-C"
+"""What people know SIGINT by."""
+
+
 class StopRequest:
-    """Whether a stop was requested; `reason` is the name of the signal."""
+    """Whether a stop was requested; `reason` is Ctrl-C, or the name of another signal."""
 
     __slots__ = ("reason",)
 
@@ -167,7 +171,7 @@ def stop_on_signals(heard: Callable[[], object] = lambda: None) -> Iterator[Stop
         del frame
         if request:
             raise KeyboardInterrupt
-        request.reason = signal.Signals(number).name
+        request.reason = CTRL_C if number == signal.SIGINT else signal.Signals(number).name
         heard()
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -81,7 +81,7 @@ class TrainingResult:
     env_steps: int
     seconds: float
     interrupted: str | None
-    """The signal that ended it, and what it interrupted besides training; None if it came to its end."""
+    """Ctrl-C or the signal that ended it, and what that interrupted besides training; None if it came to its end."""
     best_score: float | None
     """Mean validation gain that the best checkpoint was chosen by."""
     last_checkpoint: Path | None
@@ -320,7 +320,7 @@ class VectorizedPPOTrainer:
         played = [episode for episode in judged if not episode.lost]
         gains = [episode.gain for episode in played if episode.gain is not None]
         gain = mean_of_known(gains)
-        low, high = mean_interval(gains) if len(gains) > 1 else (None, None)  # one says nothing of its spread
+        low, high = (mean_interval(gains) if gains else None) or (None, None)
         self._emit(
             EvaluationFinished(
                 round=self.round,

@@ -110,9 +110,9 @@ class HeldOutScore(_Record):
     """Validation accuracy minus rent of the settled models; of a condemned host 0."""
     gain: float
     """Mean utility over that of waiting, paired."""
-    gain_low: float
-    """Lower end of the gain's interval."""
-    gain_high: float
+    gain_low: float | None
+    """Lower end of the gain's interval; None where the episodes are too few for one."""
+    gain_high: float | None
     """Upper end of the gain's interval."""
     test_accuracy: float | None
     """None where there is no test split (the toy), or a host was condemned."""

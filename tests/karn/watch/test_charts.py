@@ -9,11 +9,11 @@ import pytest
 
 from esper.karn.drawing import DARK, LIGHT, THEMES, Theme
 from esper.karn.watch import episodes
-from esper.karn.watch.charts import RUN_FIGURES, Curve, Figure, band, curve_of, run_figures
+from esper.karn.watch.charts import RUN_FIGURES, Curve, Figure, band, curve_of, run_figures, shown_curve
 from esper.karn.watch.episodes import Frame, SlotView, frames
 from esper.karn.watch.runs import COUNT_ALL, Hub, RunsFolder
 from esper.karn.watch.state import POINTS, Moments, Points, RoundSums, RunState, Watched
-from esper.leyline import DecisionTaken, EpisodeFinished, LifecycleOp, RoundFinished
+from esper.leyline import DecisionTaken, EpisodeFinished, EvaluationFinished, LifecycleOp, RoundFinished
 from run_examples import example
 from synthetic_run import write_synthetic_run
 
@@ -62,6 +62,26 @@ def test_what_is_not_finite_is_a_gap() -> None:
     curve = curve_of(state, "gain")
     assert curve.values == [None] * 5  # no episode was recorded: a gap, not 0
     assert curve.low == curve.high == [None] * 5
+
+
+def test_gains_are_drawn_in_points() -> None:
+    state, judged = (
+        RunState(),
+        replace(example(EvaluationFinished), mean_gain=0.05, gain_low=0.04, gain_high=0.07),
+    )
+    state.rounds += [replace(ROUND, round=number) for number in (1, 2)]
+    for gain in (0.01, 0.03):
+        state.sums[1]["gain"].add(gain)
+        state.sums[2]["gain"].add(1e307 * gain)  # a hundred times as much is still a number
+    state.sums[2]["gain"].add(1e308)  # and of this it is none
+    state.evaluations.append(judged)
+    figure = run_figures([Watched("run", state)], LIGHT)["gain"]
+    curve, held_out = json.loads(text_of(figure))["data"][1:]
+    assert curve["y"] == [pytest.approx(2.0), None]
+    assert (held_out["y"], held_out["error_y"]["array"]) == ([5.0], [pytest.approx(2.0)])
+    assert held_out["error_y"]["arrayminus"] == [pytest.approx(1.0)]
+    assert "points" in text_of(figure)
+    assert shown_curve(state, "approx_kl") == curve_of(state, "approx_kl")
 
 
 def test_a_band_breaks_where_the_interval_is_unknown() -> None:

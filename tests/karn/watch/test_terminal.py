@@ -42,6 +42,7 @@ def test_a_run_that_ended_is_shown_once(tmp_path: Path) -> None:
         "60 of 60",
         "explained variance",
         "entropy of op",
+        "gain, points",
         "ratio explosion",
     ):
         assert part in told

@@ -44,7 +44,7 @@ def test_only_the_last_rounds_speak() -> None:
     for number in range(1, 11):
         state.sums[number]["gain"].add(-1e6)
     assert learning(state).mood == "good"
-    assert "20 episodes of the last 10 rounds" in learning(state).detail
+    assert learning(state).detail == "gain +12.60 to +17.40 points, 20 episodes of the last 10 rounds"
 
 
 def test_health() -> None:
@@ -80,7 +80,8 @@ def test_the_held_out_tile_is_about_the_learned_policy() -> None:
     state = state_with([0.1])
     state.evaluations += [JUDGED, replace(JUDGED, policy="random", mean_gain=-9.0)]
     tile = tiles(Watched("run", state, {"rounds": 100}))[3]
-    assert (tile.value, tile.mood) == ("+0.047", "good")
+    assert (tile.value, tile.mood) == ("+4.69 points", "good")
+    assert tile.detail == "+3.12 to +6.25 points, round 4"
     state.evaluations.append(replace(JUDGED, mean_gain=None, gain_low=None, gain_high=None))
     tile = tiles(Watched("run", state, {"rounds": 100}))[3]
     assert (tile.value, tile.mood) == ("—", "neutral")

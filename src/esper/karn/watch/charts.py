@@ -15,6 +15,7 @@ Trace = dict[str, JsonValue]
 Value = float | None
 CONFIG: Figure = {"displayModeBar": False, "responsive": True}
 _FROM_ZERO: Figure = {"rangemode": "tozero"}
+_IN_POINTS = ("gain",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,20 @@ def curve_of(state: RunState, measure: str) -> Curve:
         [low for low, _ in intervals],
         [high for _, high in intervals],
     )
+
+
+def shown_curve(state: RunState, measure: str) -> Curve:
+    """The same in the unit that it is shown in: gains in points."""
+    curve = curve_of(state, measure)
+    if measure not in _IN_POINTS:
+        return curve
+    parts = ([_hundredths(value) for value in values] for values in (curve.values, curve.low, curve.high))
+    return Curve(curve.rounds, *parts)
+
+
+def _hundredths(value: Value) -> Value:
+    known = finite(value)
+    return None if known is None else finite(100.0 * known)
 
 
 def safe(text: str, longest: int = 40) -> str:
@@ -180,26 +195,26 @@ def _style(theme: Theme, place: int) -> tuple[str, str, float]:
 
 def _drawn(run: Watched, place: int, theme: Theme, measure: str, name: str = "") -> list[Trace]:
     """A run's curve, over its interval where the measure has one; by default it has the run's name."""
-    (colour, dash, width), curve = _style(theme, place), curve_of(run.state, measure)
+    (colour, dash, width), curve = _style(theme, place), shown_curve(run.state, measure)
     traces = [band(curve, colour)] if measure in EPISODE_MEASURES else []
     return [*traces, line(curve, name or safe(run.name), colour, dash=dash, width=width)]
 
 
 def gain(runs: Sequence[Watched], theme: Theme) -> Figure:
-    """Gain over the baseline of the same host, and the gain on held-out instances."""
+    """Gain over the baseline of the same host, and the gain on held-out instances, in points."""
     traces = [trace for place, run in enumerate(runs) for trace in _drawn(run, place, theme, "gain")]
     traces += [_held_out(run, place, theme) for place, run in enumerate(runs) if run.state.evaluations]
     waiting = note("waiting", theme, x=0.0, xref="paper", y=0.0, xanchor="left", yanchor="bottom")
-    title = "Gain in utility over waiting"
+    title = "Gain over waiting, points"
     return figure(traces, theme, title, shapes=[level(0.0, theme.faint)], notes=[waiting])
 
 
 def _held_out(run: Watched, place: int, theme: Theme) -> Trace:
     evaluated = [each for each in run.state.evaluations if each.policy == "learned"]
-    points = [(each, mean) for each in evaluated if (mean := finite(each.mean_gain)) is not None]
+    points = [(each, mean) for each in evaluated if (mean := _hundredths(each.mean_gain)) is not None]
 
     def reach(end: float | None, mean: float, sign: float) -> float:
-        bound = finite(end)
+        bound = _hundredths(end)
         return 0.0 if bound is None else max(sign * (bound - mean), 0.0)
 
     edge: Figure = {"width": 1, "color": theme.card}

@@ -10,7 +10,7 @@ from nicegui import run, ui
 from nicegui.events import GenericEventArguments, ValueChangeEventArguments
 from pydantic_core import to_json
 
-from esper.karn.drawing import THEMES, Theme, ThemeName, clipped, finite, signed
+from esper.karn.drawing import THEMES, Theme, ThemeName, clipped, finite, in_points
 from esper.karn.watch.charts import Figure
 from esper.karn.watch.episodes import Frame, episode_line
 from esper.karn.watch.runs import MOST_BESIDE, Hub, Selection
@@ -289,7 +289,7 @@ def _set(menu: ui.select, options: dict[int, str], value: int | None) -> None:
 
 
 def _offered(row: EpisodeFinished) -> str:
-    return f"{row.episode}  ·  gain {signed(row.gain)}  ·  {clipped(row.case, 32)}"
+    return f"{row.episode}  ·  gain {in_points(row.gain)}  ·  {clipped(row.case, 32)}"
 
 
 class WatchPage:

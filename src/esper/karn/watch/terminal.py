@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from esper.karn.drawing import clipped, number
-from esper.karn.watch.charts import curve_of
+from esper.karn.watch.charts import shown_curve
 from esper.karn.watch.runs import Hub, RunsFolder
 from esper.karn.watch.state import Watched
 from esper.karn.watch.verdicts import (
@@ -31,7 +31,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 40
 _MOST_WARNINGS = 4
 _CURVES: dict[str, tuple[str, int]] = {
-    "gain": ("gain", 3),
+    "gain, points": ("gain", 2),
     "accuracy": ("accuracy", 3),
     "baseline": ("baseline_accuracy", 3),
     "explained variance": ("explained_variance", 2),
@@ -97,7 +97,7 @@ def _answers(watched: Watched) -> Table:
 def _curves(watched: Watched) -> Table:
     grid = Table.grid(padding=(0, 2))
     for name, (measure, digits) in _CURVES.items():
-        values = curve_of(watched.state, measure).values
+        values = shown_curve(watched.state, measure).values
         known = any(value is not None for value in values)
         if known or measure not in HEAD_NAMES:  # a head that never had a choice is not shown
             last = number(values[-1] if values else None, digits)

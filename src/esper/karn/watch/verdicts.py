@@ -11,10 +11,10 @@ from esper.karn.drawing import (
     Fact,
     clipped,
     duration,
-    interval,
+    in_points,
+    interval_in_points,
     number,
     share,
-    signed,
     size,
     thousands,
 )
@@ -93,7 +93,7 @@ def learning(state: RunState) -> Tile:
     answer = {"good": "better than waiting", "bad": "worse than waiting"}.get(
         mood, "no different from waiting"
     )
-    basis = f"gain {interval(low, high)}, {gain.count:,} episodes of the last {WINDOW} rounds"
+    basis = f"gain {interval_in_points(low, high)}, {gain.count:,} episodes of the last {WINDOW} rounds"
     return Tile("Is it learning?", answer, basis, mood)
 
 
@@ -132,9 +132,9 @@ def _held_out(state: RunState) -> Tile:
     last = next((each for each in reversed(state.evaluations) if each.policy == "learned"), None)
     if last is None:
         return Tile("Held-out gain", UNKNOWN, "not evaluated yet", "unknown")
-    known = interval(last.gain_low, last.gain_high)
+    known = interval_in_points(last.gain_low, last.gain_high)
     detail = f"{known}, round {last.round}" if known != UNKNOWN else f"round {last.round}"
-    return Tile("Held-out gain", signed(last.mean_gain), detail, _mood(last.gain_low, last.gain_high))
+    return Tile("Held-out gain", in_points(last.mean_gain), detail, _mood(last.gain_low, last.gain_high))
 
 
 def warnings(state: RunState) -> list[Warning]:

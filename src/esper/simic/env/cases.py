@@ -29,7 +29,7 @@ class CaseList:
 
     def __post_init__(self) -> None:
         if not self.cases:
-            raise ValueError(f"{self.name} has no instance: name at least one case")
+            raise ValueError(f"{self.name} has no instance: name at least one")
 
     def draw(self, rng: np.random.Generator) -> str:
         """One of the cases."""
@@ -92,7 +92,7 @@ class CasePool(CaseList):
         """`size` cases drawn from a source."""
         if size < 1 or not 1 <= host_seeds <= TRAINING_HOSTS:
             raise ValueError(
-                f"a pool needs at least one case and 1..{TRAINING_HOSTS} host seeds, not {size} and {host_seeds}"
+                f"a pool needs at least one instance and 1..{TRAINING_HOSTS} host seeds, not {size} and {host_seeds}"
             )
         rng = np.random.default_rng((0x9001, seed))
         cases = tuple(source.draw(rng) for _ in range(size))

@@ -261,7 +261,7 @@ def make_env(
     """A vector environment over a suite ("cpu") or a task instance ("mnist1d:noise=0.2").
 
     workers  processes to spread the hosts over, or actors of a cluster; 0 runs them here, or on a cluster in as many
-             as it has CPUs
+             as it has CPUs. With some, the calling script needs an `if __name__ == "__main__":`
     cluster  a Ray cluster to run the hosts on: "local" starts one, "auto" joins that of this machine; or HOST:PORT
     horizon  epochs of an episode; None is the task's own
     governor  what counts as a broken host

@@ -179,7 +179,7 @@ _SUITES: dict[str, Callable[[], Suite]] = {
     ),
     "digits": lambda: Suite(
         "digits",
-        "the one case of digits; nothing is held out but its test split",
+        "the one instance of digits; nothing is held out but its test split",
         lambda _: Instance("digits"),
         (Instance("digits"),),
     ),

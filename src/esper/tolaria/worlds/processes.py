@@ -10,12 +10,23 @@ from multiprocessing.connection import Connection, wait
 from typing import TypeVar
 
 from esper.leyline import HostSinks
+from esper.leyline.errors import EsperError
 from esper.tolaria.worlds.remote import PATIENCE_SECONDS, RemoteWorld, WorkerDied, WorkerError, WorkerHung
-from esper.tolaria.worlds.worker import Answer, Request, WorldFactory, serve, worker_context
+from esper.tolaria.worlds.worker import UNGUARDED, Answer, Request, WorldFactory, serve, worker_context
 
 STOP_SECONDS = 5.0
 """How long a worker may take to stop before it is killed."""
 T = TypeVar("T")
+
+
+class UnguardedScript(EsperError, RuntimeError):
+    """A script that starts workers wherever it is imported, which every worker does."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "workers import the script that starts them, and this one starts workers as soon as it is imported: put "
+            'what it does below `if __name__ == "__main__":`, or take workers=0'
+        )
 
 
 class WorkerLink:
@@ -148,6 +159,10 @@ class ProcessWorld(RemoteWorld[WorkerLink]):
         """Start another process. The hosts of the one that died are lost."""
         self._answered |= any(each.answered for each in self._links)
         if not self._answered:
+            process = self._links[worker].process
+            process.join(STOP_SECONDS)
+            if process.exitcode == UNGUARDED:
+                raise UnguardedScript from None
             raise RuntimeError(
                 f"{death}: none of them has ever answered, so another would not start either"
             ) from death

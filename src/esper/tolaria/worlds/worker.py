@@ -252,6 +252,22 @@ Importing them computes nothing and touches no GPU, so that copying is safe.
 """
 
 
+UNGUARDED = 78
+"""Exit code of a worker whose script starts workers as it is imported."""
+
+
+def end_if_imported() -> None:
+    """End this process if it is a worker that still imports the script that started it.
+
+    A script that starts workers at its top level starts them in its workers as well, which cannot be. The exit code
+    tells the process that waits for the worker, whose error then says what to do about it.
+    """
+    if getattr(
+        multiprocessing.current_process(), "_inheriting", False
+    ):  # as multiprocessing itself finds it out
+        os._exit(UNGUARDED)
+
+
 def worker_context() -> ForkServerContext | SpawnContext:
     """The start method of workers.
 
@@ -260,6 +276,7 @@ def worker_context() -> ForkServerContext | SpawnContext:
     start: send those of now with each worker, for `take_environment`. Ctrl-C reaches neither it nor them: a terminal
     sends it to all, and one that arrived during the imports ended them with a traceback.
     """
+    end_if_imported()
     if sys.platform != "linux":  # system libraries of macOS do not survive a copy
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")

@@ -82,7 +82,7 @@ def test_what_a_worker_refuses_is_said_here_and_it_goes_on(shared: ProcessWorld)
         WorkerError, match=r"worker 0 could not step: IllegalOperation: FOSSILIZE is not legal"
     ):
         act_on(shared, ActionSpec(LifecycleOp.FOSSILIZE, "blocks.0"))
-    with pytest.raises(WorkerError, match="begin: ValueError: case 'digits' is of task 'digits'"):
+    with pytest.raises(WorkerError, match="begin: ValueError: instance 'digits' is of task 'digits'"):
         begin_host(shared, 0, "digits", 1)
     begin_host(shared, 0, CASES[0], 1)
     assert shared.host(0).report.epoch == 0

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -66,3 +67,27 @@ def test_ctrl_c_while_workers_start_ends_none_of_them() -> None:
         os.killpg(running.pid, signal.SIGINT)
     said, _ = running.communicate(timeout=60)
     assert said.splitlines() == ["a worker", "0"]
+
+
+@pytest.mark.parametrize(
+    "begins",
+    [
+        "esper.make_env('toy', 4, workers=2).reset(seed=0)",
+        pytest.param(
+            "esper.train(esper.TrainingConfig.preset('toy', workers=2, rounds=1, run_name='mine'))",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_script_without_a_guard_is_told_so(tmp_path: Path, begins: str) -> None:
+    (tmp_path / "script.py").write_text(f"import esper\n{begins}\n")
+    ran = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 1
+    assert ran.stderr.count("Traceback") == 1
+    told = ran.stderr.splitlines()[-1]
+    assert told.startswith(
+        "esper.tolaria.worlds.processes.UnguardedScript: workers import the script that starts"
+    )
+    assert told.endswith('put what it does below `if __name__ == "__main__":`, or take workers=0')

@@ -88,7 +88,7 @@ def toy_instance(case: str) -> ToyInstance:
     """The instance that a case names."""
     task = case.partition(":")[0]
     if task != "toy":
-        raise ValueError(f"case {case!r} is of task {task!r}; the toy world knows toy:draw=<number>")
+        raise ValueError(f"instance {case!r} is of task {task!r}; the toy world knows toy:draw=<number>")
     options = complete("toy", _PARAMETERS, dict(parse_parameters(case, _PARAMETERS)))
     draw, slots, change = (int(options[name]) for name in ("draw", "slots", "change"))
     rng = np.random.default_rng((_ENTROPY, draw))
