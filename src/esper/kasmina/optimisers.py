@@ -311,8 +311,8 @@ _RATE_KEYS = ("lr", "initial_lr", "max_lr", "min_lr")
 
 
 SEED_RATE, SEED_RATE_ON_FROZEN_HOSTS = 3.0, 1.0
-"""The learning rate of a seed over that of the part it grows at, where none is given; and the same where no part learns
-but the head: on bases of the suite `adapt` seeds at three times its rate ran away from it (docs/adapters.md)."""
+"""A seed's learning rate over that of the part it grows at, where none is given; and where no part learns but the
+head: seeds at three times its rate ran away from it (docs/adapters.md)."""
 
 
 class OptimiserCare:
