@@ -277,12 +277,14 @@ def section(rows: list[Drawn]) -> list[str]:
         *of_packages(rows),
         "",
     ]
-    lines += ["| not passed | class | slots | outcome | why |", "| --- | --- | --- | --- | --- |"]
-    for row in tried:
-        if row.outcome != "pass":
+    failed = [row for row in tried if row.outcome != "pass"]
+    if failed:
+        lines += ["| not passed | class | slots | outcome | why |", "| --- | --- | --- | --- | --- |"]
+        for row in failed:
             cells = (f"{row.package} {row.unit}", f"`{row.model}`", f"`{row.slots}`", row.outcome, row.why)
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    lines += ["", "Passed:"]
+        lines.append("")
+    lines.append("Passed:")
     for package in dict.fromkeys(row.package for row in tried):
         names = [f"`{row.model}`" for row in tried if row.package == package and row.outcome == "pass"]
         lines.append(f"- {package}: {', '.join(names) or 'none'}")

@@ -72,3 +72,5 @@ def test_a_draw_is_written_between_its_marks(monkeypatch: pytest.MonkeyPatch, tm
     assert text.count("2 of 3 pass: 66.7 %.") == text.count("1 of 1 pass: 100.0 %.") == 1
     assert blind.classes_of(1) == {"a.One", "a.Two", "b.Four"}
     assert "| all | 2 | 0 | 1 | 0 | 66.7 % | 1 |" in section(rows)
+    assert any(line.startswith("| a two | `a.Two` ") for line in section(rows))
+    assert not any(line.startswith("| not passed ") for line in section(rows[:1]))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 from torch.nn.utils import parametrizations
 from torch.optim.swa_utils import AveragedModel
 
@@ -305,6 +306,54 @@ def test_a_seed_does_not_sit_where_a_copy_would_not_hold_it() -> None:
     model.eval()
     assert torch.equal(copy.deepcopy(net)(x), model(x))
     assert torch.equal(model.export()(x), model(x))
+
+
+class _Recompute(torch.autograd.Function):
+    """Keeps the input alone, computes again in the backward pass, and asks there for every parameter's gradient."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, part: nn.Module, *parameters: Tensor) -> Tensor:  # noqa: ARG004
+        ctx.save_for_backward(x)
+        ctx.part = part  # type: ignore[attr-defined]
+        return part(x)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        part = ctx.part  # type: ignore[attr-defined]
+        x = ctx.saved_tensors[0].detach().requires_grad_()  # type: ignore[attr-defined]
+        with torch.enable_grad():
+            again = part(x)
+        found = torch.autograd.grad(again, (x, *part.parameters()), grad)
+        return found[0], None, *found[1:]
+
+
+class Recomputed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = nn.Sequential(nn.Linear(7, 7), nn.Tanh())
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = _Recompute.apply(x, self.part, *self.part.parameters())  # type: ignore[no-untyped-call]
+        return y
+
+
+@pytest.mark.parametrize(
+    ("slot", "seat"), [("1", "2.esper_seed"), ("1.part", "1.part.1.esper_seed"), ("0", "0.esper_seed")]
+)
+def test_a_backward_pass_by_hand_asks_for_no_seed_that_it_does_not_run(slot: str, seat: str) -> None:
+    net, x = nn.Sequential(nn.Linear(6, 7), Recomputed(), nn.Linear(7, 2)), torch.randn(5, 6)
+    twin = copy.deepcopy(net)
+    model = esper.wrap(net, [slot], x)
+    grow_until(model, slot, Stage.TRAINING, "mlp")
+    seed = model.slots[slot].seed
+    assert seed is not None
+    assert model.slots[slot].prefix == f"host.{seat}"
+    for bare in (twin, model):
+        bare(x).square().sum().backward()
+    assert seed.scale.grad is not None
+    assert seed.scale.grad.any()
+    for ours, theirs in zip(model.bare_parameters(), twin.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)  # type: ignore[arg-type]
 
 
 def test_a_slot_whose_copies_would_lose_its_seed_is_refused() -> None:

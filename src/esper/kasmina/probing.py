@@ -40,6 +40,8 @@ class Sighting:
     """The entries of the batch axis are the samples of the example's first axis, in order."""
     last: Tensor | None = None
     """The activation of the last call."""
+    sealed: frozenset[nn.Module] = frozenset()
+    """What ran within a function whose backward pass is written by hand, which this submodule is not part of."""
     unusable: str | None = None
 
 
@@ -99,6 +101,8 @@ def probe(model: nn.Module, slots: Mapping[str, nn.Module], example: ExampleInpu
             _read_batch(seen, answers, name)
             seen.samples_in_order &= not time_first
             seen.channels = watch.channels(name, slots[name])
+        if slots[name] not in watch.sealed:
+            seen.sealed = frozenset(watch.sealed)
     return dict(sorted(watch.sightings.items(), key=lambda item: item[1].order))
 
 
@@ -216,6 +220,8 @@ class _Watch:
         self.began: list[tuple[int, list[int]]] = []
         self.time_first: dict[nn.Module, int] = {}
         """module that reads time on its first axis -> the length of that axis"""
+        self.sealed: set[nn.Module] = set()
+        """What ran within a `torch.autograd.Function`"""
         self.shown: dict[str, dict[str, int | None]] = {}
         """slot -> where its channels are, as shown inside, by what takes its output and by what gave its input"""
         self._known = WeakTensorKeyDictionary()  # activation -> the axis of its channels
@@ -261,6 +267,8 @@ class _Watch:
     def _saw_part(
         self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object
     ) -> None:
+        if not torch._C._is_fwd_grad_enabled():  # which a Function turns off, and `no_grad` does not
+            self.sealed.add(module)
         if getattr(module, "batch_first", True) is False and args and isinstance(args[0], Tensor):
             self.time_first[module] = args[0].shape[0]
         tensor = main_tensor(output)

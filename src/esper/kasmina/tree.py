@@ -2,11 +2,14 @@
 
 A seed is part of the host while it grows there, so that whatever walks the tree (`state_dict`, `parameters`, `to`,
 `deepcopy`, an averaged copy) meets it. Containers run or count their children, and so may any module that has some;
-one without children never looks at them. So a seed sits at such a leaf, under a reserved name.
+one without children never looks at them. So a seed sits at such a leaf, under a reserved name. A backward pass that
+is written by hand may ask for the gradient of every parameter of the modules it runs: a seed that it does not run
+sits outside.
 """
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import torch
@@ -61,10 +64,11 @@ def names_a_seed(key: str) -> bool:
     return any(is_seed_name(part) for part in key.split("."))
 
 
-def find_seats(host: nn.Module, slots: Mapping[str, nn.Module]) -> dict[str, Seat | None]:
+def find_seats(host: nn.Module, sealed: Mapping[str, AbstractSet[nn.Module]]) -> dict[str, Seat | None]:
     """Slot -> its seat: the last leaf in the slot's submodule, or else in the nearest module around it.
 
     A leaf that the host holds in one place only goes first: in several, the seed's keys would show several times.
+    A leaf in a module that is sealed for the slot is taken where there is no other.
     None where there is no leaf that a copy of the host would hold with its seed.
     """
     paths: dict[int, list[str]] = {}
@@ -72,8 +76,9 @@ def find_seats(host: nn.Module, slots: Mapping[str, nn.Module]) -> dict[str, Sea
         paths.setdefault(id(module), []).append(path)
     seats: dict[str, Seat | None] = {}
     taken: set[tuple[int, str]] = set()
-    for slot in slots:
-        leaf = _leaf_for(host, slot, {key for key, found in paths.items() if len(found) == 1})
+    single = {key for key, found in paths.items() if len(found) == 1}
+    for slot, closed in sealed.items():
+        leaf = _leaf_for(host, slot, single, closed) or _leaf_for(host, slot, single, frozenset())
         if leaf is None:
             seats[slot] = None
             continue
@@ -86,9 +91,11 @@ def find_seats(host: nn.Module, slots: Mapping[str, nn.Module]) -> dict[str, Sea
     return seats
 
 
-def _leaf_for(host: nn.Module, slot: str, single: set[int]) -> nn.Module | None:
+def _leaf_for(
+    host: nn.Module, slot: str, single: set[int], sealed: AbstractSet[nn.Module]
+) -> nn.Module | None:
     for around in enclosing(host, slot):
-        best_last = sorted(_leaves(around), key=lambda leaf: id(leaf) in single)
+        best_last = sorted(_leaves(around, sealed), key=lambda leaf: id(leaf) in single)
         chosen = next(filter(keeps_children, reversed(best_last)), None)
         if chosen is not None:
             return chosen
@@ -119,13 +126,14 @@ def enclosing(host: nn.Module, name: str) -> Iterator[nn.Module]:
         yield host.get_submodule(".".join(parts[:depth]))
 
 
-def _leaves(module: nn.Module) -> Iterator[nn.Module]:
+def _leaves(module: nn.Module, sealed: AbstractSet[nn.Module]) -> Iterator[nn.Module]:
     # What makes a weight of another one is part of its layer, which takes it off again.
     children = [child for name, child in bare_children(module) if name != "parametrizations"]
     if not children and not isinstance(module, _NO_SEATS):
         yield module
     for child in children:
-        yield from _leaves(child)
+        if child not in sealed:
+            yield from _leaves(child, sealed)
 
 
 # The host alone

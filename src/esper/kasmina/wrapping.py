@@ -155,7 +155,7 @@ def wrap(
         offered = _select_blueprints(blueprints)
         sites = _sites(found, sightings, layout, causal)
         serving = _serving(sites, offered)
-        seats = _seats(model, found)
+        seats = _seats(model, {name: sightings[name].sealed for name in found})
         made = [
             Slot(
                 name,
@@ -212,10 +212,10 @@ def _serving(sites: Mapping[str, Site], offered: Sequence[Blueprint]) -> dict[st
     return serving
 
 
-def _seats(model: nn.Module, found: Mapping[str, nn.Module]) -> dict[str, Seat]:
+def _seats(model: nn.Module, sealed: Mapping[str, frozenset[nn.Module]]) -> dict[str, Seat]:
     """Where the seed of each slot will sit in the model's tree."""
     seats = {}
-    for name, seat in find_seats(model, found).items():
+    for name, seat in find_seats(model, sealed).items():
         if seat is None or hasattr(seat.leaf, seat.name):
             problem = "holds no module without children" if seat is None else f"has a {seat.path} of its own"
             raise WrapError(f"slot {name!r} has no place for a seed in the module tree: the model {problem}")
