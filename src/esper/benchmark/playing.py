@@ -245,6 +245,8 @@ class Product:
 
     test_accuracy: float | None
     parameters: int
+    trained: int | None
+    """Of these, how many require gradients; None where nothing is trained."""
     seeds: tuple[SeedRow, ...]
 
 
@@ -358,7 +360,10 @@ def _episodes(world: MeteredWorld, setting: Setting, staging: Staging, hosts: Ho
 def _product(world: MeteredWorld, host: HostProtocol, counts: Counts) -> Product:
     log, parameters = world.log_of(host), host.host_parameters + host.added_parameters
     tested = _life_on_test(host, log) if counts == "life" else accuracy_on_test(host)
-    return Product(tested, parameters, log.seeds(host))
+    trained = None
+    if isinstance(host, TrainedHost):
+        trained = sum(each.numel() for each in host.model.parameters() if each.requires_grad)
+    return Product(tested, parameters, trained, log.seeds(host))
 
 
 def _life_on_test(host: HostProtocol, log: EpisodeLog) -> float:
@@ -414,6 +419,7 @@ def _row(
         lives=log.lives,
         epoch_parameters=tuple(each - bare for each in log.parameters),
         parameter_budget=None if log.parameter_budget is None else _budget(hosts.instance, bare),
+        trained_parameters=None if product is None else product.trained,
     )
 
 

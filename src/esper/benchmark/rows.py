@@ -103,6 +103,8 @@ class BenchRow:
     """Parameters beyond the host's, before the first epoch, after it, ...; empty in older files."""
     parameter_budget: int | None = None
     """Parameters that the instance let be added; None without a cap, and in older files."""
+    trained_parameters: int | None = None
+    """Parameters of the final model that require gradients; None without one, and in older files."""
 
     @property
     def key(self) -> "Key":

@@ -103,12 +103,20 @@ class ArmSummary:
     """The same with the instances drawn anew too: what to expect of others like them."""
     test_accuracy: float | None
     parameters: float | None
+    trained_parameters: float | None
+    """Of those, the ones that require gradients: fewer where hosts are frozen."""
     training_flops: float | None
     wall_seconds: float
     operations: float
     """Decisions in an episode other than to wait."""
     condemned: int
     """Episodes that the governor ended."""
+
+
+def some_are_frozen(arms: Sequence[ArmSummary]) -> bool:
+    """Whether hosts of these arms have parameters that are not trained: then a table says how many are."""
+    pairs = [(arm.trained_parameters, arm.parameters) for arm in arms]
+    return any(trained is not None and trained != whole for trained, whole in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +269,7 @@ def _summary(table: ScoreTable, arm: str, resamples: Resamples, anew: Resamples)
         over_wait_anew=anew.estimate_of_means(paired_difference, scores, table.arms[WAIT]),
         test_accuracy=_mean(table, arm, lambda row: row.test_accuracy),
         parameters=_mean(table, arm, lambda row: row.parameters),
+        trained_parameters=_mean(table, arm, lambda row: row.trained_parameters),
         training_flops=_mean(table, arm, lambda row: row.training_flops),
         wall_seconds=float(np.mean([row.wall_seconds for row in rows])),
         operations=float(np.mean([len(row.decisions.split(";")) if row.decisions else 0 for row in rows])),

@@ -251,8 +251,10 @@ def tables_text(made: "Sequence[BenchTable]") -> str:
 
 
 def _lines(made: "BenchTable") -> str:
+    from esper.benchmark.table import some_are_frozen
     from esper.benchmark.verdict import bounds_in_points
 
+    frozen = some_are_frozen(made.arms)
     rows = [
         (
             f"{arm.arm} ({arm.members})" if arm.members > 1 else arm.arm,
@@ -262,6 +264,11 @@ def _lines(made: "BenchTable") -> str:
             bounds_in_points(arm.over_wait_anew) or None,
             None if arm.test_accuracy is None else f"{arm.test_accuracy:.4f}",
             None if arm.parameters is None else f"{arm.parameters:.0f}",
+            *(
+                [None if arm.trained_parameters is None else f"{arm.trained_parameters:.0f}"]
+                if frozen
+                else []
+            ),
             None if arm.training_flops is None else f"{arm.training_flops / 1e9:.2f}",
             f"{arm.wall_seconds:.1f}",
             f"{arm.operations:.1f}",
@@ -275,6 +282,7 @@ def _lines(made: "BenchTable") -> str:
         "new instances",
         "accuracy",
         "parameters",
+        *(["trained"] if frozen else []),
         "GFLOP",
         "seconds",
         "decisions",

@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 
 from esper.benchmark import BenchResult, BenchRow, BenchTable, SeedLife, gate, verdict
 from esper.benchmark.arms import WAIT
-from esper.benchmark.table import ScoreTable, score_table
+from esper.benchmark.table import ScoreTable, score_table, some_are_frozen
 from esper.benchmark.verdict import bounds_in_points, counted
 from esper.karn import report_figures as figures
 from esper.karn.drawing import BAD, GOOD, LIGHT, SERIES, Card, draw_network
@@ -155,6 +155,7 @@ def _tables(result: BenchResult) -> str:
 
 
 def _arm_table(table: BenchTable) -> str:
+    frozen = some_are_frozen(table.arms)
     columns = (
         "arm",
         "utility",
@@ -162,6 +163,7 @@ def _arm_table(table: BenchTable) -> str:
         "on new instances too",
         "accuracy",
         "parameters",
+        *(["trained"] if frozen else []),
         "FLOPs",
         "seconds",
     )
@@ -178,7 +180,8 @@ def _arm_table(table: BenchTable) -> str:
             _cell(f"{100 * arm.over_wait.value:+.2f}", bounds_in_points(arm.over_wait)),
             _cell("", bounds_in_points(arm.over_wait_anew)),
             _cell("-" if arm.test_accuracy is None else f"{100 * arm.test_accuracy:.1f} %"),
-            _cell("-" if arm.parameters is None else f"{arm.parameters:,.0f}"),
+            _cell(_counted(arm.parameters)),
+            *([_cell(_counted(arm.trained_parameters))] if frozen else []),
             _cell("-" if arm.training_flops is None else big(arm.training_flops)),
             _cell(f"{arm.wall_seconds:.1f}"),
             _cell(f"{arm.operations:.1f}"),
@@ -191,6 +194,10 @@ def _arm_table(table: BenchTable) -> str:
         _html_table((*columns, "decisions"), rows)
         + f"<details><summary>What the arms are</summary><dl>{glossary}</dl></details>"
     )
+
+
+def _counted(parameters: float | None) -> str:
+    return "-" if parameters is None else f"{parameters:,.0f}"
 
 
 def _comparisons(table: BenchTable, treatment: str) -> str:
