@@ -167,7 +167,11 @@ def choosable(outcomes: Outcomes, size: int, rent: float | None = None) -> Outco
 
 
 class WantedPolicy:
-    """Leads, from any state, to the seeds of the schedule that the teacher chooses for a case."""
+    """Leads to the seeds of the schedule that the teacher chooses for a case, and keeps what was planted otherwise.
+
+    A student that is not sure plants what the teacher would not have. A teacher that then has it taken out, and
+    the right seed planted, teaches one that is never sure to try one after another, and each costs epochs.
+    """
 
     def __init__(self, choose: Callable[[str, Layout], str], case: str) -> None:
         self._choose, self._case = choose, case
@@ -176,7 +180,7 @@ class WantedPolicy:
         """It remembers nothing of an episode."""
 
     def act(self, situation: Situation) -> ActionSpec:
-        """The first of: plant what is due, go on with it, give back what is not wanted, make room."""
+        """The first of: plant what is due, if nothing else was planted; go on with what lives; make room."""
         chosen = Schedule.parse(self._choose(self._case, situation.slots[0].layout))
         clauses = [clause for clause in chosen.clauses if clause.action.op is LifecycleOp.GERMINATE]
         wanted = [(clause.epoch, resolved(clause, situation)) for clause in clauses]
@@ -189,11 +193,11 @@ class WantedPolicy:
         ]
         seeds = {action.slot: action.blueprint for _, action in wanted}
         live = [slot for slot in situation.slots if slot.stage.is_live]
-        right = [slot.name for slot in live if seeds.get(slot.name) == slot.blueprint]
-        steps = [*missing, *(ActionSpec(LifecycleOp.ADVANCE, name) for name in right)]
-        steps += [ActionSpec(LifecycleOp.PRUNE, slot.name) for slot in live if slot.name not in right]
+        if any(seeds.get(slot.name) != slot.blueprint for slot in live):
+            missing = []
+        steps = [*missing, *(ActionSpec(LifecycleOp.ADVANCE, slot.name) for slot in live)]
         if missing:
-            steps += [ActionSpec(LifecycleOp.FOSSILIZE, name) for name in right]
+            steps += [ActionSpec(LifecycleOp.FOSSILIZE, slot.name) for slot in live]
         return next((step for step in steps if refusal(step, situation) is None), ActionSpec())
 
 

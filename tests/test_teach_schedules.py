@@ -128,10 +128,12 @@ class Misled:
 
 
 @pytest.mark.parametrize("slot", ["blocks.0", "blocks.1"])
-def test_what_is_not_wanted_is_given_back_and_the_wanted_planted(slot: str) -> None:
+def test_what_a_student_planted_otherwise_is_kept_and_nothing_planted_beside_it(slot: str) -> None:
+    """Else students who are not sure learn to try one seed after another."""
     done = live(Misled(slot), host := ModelHost(small_model("series", slots=5)), horizon=20)
     words = [what for _, what in done]
-    assert any(what.startswith(f"prune {slot}") for what in words)
-    assert "germinate norm@blocks.0" in words
+    assert [what for what in words if what.startswith("germinate")] == [f"germinate conv_small@{slot}"]
+    assert any(what.startswith(f"advance {slot}") for what in words)
+    assert not any(what.startswith("prune") for what in words)
     grown = {slot.name: slot.blueprint for slot in host.snapshots() if slot.blueprint is not None}
-    assert grown == {"blocks.0": "norm"}
+    assert grown == {slot: "conv_small"}
