@@ -76,6 +76,7 @@ PROBLEM = Problem(
     controller=lambda: esper.rule_policy(
         "probe_and_keep", candidates=("conv_small@2", "conv_small@1", "bottleneck@0"), start=2, margin=0.0
     ),
+    seed_lr_multiplier=3.0,  # there are a hundred steps; where there are many, a frozen host's own 1 is better
     batch=32,
 )
 

@@ -45,6 +45,8 @@ class Problem:
     blueprints: Sequence[str] | None = None
     causal: bool = False
     lr: float = 5e-3
+    seed_lr_multiplier: float | None = None
+    """Of the learning rate; None is what a Grower takes."""
     batch: int = 64
     epochs: int = 20
     seeds: int = 5
@@ -96,6 +98,7 @@ def train(problem: Problem, seed: int, width: int, epochs: int, *, grow: bool) -
             blueprints=problem.blueprints,
             causal=problem.causal,
             training_samples=len(problem.splits(0).train[0]),
+            seed_lr_multiplier=problem.seed_lr_multiplier,
             seed=seed,
         )
     order = torch.Generator().manual_seed(seed)
