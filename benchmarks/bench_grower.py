@@ -2,8 +2,8 @@
 
 Goals: no live seed <= 1.02, two live seeds <= 1.3, a twin <= 2.1.
 
-Where freed memory goes back to the system, as it does by default, an epoch has from none to 30,000 page faults more, by
-luck, which is up to a tenth of its time. With `--memory kept` glibc keeps it, for all that is timed.
+Where freed memory goes back to the system, as it does by default, an epoch has from none to 30,000 page faults more,
+by luck, which is up to a tenth of its time. With `--memory kept` glibc keeps it, for all that is timed.
 """
 
 import time

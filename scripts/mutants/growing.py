@@ -284,10 +284,24 @@ GROWING = (
     ),
     mutant(
         "frozen_by_share_alone",
-        "grower/deciding.py",
+        "kasmina/tree.py",
         "return all(modules.index(owner) > last for owner in owners)",
         "return True",
-        "grower/test_deciding.py::test_what_counts_as_frozen",
+        "kasmina/test_tree.py::test_what_counts_as_frozen",
+    ),
+    mutant(
+        "seeds_make_a_frozen_host_a_learner",
+        "kasmina/tree.py",
+        "for name, each in host.named_parameters() if not names_a_seed(name)]",
+        "for name, each in host.named_parameters()]",
+        "kasmina/test_optimisers.py::test_a_seed_learns_thrice_as_fast_as_its_part_but_not_in_a_frozen_host",
+    ),
+    mutant(
+        "seeds_run_away_from_a_frozen_host",
+        "kasmina/optimisers.py",
+        "SEED_RATE_ON_FROZEN_HOSTS = 3.0, 1.0",
+        "SEED_RATE_ON_FROZEN_HOSTS = 3.0, 3.0",
+        "kasmina/test_optimisers.py::test_a_seed_learns_thrice_as_fast_as_its_part_but_not_in_a_frozen_host",
     ),
     mutant(
         "highest_rate_forgotten",

@@ -156,6 +156,20 @@ def test_a_few_hosts_have_no_interval_and_nothing_is_shown(
     assert {each.finding for each in enough.comparisons} == {"better", "worse"}
 
 
+def test_what_is_trained_is_a_column_where_hosts_are_frozen() -> None:
+    rows = made(2, 4, wait=flat(0.5), learned=flat(0.625))
+    whole = [replace(row, trained_parameters=row.parameters) for row in rows]
+    for known in (rows, whole):  # older rows do not say, and others have nothing frozen
+        assert "trained" not in tables_text([bench_table(known, ["learned"])])
+    frozen = [replace(row, trained_parameters=170 if row.arm == "wait" else 613) for row in rows]
+    text = tables_text([bench_table(frozen, ["learned"])])
+    lines = text[text.index("\narm ") :].split("\n")[1:4]
+    shown = {
+        line.split()[0]: line[: lines[0].index("trained") + len("trained")].split()[-1] for line in lines[1:]
+    }
+    assert shown == {"wait": "170", "learned": "613"}
+
+
 def test_a_few_instances_say_nothing_of_others() -> None:
     rows = made(1, wait=flat(0.5), learned=flat(0.6, 0.02))
     table = bench_table(rows, ["learned"])

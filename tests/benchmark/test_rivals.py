@@ -349,7 +349,7 @@ def test_what_is_frozen_costs_no_backward() -> None:
 
 
 @pytest.mark.slow
-def test_lora_pays_rent_for_what_it_adds() -> None:
+def test_lora_pays_rent_for_what_it_adds_and_trains_no_more_than_that_and_the_head() -> None:
     plan = plan_bench(BenchRequest(suite=CASE, arms=("lora4",), seeds=1))
     wait, lora = plan.arms
     (waited,) = play_chunk(wait, Hosts(CASE, CASE, (0,)))
@@ -357,6 +357,8 @@ def test_lora_pays_rent_for_what_it_adds() -> None:
     assert waited.added_parameters == 0
     assert row.added_parameters == 4 * (24 + 5) + 4 * 4 * (24 + 120)  # the stem, and four convolutions
     assert row.host_parameters == waited.host_parameters
+    assert waited.trained_parameters == 24 * 10 + 10  # the head's
+    assert row.trained_parameters == waited.trained_parameters + row.added_parameters
     assert row.utility is not None
     assert row.validation_accuracy is not None
     assert row.utility == pytest.approx(

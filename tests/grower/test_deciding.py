@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 
 from esper.grower import Grower, GrowthWarning
-from esper.kasmina.tree import is_frozen
 from esper.leyline import ActionSpec, Situation
 from grower.loops import CLASSES, FEATURES, Loop, net
 
@@ -42,25 +41,6 @@ def with_activations() -> nn.Sequential:
     return nn.Sequential(
         nn.Linear(FEATURES, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh(), nn.Linear(20, CLASSES)
     )
-
-
-@pytest.mark.parametrize(
-    ("freeze", "slots", "frozen"),
-    [
-        ([], ["1", "3"], False),  # modules without parameters say nothing: what comes before them does
-        (["0", "2"], ["1", "3"], True),
-        (["2"], ["1", "3"], False),  # its input still changes
-        (["0"], ["1", "3"], False),
-        (["0"], ["1"], False),  # frozen up to the slot, but most of the network learns
-        (["0", "2", "4"], ["1", "3"], True),
-        (["0", "2"], ["4"], False),  # the head itself would grow
-    ],
-)
-def test_what_counts_as_frozen(freeze: list[str], slots: list[str], frozen: bool) -> None:
-    model = with_activations()
-    for name in freeze:
-        model.get_submodule(name).requires_grad_(False)
-    assert is_frozen(model, slots) == frozen
 
 
 class Aliased(nn.Module):

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel
 
 import esper
 from esper.kasmina import GrowingModel, WrapError
-from esper.kasmina.tree import bare_modules, bare_parameters
+from esper.kasmina.tree import bare_modules, bare_parameters, is_frozen
 from esper.leyline import Layout, Stage
 from tiny import SLOT, TinyHost, grow_until, tiny_host, tiny_input
 
@@ -360,3 +360,22 @@ def test_a_slot_whose_copies_would_lose_its_seed_is_refused() -> None:
     net = nn.Sequential(nn.Linear(6, 6), Rearranged((6,)))
     with pytest.raises(WrapError, match=r"slot '1' is a Rearranged.*would lose the seed"):
         esper.wrap(net, ["1"], torch.randn(5, 6))
+
+
+@pytest.mark.parametrize(
+    ("freeze", "slots", "frozen"),
+    [
+        ([], ["1", "3"], False),  # modules without parameters say nothing: what comes before them does
+        (["0", "2"], ["1", "3"], True),
+        (["2"], ["1", "3"], False),  # its input still changes
+        (["0"], ["1", "3"], False),
+        (["0"], ["1"], False),  # frozen up to the slot, but most of the network learns
+        (["0", "2", "4"], ["1", "3"], True),
+        (["0", "2"], ["4"], False),  # the head itself would grow
+    ],
+)
+def test_what_counts_as_frozen(freeze: list[str], slots: list[str], frozen: bool) -> None:
+    model = nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh(), nn.Linear(20, 3))
+    for name in freeze:
+        model.get_submodule(name).requires_grad_(False)
+    assert is_frozen(model, slots) == frozen
