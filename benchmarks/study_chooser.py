@@ -5,7 +5,7 @@ of the other targets; so does the single best schedule. No controller that learn
 choose better. Beside them, on the same targets and hosts: the head alone, the even spread, and fine-tuning and LoRA
 everywhere at the learning rates that were tuned on other draws. Test accuracy minus rent is compared, in pairs.
 
-    python benchmarks/make_outcomes.py --suite adapt --device cuda --workers 13 --draws 48 --draw-hosts 2 \\
+    python benchmarks/make_outcomes.py --suite adapt --device cuda --workers 11 --draws 100 --draw-hosts 1 \\
         --portfolio 5 --seeds 1 --instances 1 --out adapt.parquet
     python benchmarks/study_chooser.py --outcomes adapt.parquet --workers 2
 

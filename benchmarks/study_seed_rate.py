@@ -35,7 +35,6 @@ CHOICES = (
     "large@0",
     "large@1",
     "small@0 + small@1",
-    "lora@0 + lora@1 + lora@2",
 )
 
 
@@ -75,7 +74,7 @@ def rows_of(lives: Sequence[Life], cases: Sequence[str]) -> list[Row]:
         row: dict[str, str | float | int] = {
             "arm": arm,
             "points over the head alone": f"{100 * mean:+.2f} ± {100 * error:.2f}",
-            "trained": f"{statistics.fmean(life.trained for life in played):,.0f}",
+            "trained": f"{statistics.fmean(life.trained for life in played if not life.condemned):,.0f}",
             "hosts lost": sum(life.condemned for life in played),
         }
         rows.append(row | {name: f"{100 * statistics.fmean(some):+.1f}" for name, some in of_group.items()})

@@ -18,8 +18,9 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 import esper
 from esper.kasmina import GrowingModel, GrowthRules
 from esper.kasmina.hosts import GPT, ConvNet
-from esper.kasmina.persistence import ModelFileError
-from esper.leyline import Stage, Style
+from esper.kasmina.persistence import ModelFileError, OptimizerRecord, describe, reinstate
+from esper.leyline import Layout, Stage, Style
+from tiny import SLOT, grow_until, tiny_model
 
 X = torch.linspace(-1, 1, 5 * 16).view(5, 1, 16)
 
@@ -103,6 +104,32 @@ def test_continued_training_is_the_same_bit_for_bit(tmp_path: Path, kind: str, s
         assert torch.equal(value, resumed.state_dict()[name]), name
     for slot in straight.slots:
         assert straight.slots[slot].snapshot() == resumed.slots[slot].snapshot()
+
+
+def test_seeds_keep_their_rate_over_a_save_whatever_it_would_be_by_default() -> None:
+    """Older files do not name it; then it was three times, on frozen hosts too."""
+
+    def frozen() -> tuple[GrowingModel, SGD]:
+        model = tiny_model(Layout.FLAT, 8)
+        for part in ("first", "middle"):
+            model.host.get_submodule(part).requires_grad_(False)
+        return model, SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+
+    model, optimizer = frozen()
+    model.attach(optimizer, seed_lr_multiplier=2.0)
+    grow_until(model, SLOT, Stage.HOLDING, "mlp")
+    record, tensors = describe(model)
+    assert record.optimizer is not None
+    older = record.optimizer.model_dump(exclude={"seed_lr_multiplier"})
+    for saved, rate in (
+        (record, 0.2),
+        (record.model_copy(update={"optimizer": OptimizerRecord.model_validate(older)}), 0.3),
+    ):
+        again, theirs = frozen()
+        again.attach(theirs)
+        reinstate(again, saved, tensors)
+        theirs.step()
+        assert theirs.param_groups[-1]["lr"] == pytest.approx(rate)
 
 
 def test_outputs_and_settings_without_an_optimiser(tmp_path: Path) -> None:

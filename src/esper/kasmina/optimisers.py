@@ -312,7 +312,7 @@ _RATE_KEYS = ("lr", "initial_lr", "max_lr", "min_lr")
 
 SEED_RATE, SEED_RATE_ON_FROZEN_HOSTS = 3.0, 1.0
 """A seed's learning rate over that of the part it grows at, where none is given; and where no part learns but the
-head: seeds at three times its rate ran away from it (docs/adapters.md)."""
+head: at three times its rate seeds outrun it (docs/adapters.md)."""
 
 
 class OptimiserCare:

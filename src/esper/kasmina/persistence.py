@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from esper.kasmina.model import GrowingModel
-from esper.kasmina.optimisers import OptimiserCare, state_of
+from esper.kasmina.optimisers import SEED_RATE, OptimiserCare, state_of
 from esper.kasmina.replicas import fill, whole
 from esper.kasmina.seed import Seed, bear_seed, birth_randomness
 from esper.kasmina.slot import SlotRecord
@@ -45,6 +45,8 @@ class OptimizerRecord(_Record):
     """The state of the attached optimiser, but for its tensors."""
 
     kind: str
+    seed_lr_multiplier: Annotated[float, Field(gt=0.0)] = SEED_RATE
+    """As it was attached; older files do not say, and had this one by default."""
     groups: list[GroupRecord]
     scalars: dict[str, dict[str, bool | float | int | str | None]]
     """parameter -> what its state holds besides tensors"""
@@ -169,7 +171,14 @@ def _describe_optimizer(
         scalars[name] = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
         kept[name] = [k for k, v in state.items() if isinstance(v, Tensor)]
     kind = type(care.optimizer).__name__
-    return OptimizerRecord(kind=kind, groups=groups, scalars=scalars, tensors=kept), tensors
+    record = OptimizerRecord(
+        kind=kind,
+        seed_lr_multiplier=care.seed_lr_multiplier,
+        groups=groups,
+        scalars=scalars,
+        tensors=kept,
+    )
+    return record, tensors
 
 
 def _plain(value: object, what: str) -> JsonValue:
@@ -403,6 +412,7 @@ def _alike(value: object, template: object) -> bool:
 def _restore_optimizer(
     model: GrowingModel, care: OptimiserCare, saved: OptimizerRecord, tensors: Mapping[str, Tensor]
 ) -> None:
+    care.seed_lr_multiplier = saved.seed_lr_multiplier
     scales = {f"{slot.prefix}.scale": slot for slot in model.slots.values()}
     for name in (
         name for group in saved.groups for name in group.parameters

@@ -267,7 +267,8 @@ class _Watch:
     def _saw_part(
         self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object
     ) -> None:
-        if not torch._C._is_fwd_grad_enabled():  # which a Function turns off, and `no_grad` does not
+        # A Function's forward turns it off, as inference mode does, and `no_grad` does not.
+        if not torch._C._is_fwd_grad_enabled() and not torch.is_inference_mode_enabled():
             self.sealed.add(module)
         if getattr(module, "batch_first", True) is False and args and isinstance(args[0], Tensor):
             self.time_first[module] = args[0].shape[0]

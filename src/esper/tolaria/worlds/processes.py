@@ -12,7 +12,15 @@ from typing import TypeVar
 from esper.leyline import HostSinks
 from esper.leyline.errors import EsperError
 from esper.tolaria.worlds.remote import PATIENCE_SECONDS, RemoteWorld, WorkerDied, WorkerError, WorkerHung
-from esper.tolaria.worlds.worker import UNGUARDED, Answer, Request, WorldFactory, serve, worker_context
+from esper.tolaria.worlds.worker import (
+    GUARD_IT,
+    UNGUARDED,
+    Answer,
+    Request,
+    WorldFactory,
+    serve,
+    worker_context,
+)
 
 STOP_SECONDS = 5.0
 """How long a worker may take to stop before it is killed."""
@@ -23,10 +31,7 @@ class UnguardedScript(EsperError, RuntimeError):
     """A script that starts workers wherever it is imported, which every worker does."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "workers import the script that starts them, and this one starts workers as soon as it is imported: put "
-            'what it does below `if __name__ == "__main__":`, or take workers=0'
-        )
+        super().__init__(GUARD_IT)
 
 
 class WorkerLink:

@@ -253,18 +253,23 @@ Importing them computes nothing and touches no GPU, so that copying is safe.
 
 
 UNGUARDED = 78
-"""Exit code of a worker whose script starts workers as it is imported."""
+"""Exit code of a process whose script starts workers as it is imported."""
+GUARD_IT = (
+    "workers import the script that starts them, and this one starts workers as soon as it is imported: put what it "
+    'does below `if __name__ == "__main__":`, or take workers=0'
+)
 
 
 def end_if_imported() -> None:
-    """End this process if it is a worker that still imports the script that started it.
+    """End this process, and say why, if it is one that still imports the script that started it.
 
     A script that starts workers at its top level starts them in its workers as well, which cannot be. The exit code
-    tells the process that waits for the worker, whose error then says what to do about it.
+    tells a world that waits for the worker, whose error then says the same.
     """
     if getattr(
         multiprocessing.current_process(), "_inheriting", False
     ):  # as multiprocessing itself finds it out
+        print(f"A process of the script ends: {GUARD_IT}", file=sys.stderr, flush=True)
         os._exit(UNGUARDED)
 
 

@@ -86,8 +86,31 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path, begins: str) -> Non
     )
     assert ran.returncode == 1
     assert ran.stderr.count("Traceback") == 1
-    told = ran.stderr.splitlines()[-1]
-    assert told.startswith(
-        "esper.tolaria.worlds.processes.UnguardedScript: workers import the script that starts"
-    )
+    named = "esper.tolaria.worlds.processes.UnguardedScript: "
+    (told,) = [line for line in ran.stderr.splitlines() if line.startswith(named)]
+    assert told.startswith(f"{named}workers import the script that starts")
     assert told.endswith('put what it does below `if __name__ == "__main__":`, or take workers=0')
+
+
+BENCHES = (
+    "esper.bench('mine', esper.BenchRequest(suite='toy', arms=('wait',), seeds=1, instances=1), workers=2)"
+)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import esper\nesper.make_env('toy', 4, workers=2) if __name__ != '__main__' else None\n"
+        "if __name__ == '__main__':\n    import multiprocessing as mp\n"
+        "    child = mp.get_context('spawn').Process(target=print)\n    child.start()\n    child.join()\n",
+        pytest.param(f"import esper\nprint({BENCHES})\n", marks=pytest.mark.slow),
+    ],
+    ids=["its own process", "bench"],
+)
+def test_a_process_that_ends_because_of_it_says_why(tmp_path: Path, script: str) -> None:
+    (tmp_path / "script.py").write_text(script)
+    ran = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    told = "A process of the script ends: workers import the script that starts them"
+    assert any(line.startswith(told) for line in ran.stderr.splitlines())
