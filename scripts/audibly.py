@@ -61,6 +61,8 @@ def _pass_on(source: Iterable[str], lines: "queue.Queue[str | None]") -> None:
     try:
         for line in source:
             lines.put(line)
+    except ValueError:  # it was closed in the meantime: Ctrl-C
+        pass
     finally:
         lines.put(None)
 

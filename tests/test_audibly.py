@@ -57,3 +57,15 @@ def test_the_end_is_told_even_where_reading_fails() -> None:
     with pytest.raises(OSError, match="gone"):
         audibly._pass_on(failing(), lines)
     assert [lines.get_nowait(), lines.get_nowait()] == ["begins", None]
+
+
+def test_a_pipe_that_is_closed_while_it_is_read_ends_the_reading() -> None:
+    """Ctrl-C closes it under the thread."""
+
+    def closed() -> Iterator[str]:
+        yield "begins\n"
+        raise ValueError("I/O operation on closed file")
+
+    lines: queue.Queue[str | None] = queue.Queue()
+    audibly._pass_on(closed(), lines)
+    assert [lines.get(), lines.get()] == ["begins\n", None]

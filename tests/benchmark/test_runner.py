@@ -14,13 +14,14 @@ import pytest
 from bench_rows import ROW
 from esper.benchmark import BenchProgress, PlanError, RowStore, run_bench, runner
 from esper.benchmark.arms import Arm, BlindArm, Hosts, MatchedArm, RuleArm, ScheduleArm
-from esper.benchmark.bench import BenchMismatch, merge_record, read_bench, read_record, record_of
+from esper.benchmark.bench import BenchMismatch, merge_record, only_bench, read_bench, read_record, record_of
 from esper.benchmark.planning import BenchPlan
 from esper.benchmark.playing import play_chunk
 from esper.benchmark.rivals import KeepBestArm
 from esper.benchmark.rows import BenchRow, RowsError
 from esper.benchmark.runner import ATTEMPTS, LOST_PROCESS, Played, _Work
 from esper.benchmark.suites import BenchSuite, bench_suite
+from esper.nissa.run_directory import EVENTS_FILE
 from esper.tolaria.worlds.baselines import NUMERICS
 
 ARMS = (
@@ -220,6 +221,16 @@ def test_lost_episodes_are_reported_with_their_cause_and_the_others_are_played(
 def test_plans_that_cannot_work_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(PlanError, match=message):
         toy_plan(**changes)
+
+
+def test_a_run_is_no_folder_for_a_bench(tmp_path: Path) -> None:
+    (tmp_path / EVENTS_FILE).touch()
+    with (
+        pytest.raises(RowsError, match=r"holds a run: choose another folder with --out"),
+        only_bench(tmp_path),
+    ):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == [EVENTS_FILE]
 
 
 def test_rows_of_other_numerics_are_not_mixed(tmp_path: Path) -> None:

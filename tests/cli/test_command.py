@@ -15,7 +15,7 @@ from esper.cli.common import BadInput
 
 
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in ([], ["-h"], ["--help"]):
+    for arguments in ([], ["-h"], ["--help"], ["help"]):
         assert main(arguments) == 0
         told = capsys.readouterr()
         assert all(f"  {verb} " in told.out for verb in VERBS)
@@ -45,6 +45,11 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["runs", "--xyzzy=1"], "there is no option --xyzzy; see `esper runs --help`"),
         (["runs", "--js"], "there is no option --js; did you mean --json?"),
         (["runs", "a"], "argument 'a' is one too many; see `esper runs --help`"),
+        (["train", "toy"], "argument 'toy' is one too many; did you mean --preset toy?"),
+        (["train", "tyo"], "argument 'tyo' is one too many; see `esper train --help`"),
+        (["train", "--learning-rate", "3"], "there is no option --learning-rate; did you mean --lr?"),
+        (["train", "--lerning-rate", "3"], "there is no option --lerning-rate; see `esper train --help`"),
+        (["train", "--resume", "mine"], "there is no option --resume; did you mean `esper resume RUN`?"),
         (["sql"], "the following arguments are required: RUN, SQL"),
         (["evaluate", "x", "--episodes", "many"], "--episodes is many; expected a whole number >= 1"),
         (["evaluate", "x", "--episodes", "0"], "--episodes is 0; expected a whole number >= 1"),

@@ -19,7 +19,7 @@ from esper.benchmark.table import BenchTable, bench_table
 from esper.leyline.errors import EsperError, first_finding
 from esper.leyline.files import write_bytes
 from esper.nissa import collect_provenance
-from esper.nissa.run_directory import WriterLock
+from esper.nissa.run_directory import EVENTS_FILE, WriterLock
 from esper.simic.env.making import use_one_thread
 from esper.simic.offline.dataset import EPISODES_FOLDER
 from esper.tolaria.worlds.baselines import NUMERICS
@@ -83,6 +83,8 @@ def only_bench(folder: Path) -> Iterator[None]:
         raise RowsError(
             f"{folder} cannot hold a benchmark ({error.strerror}): choose another folder with --out"
         ) from None
+    if (folder / EVENTS_FILE).exists():
+        raise RowsError(f"{folder} holds a run: choose another folder with --out")
     lock = WriterLock(folder)
     try:
         yield

@@ -77,7 +77,7 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _dispatch(given: list[str]) -> int:
-    if not given or given[0] in ("-h", "--help"):
+    if not given or given[0] in ("-h", "--help", "help"):
         width = max(map(len, VERBS))
         print(_HELP.format(verbs="\n".join(f"  {verb:{width}}  {does}" for verb, does in VERBS.items())))
         return 0

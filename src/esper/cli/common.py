@@ -25,7 +25,7 @@ class BadInput(Exception):
 
 def did_you_mean(given: str, known: Iterable[str], otherwise: str) -> str:
     """The known name that is spelled most like the given one, as a hint; without one, another hint."""
-    close = get_close_matches(given, list(known), n=1)
+    close = get_close_matches(given, list(known), n=1, cutoff=0.7)
     return f"did you mean {close[0]}?" if close else otherwise
 
 
@@ -83,8 +83,13 @@ class VerbParser(argparse.ArgumentParser):
             flag, see = argument.partition("=")[0], f"see `{self.prog} --help`"
             if flag.startswith("-"):
                 raise BadInput(f"there is no option {flag}; {self.hint(flag, see)}")
-            raise BadInput(f"argument {argument!r} is one too many; {see}")
+            raise BadInput(f"argument {argument!r} is one too many; {self.use_of(argument, see)}")
         return chosen
+
+    def use_of(self, argument: str, otherwise: str) -> str:
+        """What to do about an argument that no option takes."""
+        del argument
+        return otherwise
 
     def hint(self, flag: str, otherwise: str) -> str:
         """What to do about an option that does not exist."""

@@ -71,11 +71,21 @@ def parse(arguments: Sequence[str]) -> tuple[TrainingConfig, Namespace]:
     return TrainingConfig.of({**settings, **flags}), chosen
 
 
+class _TrainParser(VerbParser):
+    def hint(self, flag: str, otherwise: str) -> str:
+        """A word that others use for an option, before what is spelled alike."""
+        return f"did you mean {_SYNONYMS[flag]}?" if flag in _SYNONYMS else super().hint(flag, otherwise)
+
+    def use_of(self, argument: str, otherwise: str) -> str:
+        """A preset needs its option."""
+        return f"did you mean --preset {argument}?" if argument in PRESETS else otherwise
+
+
 def _parser() -> VerbParser:
     width = max(map(len, PRESETS))
     presets = "\n".join(f"  {name:{width}}  {preset.purpose}" for name, preset in PRESETS.items())
     summary = f"Train a controller. Flags win over a file, a file over a preset.\n\npresets:\n{presets}"
-    parser = VerbParser("train", summary, _EXAMPLES, "quiet", "json")
+    parser = _TrainParser("train", summary, _EXAMPLES, "quiet", "json")
     parser.usage = "esper train [--preset NAME] [--config FILE] [--SETTING VALUE ...] [--quiet] [--json]"
     parser.add_argument("--preset", metavar="NAME", help="start from a preset's settings")
     config = "start from the settings in a .json, .toml or .yaml file"
@@ -202,6 +212,14 @@ keeps the length it had: further rounds are trained at its end.
 
 A run keeps its settings. Those that are options here may change, as none changes what a round computes; by default
 they are as they were."""
+_SYNONYMS = {
+    "--learning-rate": "--lr",
+    "--epochs": "--rounds",
+    "--episodes": "--rounds",
+    "--envs": "--num-envs",
+    "--resume": "`esper resume RUN`",
+}
+"""What is typed for an option -> the option."""
 _RESUMED = tuple(name for name in _SETTINGS if name in MAY_CHANGE - {"rounds", "run_name", "run_directory"})
 """Settings that are options of `esper resume`; a run's name and folder are where it is found."""
 
