@@ -1,4 +1,4 @@
-"""What Esper does, in three to four minutes of two cores; nothing is downloaded.
+"""What Esper does, in one to four minutes of two cores; nothing is downloaded.
 
     python examples/demo.py [--out demo]
 
@@ -57,7 +57,7 @@ WORDS = {
     "static": "wider, of the grown size",
     "try_2": "alone and grown by a plan, the better kept",
 }
-STOPPED = "\nStopped. The demo keeps nothing to go on with: run it again from its beginning."
+STOPPED = "\nStopped. What there is stays in {folder}; run the demo again from its beginning."
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +122,10 @@ def changing_data(folder: Path, scale: Scale) -> BenchResult:
     explain(
         "Each network is small and learns ten classes of curves (MNIST-1D; guessing scores 10 %). Once, its data "
         "change: points are put in another order, classes are added, or labels become noisy. Nobody tells the "
-        f"controller. There are {scale.instances * scale.hosts} such networks, and each is trained in every way that "
-        "the table has; the plan was fitted on other tasks. Gain is accuracy over that of the network left alone, "
-        "less rent: a point for one that is made twice as large."
+        f"controller. There are {scale.instances * scale.hosts} such networks, {scale.hosts} on each of "
+        f"{scale.instances} tasks, and each is trained in every way that the table has, in the last one twice; the "
+        "plan was fitted on other tasks. Gain is accuracy over that of the network left alone, less rent: a point "
+        "for one that is made twice as large."
     )
     result = esper.bench(folder, request, workers=2, progress=_share_done)
     if result.interrupted is not None:
@@ -165,6 +166,9 @@ def _ratio(ours: float | None, theirs: float | None) -> float:
 
 
 def _share_done(progress: BenchProgress) -> None:
+    if progress.stopping:
+        print("\n   Stopping after the networks that are being trained; Ctrl-C again stops now.", flush=True)
+        return
     left = "" if progress.seconds_left is None else f", {time_left(progress.seconds_left)}"
     _tick(f"{progress.done} of {progress.total} trainings{left}")
 
@@ -256,7 +260,7 @@ def main(arguments: Sequence[str] | None = None, scale: Scale = Scale()) -> None
     parser.add_argument("--out", type=Path, default=Path("demo"), help="where things go (%(default)s)")
     folder: Path = parser.parse_args(arguments).out / time.strftime("%Y%m%d-%H%M%S")
     began = time.monotonic()
-    print("Three parts, three to four minutes on two cores.\n", flush=True)
+    print("Three parts, one to four minutes on two cores.\n", flush=True)
     try:
         print("1. Networks whose data change, and a controller that answers", flush=True)
         changing_data(folder / "bench", scale)
@@ -265,7 +269,7 @@ def main(arguments: Sequence[str] | None = None, scale: Scale = Scale()) -> None
         print("\n3. A controller that learns when, where and what to grow, from nothing", flush=True)
         learning(folder, scale)
     except KeyboardInterrupt:
-        print(STOPPED)
+        print(STOPPED.format(folder=folder))
         raise SystemExit(130) from None
     print(f"\n{time.monotonic() - began:.0f} seconds. {where_to_go_on(folder / 'toy')}")
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from esper.benchmark import BenchProgress
 from esper.leyline import LifecycleOp, Stage
 from fake_backbones import put_in_place
 from grower.shared_lives import of_the_loop_in_processes, require_equal
@@ -266,7 +267,19 @@ def test_a_demo_that_is_stopped_ends_in_order(
     with pytest.raises(SystemExit) as ended:
         demo.main(["--out", str(tmp_path)])
     assert ended.value.code == 130
-    assert capsys.readouterr().out.endswith("run it again from its beginning.\n")
+    told = capsys.readouterr().out
+    assert re.search(
+        rf"\nStopped\. What there is stays in {re.escape(str(tmp_path))}/\S+; run the demo again", told
+    )
+
+
+def test_a_demo_that_is_about_to_stop_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    demo = importlib.import_module("demo")
+    demo._share_done(BenchProgress(15, 45, 2.0, None, None, stopping=True))
+    assert (
+        "Stopping after the networks that are being trained; Ctrl-C again stops now."
+        in capsys.readouterr().out
+    )
 
 
 def test_a_demo_that_is_stopped_while_it_loads_ends_in_one_line(tmp_path: Path) -> None:

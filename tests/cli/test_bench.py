@@ -152,7 +152,10 @@ def test_much_is_told_before_it_is_planned(
         (["--minutes", "-3"], "--minutes is -3; expected a number > 0"),
         (["--minutes", "x"], "esper: --minutes is x; expected a number > 0"),
         (["--arms", "learned"], "arm 'learned' is a trained controller; say which with --controller"),
-        (["--controller", "missing"], "missing: there is no such controller, run or checkpoint"),
+        (
+            ["--controller", "missing"],
+            "esper: --controller missing: there is no such controller, run or checkpoint",
+        ),
         (["--controller", "a b=missing"], "--controller names 'a b'"),
         (["--controller", "wait=missing"], "a controller is named 'wait', which is another arm's name"),
         (["--match", "nobody"], "esper: --match is 'nobody'"),

@@ -85,6 +85,8 @@ def test_once(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert out.stat().st_size > 1_000_000  # the drawing library is in it
     assert main(["watch", "--directory", str(runs), "--once", "out.gif"]) == 2
     assert "expected a name that ends in .html or .png" in capsys.readouterr().err
+    assert main(["watch", "--directory", str(runs), "--port", "99999"]) == 2
+    assert "--port is 99999; expected at most 65535" in capsys.readouterr().err
     assert main(["watch", "--directory", str(runs), "--once", str(tmp_path / "no" / "out.html")]) == 2
 
 

@@ -64,7 +64,9 @@ def find_controller(path: Path) -> ControllerFile:
             raise ControllerError(f"{path} is not the folder of a controller, or of a run with a checkpoint")
         return ControllerFile(checkpoints[0], config, _digest(checkpoints[0]))
     if not path.is_file():
-        raise ControllerError(f"{path}: there is no such controller, run or checkpoint")
+        raise ControllerError(
+            f"{path}: there is no such controller, run or checkpoint; `esper controllers` lists those that are here"
+        )
     config = path.parent.parent / "config.json"
     if not config.is_file():
         raise ControllerError(f"{path}: expected a run's config.json at {config}")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-    from esper.benchmark import BenchProgress, BenchTable
+    from esper.benchmark import BenchProgress, BenchRequest, BenchTable
     from esper.benchmark.planning import BenchSize
 
 _SUMMARY = """Play every arm on the same held-out hosts and compare them in pairs, on the test split.
@@ -105,8 +105,12 @@ def _play(chosen: "Namespace") -> int:
         outcomes=chosen.outcomes,
         device=chosen.device,
     )
+    size = bench_size(request)
+    _require_controllers(request)
     if not chosen.quiet:
-        _show_size(bench_size(request))
+        _show_size(size)
+        if chosen.instances is not None and chosen.instances > size.instances:
+            note(f"--instances is {chosen.instances}, and there are {size.instances}: all of them are played")
     progress = (lambda _: None) if chosen.quiet else show_progress
     try:
         result = bench(
@@ -178,6 +182,17 @@ def _controllers(given: list[list[str]]) -> dict[str, list[Path]]:
             )
         named.setdefault(name, []).extend(Path(text) for text in (first, *texts[1:]))
     return named
+
+
+def _require_controllers(request: "BenchRequest") -> None:
+    """Raise BadInput where there is none, before anything is counted or fitted."""
+    from esper.benchmark.controllers import ControllerError, find_controller
+
+    for path in (path for paths in request.controllers.values() for path in paths):
+        try:
+            find_controller(Path(path))
+        except ControllerError as error:
+            raise BadInput(f"--controller {error}") from None
 
 
 def show_progress(progress: "BenchProgress") -> None:

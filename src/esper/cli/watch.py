@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 PORTS = range(8377, 8397)
 """Of these the first free one is taken, by default."""
+LARGEST_PORT = 65_535
 _OWN_NAMES = (LOOPBACK, "localhost", "::1")
 _EVERY_ADDRESS = ("0.0.0.0", "::")
 _PICTURES = (".html", ".png")
@@ -36,6 +37,8 @@ def run_watch(arguments: list[str]) -> int:
     chosen = parser.parse(arguments)
     if chosen.dark and chosen.once is None:
         raise BadInput("--dark goes with --once; the page has a button, and follows the browser")
+    if chosen.port is not None and chosen.port > LARGEST_PORT:
+        raise BadInput(f"--port is {chosen.port}; expected at most {LARGEST_PORT}")
     directory, name = chosen.directory, None
     if chosen.run is not None:
         path = find_run(chosen.run, directory).resolve()

@@ -35,7 +35,7 @@ def read_settings(path: Path) -> dict[str, object]:
 
 def write_settings(path: Path, settings: Mapping[str, JsonValue]) -> None:
     """Write settings in the format of the path's extension; `read_settings` reads them back equal."""
-    _require_known_extension(path)
+    _require_known_extension(path, f"{path} ")
     if path.suffix == ".json":
         text = json.dumps(dict(settings), indent=2, allow_nan=False) + "\n"
     elif path.suffix == ".toml":
@@ -45,9 +45,9 @@ def write_settings(path: Path, settings: Mapping[str, JsonValue]) -> None:
     path.write_text(text, "utf-8")
 
 
-def _require_known_extension(path: Path) -> None:
+def _require_known_extension(path: Path, named: str = "") -> None:
     if path.suffix not in _EXTENSIONS:
-        raise ConfigError(f"{path} ends in {path.suffix!r}; expected one of {', '.join(_EXTENSIONS)}")
+        raise ConfigError(f"{named}ends in {path.suffix!r}; expected one of {', '.join(_EXTENSIONS)}")
 
 
 def _lines(settings: Mapping[str, JsonValue], equals: str, *, none: str) -> str:
