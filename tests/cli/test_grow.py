@@ -81,6 +81,8 @@ def test_what_is_exported_is_the_settled_model(capsys: pytest.CaptureFixture[str
     inputs = again.validation.inputs
     with torch.no_grad():
         assert torch.equal(fresh.eval()(inputs), again.model.eval()(inputs))
+    assert main([*GROW, "--export", "out.safetensors"]) == 0
+    assert capsys.readouterr().out.endswith("exported to out.safetensors, in place of what was there\n")
 
 
 def _listen(

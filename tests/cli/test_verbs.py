@@ -105,7 +105,7 @@ def test_train_records_a_run(trainer: Trainer, capsys: pytest.CaptureFixture[str
     assert main([*TRAIN, "--rounds", "3"]) == 0
     told = capsys.readouterr()
     lines = told.out.splitlines()
-    assert lines[0] == "run runs/mine"
+    assert lines[0] == "run runs/mine: 3 rounds on toy"
     assert lines[1].startswith(
         "round    4      2,560 steps  return +0.0938  gain +6.25 points  accuracy 0.828"
     )
@@ -266,6 +266,8 @@ def test_evaluate(
     assert asked_for == [("mine", last, "toy", 4, 7), ("mine", best, None, 128, 0)]
     assert main(["evaluate", "mine", "--task", "nope"]) == 2
     assert capsys.readouterr().err.startswith("esper: --task is 'nope'; expected a suite")
+    assert main(["evaluate", "cpu-v1", "--task", "digit"]) == 2
+    assert capsys.readouterr().err.endswith("; did you mean 'digits'?\n")
     assert main(["evaluate", "mine", "--seed", "x"]) == 2
     assert capsys.readouterr().err.startswith("esper: --seed is x; expected a whole number from 0 to ")
     assert trainer.configs

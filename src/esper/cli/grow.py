@@ -99,9 +99,10 @@ def _grow(chosen: "Namespace") -> int:
         if grown.summary.rolled_back is not None:
             raise BadInput(f"the governor ended it ({grown.summary.rolled_back}): there is nothing to export")
         example = grown.host.data.source.phases[0].train.inputs[:2].cpu()
+        there = chosen.export.exists()
         write_model(grown.host.model.cpu(), chosen.export, example)
         if not silent:
-            print(f"exported to {chosen.export}")
+            print(f"exported to {chosen.export}{', in place of what was there' if there else ''}")
     return 0
 
 

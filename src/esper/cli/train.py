@@ -162,7 +162,7 @@ def train_recorded(config: TrainingConfig, *, quiet: bool, json: bool, resume: b
     try:
         require_trainable(config, resume=resume)  # before anything is shown
         if not silent:
-            print(f"run {run}", flush=True)
+            print(f"run {run}: {config.rounds:,} rounds on {config.suite}", flush=True)
         with _following(config.rounds, silent=silent) as progress:
             result = train(config, resume=resume, progress=progress)
     except KeyboardInterrupt:

@@ -1,5 +1,7 @@
 """The error that a person can mend, and what pydantic found wrong as one line of its message."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,6 +21,12 @@ class EsperError(Exception):
 def install(extra: str) -> str:
     """The command that adds an extra where Esper is installed, from a checkout or a wheel."""
     return f"pip install 'esper-grow[{extra}]'"
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """ "; did you mean 'gamma'?" if something known is spelled like it, else nothing."""
+    close = get_close_matches(str(name), list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def first_finding(error: "ValidationError") -> str:

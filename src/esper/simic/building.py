@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 
 from esper.leyline import HostLog
+from esper.leyline.errors import nearest
 from esper.simic.agent import AnomalyDetector, PPOAgent
-from esper.simic.config.checks import ConfigError, nearest
+from esper.simic.config.checks import ConfigError
 from esper.simic.config.presets import EXPLORING
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import GrowthVectorEnv, make_world

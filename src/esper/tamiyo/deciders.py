@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from esper.leyline import ActionSpec, DecisionSettings, HostProtocol
+from esper.leyline.errors import nearest
 from esper.tamiyo.actions import GrowthSpace, decode
 from esper.tamiyo.controller import Controller, ControllerError, UnknownController, shipped_controllers
 from esper.tamiyo.networks import GrowthPolicy
@@ -182,4 +183,5 @@ def decider(
         known = [*shipped_controllers(), *RULE_NAMES]
         raise ControllerError(
             f"controller is {str(asked)!r}; expected one of {', '.join(known)}, or the folder of a controller"
+            f"{nearest(asked, known)}"
         ) from None

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar, get_args, get_origin
@@ -12,7 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from esper.leyline import ALPHA_SPEEDS, ALPHA_TARGETS, HEAD_NAMES, TEMPOS, Curve, LifecycleOp, Style
-from esper.leyline.errors import EsperError
+from esper.leyline.errors import EsperError, nearest
 
 T = TypeVar("T")
 
@@ -132,12 +131,6 @@ CHECKED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attri
 
 class ConfigError(EsperError, ValueError):
     """A setting that cannot be, or does not go with another."""
-
-
-def nearest(name: object, known: Iterable[str]) -> str:
-    """ "; did you mean 'gamma'?" if something known is spelled like it, else nothing."""
-    close = get_close_matches(str(name), list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def unknown_setting(name: object, known: Iterable[str]) -> str:

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from esper.simic.config.checks import ConfigError, nearest
+from esper.leyline.errors import nearest
+from esper.simic.config.checks import ConfigError
 
 Settings = Mapping[str, object]
 

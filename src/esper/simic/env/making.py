@@ -11,6 +11,7 @@ import torch
 
 from esper.kasmina.governor import GovernorRules
 from esper.leyline import Baselines, Beginning, HostSinks, World
+from esper.leyline.errors import nearest
 from esper.leyline.utility import Counts
 from esper.simic.config.checks import MOST_HOSTS, ConfigError
 from esper.simic.env.cases import CaseList, CaseSource
@@ -218,7 +219,7 @@ def require_suite(name: str) -> None:
     if name.partition(":")[0] not in tasks:
         raise ConfigError(
             f"suite is {name!r}; expected a suite ({', '.join(suites)}) or an instance of a task "
-            f"({', '.join(tasks)})"
+            f"({', '.join(tasks)}){nearest(name.partition(':')[0], [*suites, *tasks])}"
         )
     try:
         Instance.parse(name).load()  # kept in this process for the run that follows
