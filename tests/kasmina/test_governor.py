@@ -20,6 +20,8 @@ def test_a_host_that_is_well_goes_on_and_is_worth_remembering() -> None:
     governor = _governor()
     assert governor.judge(WELL) is None
     assert governor.content
+    assert governor.best_accuracy == 0.0
+    assert governor.judge(replace(WELL, validation_accuracy=0.9)) is None
     assert governor.best_accuracy == 0.8
     assert governor.rollbacks == 0
 
@@ -101,6 +103,16 @@ def test_a_host_that_never_learned_cannot_collapse() -> None:
     learned, not_yet = _governor(best=0.29), _governor(best=0.27)  # a tenth of the way from 0.2 to 1 is 0.28
     assert [not_yet.judge(untaught) for _ in range(4)] == [None] * 4
     assert [learned.judge(untaught) for _ in range(2)] == [None, Verdict.COLLAPSED]
+
+
+def test_what_one_epoch_showed_alone_was_not_learned() -> None:
+    """Data changed, their first epoch had something of the old ones left, and the head begins anew."""
+    governor, fallen = _governor(best=0.8), replace(WELL, validation_accuracy=0.2)
+    governor.forget_best()
+    once = [replace(WELL, validation_accuracy=0.4), fallen, fallen, fallen]
+    assert [governor.judge(vitals) for vitals in once] == [None] * 4
+    twice = [replace(WELL, validation_accuracy=0.4)] * 2 + [fallen, fallen]
+    assert [governor.judge(vitals) for vitals in twice] == [None, None, None, Verdict.COLLAPSED]
 
 
 @pytest.mark.parametrize("broken", [{"train_loss": math.nan}, {"train_loss": 9.0}, {"seeds_finite": False}])

@@ -29,7 +29,7 @@ class Verdict(StrEnum):
     DIVERGED = "diverged"
     """The training loss is far above that of a host that knows nothing."""
     COLLAPSED = "collapsed"
-    """The host had learned, and is back at chance."""
+    """The host had learned, for two epochs in a row, and is back at chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,13 @@ class Vitals:
     seeds_finite: bool = True
 
 
-_MEMORY = {"best_accuracy": float, "epochs_at_chance": int, "rollbacks": int, "consecutive": int}
+_MEMORY = {
+    "best_accuracy": float,
+    "last_accuracy": float,
+    "epochs_at_chance": int,
+    "rollbacks": int,
+    "consecutive": int,
+}
 
 
 @dataclass(slots=True)
@@ -77,6 +83,9 @@ class Governor:
     chance_accuracy: float
     untrained_loss: float
     best_accuracy: float = 0.0
+    """That two epochs in a row have had. One alone may be what is left of other data, and gone with the next."""
+    last_accuracy: float = 0.0
+    """Of the last epoch that was well."""
     epochs_at_chance: int = 0
     rollbacks: int = 0
     """In the host's whole life."""
@@ -99,8 +108,9 @@ class Governor:
         """
         verdict = self._verdict(vitals, on_new_data=on_new_data)
         if verdict is None:
-            self.best_accuracy = max(self.best_accuracy, vitals.validation_accuracy or 0.0)
-            self.consecutive = 0
+            accuracy = vitals.validation_accuracy or 0.0
+            self.best_accuracy = max(self.best_accuracy, min(self.last_accuracy, accuracy))
+            self.last_accuracy, self.consecutive = accuracy, 0
         else:
             self.rollbacks += 1
             self.consecutive += 1
@@ -114,7 +124,7 @@ class Governor:
 
     def forget_best(self) -> None:
         """The data have changed: what was learned of the old ones is no measure any more."""
-        self.best_accuracy, self.epochs_at_chance = 0.0, 0
+        self.best_accuracy, self.last_accuracy, self.epochs_at_chance = 0.0, 0.0, 0
 
     def would_condemn(self, vitals: Vitals) -> bool:
         """Whether a host that shows this is broken, by what is known of its past; nothing is remembered."""
@@ -155,6 +165,7 @@ class Governor:
 
     def load_state_dict(self, state: Mapping[str, float | int]) -> None:
         """Remember what `state_dict` gave."""
+        state = {"last_accuracy": 0.0, **state}  # earlier versions did not write it
         for name, kind in _MEMORY.items():
             setattr(self, name, kind(state[name]))
 

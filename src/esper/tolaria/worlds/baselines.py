@@ -25,7 +25,7 @@ from esper.tolaria.worlds.worker import hardware_name
 
 Number = TypeVar("Number")
 _LOG = logging.getLogger("esper.baselines")
-NUMERICS = 5
+NUMERICS = 6
 """Raised when the engine's numbers change, so that old curves and benchmarks are not compared with new runs."""
 
 
