@@ -8,10 +8,14 @@
 
 Each should lose what it lacks. Beside them: waiting, and those rivals on streams that `--rivals` names. What counts
 is the life: mean accuracy over the epochs (test splits, phase by phase) minus rent for parameter-epochs, under the
-instance's cap. Differences are paired by host; errors are over streams.
+instance's cap. Differences are paired by host; errors and 95 % intervals are over streams.
 
     python benchmarks/study_stream_controller.py --runs runs/stream-0 runs/stream-1 --device cuda --workers 15 \\
         --draws 24 --hosts 2 --rivals look_again wide shrink_and_perturb
+
+On `--suite adapt_stream`, `--lives` (what `target_lives.py` wrote) adds the teacher, who knows the targets, and the
+seed that was best for each base, planted once for the whole life; `--rule` (what `fit_target_rule.py` wrote) adds the
+linear rule.
 
 Rows are kept in `--out`: what was played is not played again. `--held-out` plays the frozen list instead of draws.
 """
@@ -19,47 +23,129 @@ Rows are kept in `--out`: what was played is not played again. `--held-out` play
 import argparse
 import math
 import statistics
+import zlib
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from esper.benchmark.arms import ABLATIONS, LEARNED, WAIT, AblatedArm, Arm, BlindArm, LearnedArm, RuleArm
+from esper.benchmark.arms import (
+    ABLATIONS,
+    LEARNED,
+    RULES,
+    WAIT,
+    AblatedArm,
+    Arm,
+    BlindArm,
+    Hosts,
+    LearnedArm,
+    RuleArm,
+    ScheduleArm,
+    Staging,
+)
 from esper.benchmark.controllers import find_controller, open_fitting
 from esper.benchmark.planning import BenchPlan
+from esper.benchmark.rivals import ADAPT_ARMS, AdaptArm
 from esper.benchmark.rows import BenchRow, RowStore
 from esper.benchmark.runner import BenchProgress, run_bench
-from esper.benchmark.stream_rivals import STREAM_RIVALS, StreamArm, played_rivals
+from esper.benchmark.stream_rivals import STREAM_RIVALS, StreamArm, StreamRival, played_rivals
 from esper.benchmark.suites import BenchSuite
 from esper.leyline.errors import EsperError
 from esper.simic.env.making import use_one_thread
+from esper.simic.evaluation import RulePlayer
+from esper.statistics import mean_interval
+from esper.tamiyo.rules import RulePolicy
 from esper.tolaria.tasks import suite
 from harness import RESULTS, Row, mean_and_error, report
+from target_rules import (
+    LinearPolicy,
+    LinearRule,
+    TargetTable,
+    TargetTeacher,
+    fit_target_teacher,
+    for_life,
+    read_rule,
+    target_teacher,
+)
 
 DRAWS = 20_264
 """Rng seed of the streams; the gate scores and tunes on others."""
 
 
-def drawn(count: int) -> tuple[str, ...]:
+SUITES = ("stream", "adapt_stream")
+RIVALS = (*RULES, *STREAM_RIVALS, *ADAPT_ARMS)
+
+
+def drawn(count: int, name: str = "stream") -> tuple[str, ...]:
     """So many streams of the suite's distribution."""
     rng = np.random.default_rng(DRAWS)
-    return tuple(str(suite("stream").draw(rng)) for _ in range(count))
+    return tuple(str(suite(name).draw(rng)) for _ in range(count))
+
+
+def arms_of_targets(cases: Sequence[str], lives: Path | None, rule: Path | None) -> list[Arm]:
+    """Those of `adapt_stream` alone, as far as their files are given."""
+    arms: list[Arm] = []
+    if lives is not None:
+        table = TargetTable.read(lives)
+        arms.append(ScheduleArm("for_life_by_base", for_life(table, cases)))
+        arms.append(TeacherArm(fit_target_teacher(table)))
+    if rule is not None:
+        fitted = read_rule(rule)
+        arms.append(
+            StreamArm(StreamRival("linear", str(fitted), partial(RulePlayer, partial(_linear, fitted))))
+        )
+    return arms
+
+
+def _linear(rule: LinearRule, _: int) -> RulePolicy:
+    return LinearPolicy(rule)
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherArm(Arm):
+    """The teacher: it knows the target of each epoch, which no other arm is told."""
+
+    teacher: TargetTeacher
+    name: str = "teacher"
+
+    @property
+    def identity(self) -> str:
+        return f"teacher {zlib.crc32(self.teacher.weights.tobytes()):08x}"
+
+    def stage(self, hosts: Hosts, context: ExitStack) -> Staging:
+        del context
+        return Staging(target_teacher([hosts.instance] * len(hosts.seeds), self.teacher))
 
 
 def plan_of(
-    streams: BenchSuite, runs: Sequence[Path], *, hosts: int, device: str, rivals: Sequence[str] = ()
+    streams: BenchSuite,
+    runs: Sequence[Path],
+    *,
+    hosts: int,
+    device: str,
+    rivals: Sequence[str] = (),
+    others: Sequence[Arm] = (),
+    ablated: int | None = None,
 ) -> BenchPlan:
-    """Waiting, rivals, the controllers, and the controllers without something."""
+    """Waiting, rivals, the controllers, and the controllers without something.
+
+    others   arms to play besides
+    ablated  of how many controllers something is taken away; None is all
+    """
     files = tuple(find_controller(path) for path in runs)
     for file in files:
         open_fitting(file, streams.name)
-    tuned = played_rivals()
-    arms: list[Arm] = [
-        RuleArm(WAIT),
-        *(StreamArm(tuned[name]) for name in rivals),
-        LearnedArm(LEARNED, files),
-    ]
-    arms += [AblatedArm(name, files, ablation=name) for name in ABLATIONS]
+    tuned = played_rivals(frozen=streams.name == "adapt_stream")
+    arms: list[Arm] = [RuleArm(WAIT)]
+    for name in rivals:
+        along = ADAPT_ARMS.get(name)
+        known = RuleArm(name) if along is None else AdaptArm(name, along)
+        arms.append(StreamArm(tuned[name]) if name in tuned else known)
+    arms += [*others, LearnedArm(LEARNED, files)]
+    arms += [AblatedArm(name, files[:ablated], ablation=name) for name in ABLATIONS]
     arms += [BlindArm(LEARNED, len(files))]
     return BenchPlan(streams, tuple(arms), hosts, reference=LEARNED, treatments=(LEARNED,), device=device)
 
@@ -104,7 +190,9 @@ def rows_of(rows: Sequence[BenchRow], arms: Sequence[str]) -> list[Row]:
 
 def _points(values: Sequence[float]) -> str:
     mean, error = mean_and_error(values)
-    return f"{100 * mean:+.2f} ± {100 * error:.2f}"
+    points = f"{100 * mean:+.2f} ± {100 * error:.2f}"
+    bounds = mean_interval(values)
+    return points if bounds is None else f"{points} [{100 * bounds[0]:+.2f}, {100 * bounds[1]:+.2f}]"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -117,9 +205,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--draws", type=int, default=12, help="streams, two or more (%(default)s)")
     parser.add_argument("--held-out", action="store_true", help="the frozen streams instead of draws")
     parser.add_argument("--hosts", type=int, default=2, help="hosts of each stream (%(default)s)")
+    parser.add_argument("--suite", default="stream", choices=SUITES, help="(%(default)s)")
     parser.add_argument(
-        "--rivals", nargs="*", default=[], choices=STREAM_RIVALS, metavar="RIVAL", help="to play too"
+        "--rivals", nargs="*", default=[], choices=RIVALS, metavar="RIVAL", help="to play too"
     )
+    parser.add_argument("--lives", type=Path, help="of target_lives.py, on adapt_stream")
+    parser.add_argument("--rule", type=Path, help="of fit_target_rule.py, on adapt_stream")
+    parser.add_argument("--ablated", type=int, help="of how many controllers something is taken away (all)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (%(default)s)")
     parser.add_argument("--workers", type=int, default=0, help="processes; 0 is this one (%(default)s)")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing new after these")
@@ -127,17 +219,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--out", type=Path, default=RESULTS / "stream_controller", help="folder (%(default)s)"
     )
     chosen = parser.parse_args(arguments)
+    if chosen.suite == "stream" and (chosen.lives or chosen.rule):
+        parser.error("--lives and --rule are of adapt_stream; choose --suite adapt_stream")
     if chosen.draws < 2:
         parser.error(f"--draws is {chosen.draws}; expected 2 or more: a blind copy needs another stream")
     use_one_thread()
-    cases = tuple(map(str, suite("stream").held_out)) if chosen.held_out else drawn(chosen.draws)
+    held_out = tuple(map(str, suite(chosen.suite).held_out))
+    cases = held_out if chosen.held_out else drawn(chosen.draws, chosen.suite)
     try:
         plan = plan_of(
-            BenchSuite("stream", cases),
+            BenchSuite(chosen.suite, cases),
             chosen.runs,
             hosts=chosen.hosts,
             device=chosen.device,
             rivals=chosen.rivals,
+            others=arms_of_targets(cases, chosen.lives, chosen.rule),
+            ablated=chosen.ablated,
         )
     except EsperError as error:
         parser.error(str(error))

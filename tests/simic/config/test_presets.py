@@ -20,6 +20,7 @@ def test_there_are_those_that_the_manual_names() -> None:
         "stream",
         "hosts",
         "adapt",
+        "adapt_stream",
         "cifar10",
     ]
     assert all(preset.purpose for preset in PRESETS.values())
@@ -56,7 +57,9 @@ def test_an_unknown_preset_is_refused_by_name() -> None:
         TrainingConfig.preset("demmo")
 
 
-@pytest.mark.parametrize("name", ["toy", "demo", "cpu", "cpu_mixers", "shift", "stream", "hosts", "adapt"])
+@pytest.mark.parametrize(
+    "name", ["toy", "demo", "cpu", "cpu_mixers", "shift", "stream", "hosts", "adapt", "adapt_stream"]
+)
 def test_presets_name_suites_that_exist(name: str) -> None:
     assert TrainingConfig.preset(name).suite in (*suite_names(), *TOY_SUITES)
 

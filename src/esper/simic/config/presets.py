@@ -138,6 +138,22 @@ PRESETS: Mapping[str, Preset] = {
         "learn what to grow, and where, in frozen networks that are to be adapted to a target",
         {**MANY_HOSTS, "suite": "adapt", "pool_cases": 256, "first_growth": 1},
     ),
+    "adapt_stream": Preset(
+        "learn to adapt a frozen network to targets that change, and to give back: lives of 120 epochs under a cap",
+        {
+            **MANY_HOSTS,
+            "suite": "adapt_stream",
+            "num_envs": 16,
+            "num_minibatches": 4,
+            "rounds": 64,
+            "pool_cases": 192,
+            "retire": True,
+            # The kinds that were best for some target somewhere.
+            "menu": "norm,lora,depthwise,conv_small,mlp_small,conv_light,mlp",
+            "first_growth": 2,
+            "initial_op_logits": {"PRUNE": -3.0, "FOSSILIZE": -2.0, "RETIRE": -3.0},
+        },
+    ),
     "cifar10": Preset(
         "learn to grow small hosts on CIFAR-10, on a GPU, with every head (the data must be in ESPER_DATA)",
         {"suite": "cifar10", "device": "cuda", "num_envs": 32, "normalize_rewards": True},
