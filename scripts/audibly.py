@@ -3,7 +3,8 @@
     python scripts/audibly.py FOLDER COMMAND [ARGUMENT ...]
 
 What the command prints is passed on line by line. Where nothing came for five seconds, a line says how long it has
-taken and how much lies in FOLDER by now; on a terminal the next one replaces it. Needs nothing but Python.
+taken and how much lies in FOLDER by now, or that it is as much as before; on a terminal the next one replaces it.
+Needs nothing but Python.
 """
 
 import os
@@ -32,7 +33,7 @@ def megabytes(folder: Path) -> int:
 
 def run(folder: Path, command: list[str], quiet_seconds: float = QUIET_SECONDS) -> int:
     """The exit code of the command."""
-    began, terminal = time.monotonic(), sys.stdout.isatty()
+    began, terminal, before = time.monotonic(), sys.stdout.isatty(), -1
     lines: queue.Queue[str | None] = queue.Queue()
     with subprocess.Popen(
         command,
@@ -48,12 +49,15 @@ def run(folder: Path, command: list[str], quiet_seconds: float = QUIET_SECONDS) 
             try:
                 line = lines.get(timeout=quiet_seconds)
             except queue.Empty:
-                text = f"   {time.monotonic() - began:.0f} s, {megabytes(folder):,} MB in {folder}"
-                print(f"{text:60}", end="\r" if terminal else "\n", flush=True)
+                size = megabytes(folder)
+                same = ", nothing new: it downloads, or works" if size == before else ""
+                text = f"   {time.monotonic() - began:.0f} s, {size:,} MB in {folder}{same}"
+                before = size
+                print(f"{text:80}", end="\r" if terminal else "\n", flush=True)
                 continue
             if line is None:
                 break
-            print(f"{line.rstrip():60}" if terminal else line.rstrip(), flush=True)
+            print(f"{line.rstrip():80}" if terminal else line.rstrip(), flush=True)
     return process.returncode
 
 

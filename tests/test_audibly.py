@@ -27,7 +27,12 @@ def test_silence_is_filled_and_the_exit_code_kept(tmp_path: Path, capsys: pytest
     first, *between, last = capsys.readouterr().out.splitlines()
     assert (first, last) == ("begins", "ends")
     assert between
-    assert all(re.fullmatch(r"   0 s, 3 MB in .*", line) for line in between)
+    assert re.fullmatch(r"   0 s, 3 MB in .*", between[0])
+    assert not between[0].endswith("works")
+    assert all(
+        line == f"{between[0].rstrip()}, nothing new: it downloads, or works"
+        for line in map(str.rstrip, between[1:])
+    )
 
 
 def test_a_folder_that_is_not_there_yet_holds_nothing(tmp_path: Path) -> None:

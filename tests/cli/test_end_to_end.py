@@ -59,7 +59,7 @@ def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, A
 def test_train_then_ask_then_evaluate(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(train("mine", 6)) == 0
     told = capsys.readouterr().out
-    assert [f"round {number:4}  " in told for number in (1, 6, 7)] == [True, True, False]
+    assert [f"round {number:4} of 6  " in told for number in (1, 6, 7)] == [True, True, False]
     assert "judged on 4 hosts it does not train on" in told
 
     (listing,) = ask(capsys, "runs")

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from esper.cli import main
+from esper.cli.grow import usual
 from esper.leyline import HostProtocol
 from esper.leyline.files import require_exportable
 from esper.simic.held_out import grow_case
@@ -36,7 +37,10 @@ GROW = ["grow", "tiny", "--epochs", "9", "--controller", "periodic"]
 def test_it_tells_of_every_epoch_and_of_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(GROW) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "accuracy is of validation, on the half of it by which nothing is decided"
+    assert (
+        lines[0]
+        == "tiny under periodic; accuracy is of validation, on the half of it by which nothing is decided"
+    )
     assert lines[1] == "epoch  accuracy  without growth    added  decision before it"
     assert [line.split()[0] for line in lines[2:11]] == [str(epoch) for epoch in range(1, 10)]
     assert "germinate" in lines[2]
@@ -64,6 +68,20 @@ def test_a_run_too_short_for_its_controller_is_told(capsys: pytest.CaptureFixtur
     )
     assert main([*short, "--epochs", "6"]) == 0
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("case", "who"),
+    [
+        ("mnist1d:shuffled=1.0", "cpu-v1"),
+        ("shift:change=8", "shift-v1"),
+        ("stream", "stream-v1"),
+        ("digits", "by_layout"),
+        ("adapt:size=100", "frozen_spread"),
+    ],
+)
+def test_where_nobody_is_named_the_controller_of_the_task_decides(case: str, who: str) -> None:
+    assert usual(case) == who
 
 
 def test_waiting_gains_exactly_nothing() -> None:

@@ -107,7 +107,7 @@ def test_train_records_a_run(trainer: Trainer, capsys: pytest.CaptureFixture[str
     lines = told.out.splitlines()
     assert lines[0] == "run runs/mine: 3 rounds on toy"
     assert lines[1].startswith(
-        "round    4      2,560 steps  return +0.0938  gain +6.25 points  accuracy 0.828"
+        "round    4 of 3      2,560 steps  return +0.0938  gain +6.25 points  accuracy 0.828"
     )
     assert "rounds           3" in lines
     assert "best_score       -" in lines
@@ -167,8 +167,13 @@ def test_a_name_that_is_taken_is_refused(trainer: Trainer, capsys: pytest.Captur
     ("arguments", "message"),
     [
         (["--suite", "nope"], "--suite is 'nope'; expected a suite (cpu, shift, "),
-        (["--suite", "mnist1d:nois=1"], "task 'mnist1d' has no parameter 'nois'"),
-        (["--suite", "cifar10"], "the data set cifar10 is not in "),
+        (
+            ["--suite", "mnist1d:nois=1"],
+            "--suite is 'mnist1d:nois=1': task 'mnist1d' has no parameter 'nois'",
+        ),
+        (["--suite", "cpu:x=1"], "--suite is 'cpu:x=1', and suites have no parameters"),
+        (["--suite", "mnist1d", "--menu", "foo"], "--menu has 'foo'; the hosts of mnist1d are offered "),
+        (["--suite", "cifar10"], "--suite is 'cifar10': the data set cifar10 is not in "),
         (["--device", "cuda"], "--device is 'cuda'; the toy has nothing to compute there"),
     ],
 )
@@ -242,10 +247,14 @@ def test_evaluate(
         episodes: int,
         seed: int,
         progress: Callable[[str, int, int], None],
+        scored: Callable[[HeldOutScore], None],
     ) -> list[HeldOutScore]:
         asked_for.append((config.run_name, checkpoint, name, episodes, seed))
         for done in (0, 1, 2):  # only the first is worth a line so soon
             progress("learned", done, 4)
+        scored(SCORE)
+        if seed == 9:
+            raise KeyboardInterrupt
         return [SCORE]
 
     monkeypatch.setattr("esper.simic.held_out.evaluate_checkpoint", evaluate_checkpoint)
@@ -264,6 +273,10 @@ def test_evaluate(
     assert main(["evaluate", "mine", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [SCORE.model_dump()]
     assert asked_for == [("mine", last, "toy", 4, 7), ("mine", best, None, 128, 0)]
+    assert main(["evaluate", "mine", "--seed", "9"]) == 130
+    told = capsys.readouterr()
+    assert told.out.splitlines()[2].startswith("learned    0.750  +25.00")
+    assert "stopped by Ctrl-C: these were judged to their end" in told.err
     assert main(["evaluate", "mine", "--task", "nope"]) == 2
     assert capsys.readouterr().err.startswith("esper: --task is 'nope'; expected a suite")
     assert main(["evaluate", "cpu-v1", "--task", "digit"]) == 2

@@ -60,6 +60,7 @@ def test_ports(runs: Path, served: list[dict[str, object]], capsys: pytest.Captu
         assert main(["watch", "--directory", str(runs), "--port", str(port)]) == 2
         assert f"port {port}" in capsys.readouterr().err
     assert main(["watch", "--directory", str(runs), "--port", "99999"]) == 2
+    assert main(["watch", "--directory", str(runs / "none"), "--terminal"]) == 2
     assert main(["watch", "--directory", str(runs), "--host", "203.0.113.1"]) == 2
     assert "cannot listen on 203.0.113.1" in capsys.readouterr().err
     assert served == []

@@ -133,7 +133,8 @@ def test_lines_have_the_time_left_and_say_that_a_long_round_goes_on() -> None:
     assert lines == ["  round 1: collecting, 4 of 20", "  round 1: collecting, 9 of 20"]
     first = replace(example(RoundFinished), round=1, seconds=9.0)
     console.show(first)
-    assert lines[2:] == [f"{round_line(first)}  18 s left"]
+    assert lines[2:] == [f"{round_line(first, 3)}  18 s left"]
+    assert lines[2].startswith("round    1 of 3  ")
     for _ in range(13):  # 65 seconds: once it is known what a round takes, a line a minute is enough
         clock.now += 5.0
         console.show(replace(work, round=2))

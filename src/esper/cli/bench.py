@@ -242,6 +242,10 @@ def _report(arguments: list[str]) -> int:
     from esper.karn.report import write_report
 
     path = chosen.out or chosen.folder / "report.html"
+    if not path.parent.is_dir() and path.parent != chosen.folder:
+        raise BadInput(f"--out is {str(path)!r}; there is no folder {str(path.parent)!r}")
+    if path.is_dir():
+        raise BadInput(f"--out is {str(path)!r}, which is a folder; expected a file, such as report.html")
     write_report(read_bench(chosen.folder), path)
     print(path)
     return 0

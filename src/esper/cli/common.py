@@ -46,7 +46,7 @@ def as_typed(options: Mapping[str, str]) -> Iterator[None]:
             raise  # a defect
         told = str(error)
         for field, option in options.items():
-            told = re.sub(rf"(?<![\w-]){re.escape(field)}(?= is |\[)", option, told)
+            told = re.sub(rf"(?<![\w-]){re.escape(field)}(?= is | has |\[)", option, told)
         raise BadInput(told) from None
 
 

@@ -2,15 +2,16 @@
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from esper.cli.common import BadInput, VerbParser, as_json, as_typed, find_run, table
+from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, as_typed, find_run, note, table
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from esper.tamiyo.controller import ControllerCard, HeldOutScore
 
@@ -18,7 +19,8 @@ COLUMNS = ("controller", "suite", "steps", "points over waiting", "best rule", "
 MEASURED = """
 The suite and steps are those of its training. Points are of utility: validation
 accuracy minus rent for added parameters (over the whole life on streams), over
-the same hosts with nothing grown; mean over hosts that were held out."""
+the same hosts with nothing grown; mean over hosts that were held out: few, on
+its card. docs/benchmark.md has it on many, beside what else one would try."""
 _WIDTH = 80
 """Columns of a terminal that the list fits."""
 _EXAMPLE = "esper controllers export my-run --to my-controller --episodes 24"
@@ -134,9 +136,19 @@ def run_evaluate(arguments: list[str]) -> int:
 
         with as_typed({"suite": "--task"}):
             require_suite(chosen.task)
-    title, scores = _judge_controller(chosen) if _is_controller(chosen) else _judge_run(chosen)
+    title, judge = _judging_controller(chosen) if _is_controller(chosen) else _judging_run(chosen)
+    scores: list[HeldOutScore] = []
+    stopped = False
+    try:
+        judge(progress=_Progress(), scored=scores.append)
+    except KeyboardInterrupt:
+        if not scores:
+            raise
+        stopped = True
     print(as_json(scores) if chosen.json else f"{title}\n{score_table(scores)}")
-    return 0
+    if stopped:
+        note("stopped by Ctrl-C: these were judged to their end; `esper bench` keeps what was played")
+    return INTERRUPTED if stopped else 0
 
 
 def _is_controller(chosen: "Namespace") -> bool:
@@ -148,20 +160,19 @@ def _is_controller(chosen: "Namespace") -> bool:
     return controller_folder(chosen.run) is not None
 
 
-def _judge_controller(chosen: "Namespace") -> "tuple[str, Sequence[HeldOutScore]]":
+def _judging_controller(chosen: "Namespace") -> "tuple[str, Callable[..., object]]":
     from esper.simic.held_out import evaluate_controller
     from esper.tamiyo.controller import Controller
 
     controller = Controller.load(chosen.run)
-    episodes = chosen.episodes or EPISODES
-    scores = evaluate_controller(
-        controller, name=chosen.task, episodes=episodes, seed=chosen.seed, progress=_Progress()
+    suite, episodes = chosen.task or controller.card.training.suite, chosen.episodes or EPISODES
+    title = f"controller {controller.card.name} on {suite}, held out"
+    return title, partial(
+        evaluate_controller, controller, name=chosen.task, episodes=episodes, seed=chosen.seed
     )
-    suite = chosen.task or controller.card.training.suite
-    return f"controller {controller.card.name} on {suite}, held out", scores
 
 
-def _judge_run(chosen: "Namespace") -> "tuple[str, Sequence[HeldOutScore]]":
+def _judging_run(chosen: "Namespace") -> "tuple[str, Callable[..., object]]":
     path = find_run(chosen.run, chosen.directory)
     from esper.runs.ship import require_checkpoint
     from esper.simic.config.training_config import TrainingConfig
@@ -170,15 +181,10 @@ def _judge_run(chosen: "Namespace") -> "tuple[str, Sequence[HeldOutScore]]":
     checkpoint = require_checkpoint(path)
     config = TrainingConfig.load(path / "config.json")
     episodes = chosen.episodes or config.eval_episodes
-    scores = evaluate_checkpoint(
-        config,
-        checkpoint,
-        name=chosen.task,
-        episodes=episodes,
-        seed=chosen.seed,
-        progress=_Progress(),
+    title = f"{checkpoint.stem} checkpoint of {path.name} on {chosen.task or config.suite}, held out"
+    return title, partial(
+        evaluate_checkpoint, config, checkpoint, name=chosen.task, episodes=episodes, seed=chosen.seed
     )
-    return f"{checkpoint.stem} checkpoint of {path.name} on {chosen.task or config.suite}, held out", scores
 
 
 def _judge_offline(chosen: "Namespace") -> int:

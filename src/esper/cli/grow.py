@@ -22,13 +22,20 @@ _ABOUT_SEEDS = (
 )
 
 
+_OPTIONS = {"controller": "--controller", "device": "--device", "horizon": "--epochs", "suite": "task"}
+"""Field -> its option."""
+
+
 def run_grow(arguments: list[str]) -> int:
     """Grow one host, print its epochs and export it; returns the exit code."""
     example = "esper grow mnist1d:shuffled=1.0 --controller cpu-v1 --export grown.pt2"
     parser = VerbParser("grow", _SUMMARY, example, "quiet", "json")
     parser.add_argument("task", metavar="TASK", help="a task or an instance of one (`esper tasks`)")
-    who_help = "controller or rule (%(default)s)"
-    parser.add_argument("--controller", default="by_layout", metavar="WHO", help=who_help)
+    who_help = (
+        "controller or rule; by default the controller that comes with Esper for the task, "
+        "or else what a Grower takes: frozen_spread on frozen networks, by_layout on others"
+    )
+    parser.add_argument("--controller", metavar="WHO", help=who_help)
     parser.add_count("--epochs", "by default the task's own")
     parser.add_seed("rng seed of the host and its data's order (%(default)s)")
     parser.add_count("--budget", "parameters that may be added; by default any number")
@@ -44,7 +51,7 @@ def run_grow(arguments: list[str]) -> int:
             require_exportable(chosen.export)
         except ValueError as error:
             raise BadInput(str(error).replace("the file to export is", "--export is")) from None
-    with as_typed({"controller": "--controller", "device": "--device", "horizon": "--epochs"}):
+    with as_typed(_OPTIONS):
         return _grow(chosen)
 
 
@@ -69,14 +76,14 @@ def _grow(chosen: "Namespace") -> int:
 
     use_one_thread()
     generator = torch.Generator().manual_seed(chosen.seed) if chosen.sample else None
-    who = decider(chosen.controller, seed=chosen.seed, generator=generator)
+    who = decider(chosen.controller or usual(chosen.task), seed=chosen.seed, generator=generator)
     silent = chosen.quiet or chosen.json
     doubt = too_short(who, chosen.epochs, first_decision=0)
     if doubt is not None:
         note(f"note: {doubt}")
 
     if not silent:
-        print(_ABOUT_EPOCHS)
+        print(f"{chosen.task} under {who.name}; {_ABOUT_EPOCHS}")
         print(f"{'epoch':>5}  {'accuracy':>8}  {'without growth':>14}  {'added':>7}  decision before it")
     grown = grow_case(
         chosen.task,
@@ -95,6 +102,8 @@ def _grow(chosen: "Namespace") -> int:
         if grown.summary.added_parameters:
             print(_ABOUT_SEEDS)
         print(f"\n{table(('result', ''), list(_told(result).items()))}")
+        if (grown.summary.gain or 0.0) < 0.0:
+            print(f"{who.name} cost more than it gave here; `esper controllers` lists who else may decide")
     if chosen.export is not None:
         if grown.summary.rolled_back is not None:
             raise BadInput(f"the governor ended it ({grown.summary.rolled_back}): there is nothing to export")
@@ -102,8 +111,22 @@ def _grow(chosen: "Namespace") -> int:
         there = chosen.export.exists()
         write_model(grown.host.model.cpu(), chosen.export, example)
         if not silent:
-            print(f"exported to {chosen.export}{', in place of what was there' if there else ''}")
+            seeds = ", seeds at the strength drawn above" if grown.summary.added_parameters else ""
+            print(f"exported to {chosen.export}{', in place of what was there' if there else ''}{seeds}")
     return 0
+
+
+def usual(case: str) -> str:
+    """Who decides where nobody is named: the controller that was trained on the task, or the Grower's rule."""
+    from esper.benchmark.rivals import BASED
+    from esper.tamiyo.controller import read_card, shipped_controllers
+    from esper.tolaria.tasks import Instance, suite
+
+    task = Instance.parse(case).task
+    for name, folder in shipped_controllers().items():
+        if task in {instance.task for instance in suite(read_card(folder).training.suite).held_out}:
+            return name
+    return "frozen_spread" if task in BASED else "by_layout"
 
 
 def _show_epoch(epoch: "GrownEpoch") -> None:

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.common import BadInput, VerbParser, find_run
+from esper.cli.common import RUNS, BadInput, VerbParser, find_run
 
 if TYPE_CHECKING:
     from esper.karn.watch.runs import RunsFolder
@@ -43,6 +43,8 @@ def run_watch(arguments: list[str]) -> int:
     if chosen.run is not None:
         path = find_run(chosen.run, directory).resolve()
         directory, name = path.parent, path.name
+    elif not directory.is_dir() and directory != RUNS:  # which a first training makes
+        raise BadInput(f"--directory is {str(directory)!r}, and there is no such folder")
     from esper.karn.watch.runs import RunsFolder
 
     folder = RunsFolder(directory)

@@ -65,8 +65,11 @@ class Pace:
         return "" if self.left is None else time_left(self.left)
 
 
-def line_of(news: News) -> str | None:
-    """The news in one line; None if it is not worth one."""
+def line_of(news: News, rounds: int | None = None) -> str | None:
+    """The news in one line; None if it is not worth one.
+
+    rounds  that the run will have, where that is known
+    """
     if isinstance(news, RunStarted):
         return None if news.resumed_from is None else f"going on after round {news.resumed_from}"
     if isinstance(news, Preparing):
@@ -75,7 +78,7 @@ def line_of(news: News) -> str | None:
         finished, before = (done * _PARTS // news.total for done in (news.done, news.done - 1))
         return _far(news) if finished > before else None
     if isinstance(news, RoundFinished):
-        return round_line(news)
+        return round_line(news, rounds)
     if isinstance(news, AnomalyRaised):
         return f"  {news.name}: {news.detail}. {news.advice}"
     if isinstance(news, EvaluationFinished):
@@ -85,7 +88,7 @@ def line_of(news: News) -> str | None:
     return None
 
 
-def round_line(news: RoundFinished) -> str:
+def round_line(news: RoundFinished, rounds: int | None = None) -> str:
     """A round in one line; what is unknown is left out."""
     parts = {
         "return": signed(news.mean_return, 4),
@@ -99,7 +102,8 @@ def round_line(news: RoundFinished) -> str:
         "env-epochs/s": number(news.env_epochs_per_second, 1),
     }
     known = "  ".join(f"{name} {value}" for name, value in parts.items() if value != UNKNOWN)
-    return f"round {news.round:4}  {news.env_steps:9,} steps  {known}  {cluster_line(news)}".rstrip()
+    of = "" if rounds is None else f" of {rounds:,}"
+    return f"round {news.round:4}{of}  {news.env_steps:9,} steps  {known}  {cluster_line(news)}".rstrip()
 
 
 def _work(news: Working) -> str:
@@ -203,7 +207,7 @@ class LineConsole:
         write: Callable[[str], None] = lambda line: print(line, flush=True),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._pace, self._write, self._clock = Pace(rounds, clock), write, clock
+        self._pace, self._write, self._clock, self._rounds = Pace(rounds, clock), write, clock, rounds
         self._rounds_known, self._written = False, clock()
         self._alarms: dict[str, tuple[int, int]] = {}
         """Anomaly -> the first and the last round in a row that it was last raised in."""
@@ -216,7 +220,7 @@ class LineConsole:
             return
         if isinstance(news, RoundFinished):
             self._end_alarms(news.round)
-        line = self._alarm(news) if isinstance(news, AnomalyRaised) else line_of(news)
+        line = self._alarm(news) if isinstance(news, AnomalyRaised) else line_of(news, self._rounds)
         if line is None and isinstance(news, Preparing) and self._clock() - self._written >= QUIET_SECONDS:
             line = _far(news)
         if line is None:

@@ -92,10 +92,12 @@ def evaluate_checkpoint(
     seed: int = 0,
     policies: Sequence[str] = COMPARED,
     progress: HeldOutProgress = _silent,
+    scored: Callable[[HeldOutScore], None] = lambda _: None,
 ) -> list[HeldOutScore]:
     """The controller of a checkpoint, and rules, on what was held out of suite `name` (its own by default).
 
     progress  called before each policy plays, and after every epoch
+    scored    called with each policy once it has played
     """
     training = build(replace(config, workers=0, cluster=None, cluster_round_deadline=None))
     training.agent.load(checkpoint)
@@ -107,7 +109,7 @@ def evaluate_checkpoint(
         count = partial(progress, BASELINES)
         arena.baselines.prepare(wanted, workers=max(config.workers, 1), progress=count)
     learned = {LEARNED: LearnedPlayer(training.agent.actor)}
-    return _compare(learned, arena, wanted, rules=policies, seed=seed, progress=progress)
+    return _compare(learned, arena, wanted, rules=policies, seed=seed, progress=progress, scored=scored)
 
 
 def evaluate_controller(
@@ -119,6 +121,7 @@ def evaluate_controller(
     device: str = "cpu",
     policies: Sequence[str] = COMPARED,
     progress: HeldOutProgress = _silent,
+    scored: Callable[[HeldOutScore], None] = lambda _: None,
 ) -> list[HeldOutScore]:
     """The same for a controller that was saved: its weights serve any suite, whatever its hosts are offered."""
     card = controller.card
@@ -131,7 +134,7 @@ def evaluate_controller(
         decisions=card.decisions,
     )
     learned = {card.name: LearnedPlayer(partial(controller.actor, setting.space))}
-    return _compare(learned, arena, wanted, rules=policies, seed=seed, progress=progress)
+    return _compare(learned, arena, wanted, rules=policies, seed=seed, progress=progress, scored=scored)
 
 
 def _compare(
@@ -142,25 +145,26 @@ def _compare(
     rules: Sequence[str],
     seed: int,
     progress: HeldOutProgress,
+    scored: Callable[[HeldOutScore], None],
 ) -> list[HeldOutScore]:
     """Every policy on the same (case, host seed), waiting first: gains are over it."""
     players: dict[str, Player] = {"wait": RulePlayer(lambda _: rule_policy("wait")), **learned}
     rng = np.random.default_rng(seed)  # one for all episodes of the rule random, so that none repeats another
     for rule in rules:
         players.setdefault(rule, RulePlayer(lambda _, rule=rule: rule_policy(rule, rng=rng)))  # type: ignore[misc]
-    judged, episodes = {}, len(wanted) * len(players)
+    scores, waited, episodes = list[HeldOutScore](), None, len(wanted) * len(players)
     for place, (policy, player) in enumerate(players.items()):
 
         def tell(done: int, total: int, place: int = place, policy: str = policy) -> None:
             progress(policy, (place * total + done) * len(wanted) // total, episodes)
 
         tell(0, 1)
-        judged[policy] = judge_cases(player, arena, wanted, look=accuracy_on_test, progress=tell)
-    worth = {
-        policy: np.array(utilities((row.summary for row in rows), arena.reward.family))
-        for policy, rows in judged.items()
-    }
-    return [_score(policy, rows, worth[policy], worth["wait"]) for policy, rows in judged.items()]
+        judged = judge_cases(player, arena, wanted, look=accuracy_on_test, progress=tell)
+        worth = np.array(utilities((row.summary for row in judged), arena.reward.family))
+        waited = worth if waited is None else waited
+        scores.append(_score(policy, judged, worth, waited))
+        scored(scores[-1])
+    return scores
 
 
 def _require_fit(space: GrowthSpace, config: TrainingConfig, name: str) -> None:

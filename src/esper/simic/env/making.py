@@ -216,15 +216,21 @@ def require_suite(name: str) -> None:
     suites, tasks = [*suite_names(), *TOY_SUITES], [row.name for row in all_tasks()]
     if name in suites:
         return
-    if name.partition(":")[0] not in tasks:
+    first = name.partition(":")[0]
+    if first in suites and first not in tasks:
+        raise ConfigError(
+            f"suite is {name!r}, and suites have no parameters, as their instances are drawn; "
+            f"expected {first!r} alone, or an instance of a task, such as 'mnist1d:noise=0.1'"
+        )
+    if first not in tasks:
         raise ConfigError(
             f"suite is {name!r}; expected a suite ({', '.join(suites)}) or an instance of a task "
-            f"({', '.join(tasks)}){nearest(name.partition(':')[0], [*suites, *tasks])}"
+            f"({', '.join(tasks)}){nearest(first, [*suites, *tasks])}"
         )
     try:
         Instance.parse(name).load()  # kept in this process for the run that follows
     except (ValueError, OSError) as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError(f"suite is {name!r}: {error}") from error
 
 
 def require_device(device: str, suite: str, *, offline: bool = False) -> None:
