@@ -145,7 +145,7 @@ def _compare(
     rules: Sequence[str],
     seed: int,
     progress: HeldOutProgress,
-    scored: Callable[[HeldOutScore], None],
+    scored: Callable[[HeldOutScore], None] = lambda _: None,
 ) -> list[HeldOutScore]:
     """Every policy on the same (case, host seed), waiting first: gains are over it."""
     players: dict[str, Player] = {"wait": RulePlayer(lambda _: rule_policy("wait")), **learned}
