@@ -74,6 +74,28 @@ def test_as_each_step_read_by_itself(monkeypatch: pytest.MonkeyPatch, together: 
     assert watch.take() == (None, {})
 
 
+@pytest.mark.parametrize("saved_after", [None, 3])
+def test_while_no_seed_lives_one_step_of_four_is_looked_at(saved_after: int | None) -> None:
+    generator = torch.Generator().manual_seed(0)
+    model = esper.wrap(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), ["0"], torch.randn(2, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    model.attach(optimizer)
+    watch = GradientWatch(model, optimizer, before_first=lambda: None)
+    norms = []
+    for step in range(STEPS):
+        made = [torch.randn(parameter.shape, generator=generator) for parameter in model.parameters()]
+        for parameter, gradient in zip(model.parameters(), made, strict=True):
+            parameter.grad = gradient
+        norms.append(float(torch.nn.utils.get_total_norm(made)))
+        optimizer.step()
+        if step == saved_after:
+            watch.load_state_dict(watch.state_dict())
+    assert watch.steps == STEPS
+    norm, found = watch.take()
+    assert norm == pytest.approx(sum(norms[::4]) / 3, rel=1e-6)
+    assert found == {}
+
+
 def test_readings_do_not_depend_on_how_many_are_read_together() -> None:
     norms = torch.rand(37, 23, generator=torch.Generator().manual_seed(0))
     collector = SeedGradientCollector()

@@ -109,6 +109,8 @@ class SeedGradients:
     finite: bool
 
 
+STRIDE = 4
+"""While no seed is live, one step of so many is looked at: what is wanted of the host is a mean over an epoch."""
 STEPS_TOGETHER = 64
 """Of how many steps a `GradientWatch` reads the norms at once."""
 
@@ -139,7 +141,8 @@ class _Watched:
 class GradientWatch:
     """Counts the optimiser's steps and sums gradient norms on the device; nothing waits until `take`.
 
-    Steps in which the host's gradient is not finite are left out: a `GradScaler` skips them.
+    Every step is looked at while a seed is live, the first of every `STRIDE` while none is. Steps in which the host's
+    gradient is not finite are left out: a `GradScaler` skips them.
     before_first  called once, before the first step
     """
 
@@ -163,7 +166,10 @@ class GradientWatch:
         self._handle.remove()
 
     def take(self) -> tuple[float | None, dict[str, SeedGradients]]:
-        """The host's gradient norm and what is known of each seed, means over the steps; begins the next epoch."""
+        """The host's gradient norm and what is known of each seed, means over the steps that were looked at.
+
+        Begins the next epoch.
+        """
         self._read()
         host, seeds = self._host, self._seeds
         self.steps, self._host, self._seeds, self._missed, self._watched = 0, None, {}, {}, None
@@ -208,6 +214,8 @@ class GradientWatch:
         stages = [(slot.life.stage, slot.life.fading) for slot in self._model.slots.values()]
         if self._watched is None or self._watched.stages != stages:
             self._watched = self._find(stages)
+        if not self._watched.seeds and (self.steps - 1) % STRIDE:
+            return
         gradients = [p.grad for p in self._watched.host if p.grad is not None and not p.grad.is_sparse]
         hosts, counts = len(gradients), []
         for name, parameters in self._watched.seeds.items():
