@@ -28,7 +28,9 @@ def test_the_pages_say_what_was_measured(headline: ModuleType) -> None:
         assert path.read_text() == text, "run: python scripts/headline.py"
 
 
-@pytest.mark.parametrize(("name", "seed", "of"), [("cpu-v1", 2, 5), ("shift-v1", 0, 5), ("stream-v1", 0, 10)])
+@pytest.mark.parametrize(
+    ("name", "seed", "of"), [("cpu-v1", 2, 5), ("shift-v1", 0, 5), ("stream-v1", 0, 10), ("adapt-v1", 0, 10)]
+)
 def test_a_shipped_controller_is_one_of_several(name: str, seed: int, of: int) -> None:
     members = [
         Controller.load(ROOT / "benchmarks" / "controllers" / f"{name}-seed{each}") for each in range(of)

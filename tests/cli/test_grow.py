@@ -77,7 +77,8 @@ def test_a_run_too_short_for_its_controller_is_told(capsys: pytest.CaptureFixtur
         ("shift:change=8", "shift-v1"),
         ("stream", "stream-v1"),
         ("digits", "by_layout"),
-        ("adapt:size=100", "frozen_spread"),
+        ("adapt:size=100", "adapt-v1"),
+        ("adapt_stream", "frozen_spread"),
     ],
 )
 def test_where_nobody_is_named_the_controller_of_the_task_decides(case: str, who: str) -> None:

@@ -19,8 +19,8 @@ COLUMNS = ("controller", "suite", "steps", "points over waiting", "best rule", "
 MEASURED = """
 The suite and steps are those of its training. Points are of utility: validation
 accuracy minus rent for added parameters (over the whole life on streams), over
-the same hosts with nothing grown; mean over hosts that were held out: few, on
-its card. docs/benchmark.md has it on many, beside what else one would try."""
+the same hosts with nothing grown; mean over hosts that were held out, of
+this very one; docs/benchmark.md has the mean of all that were trained alike."""
 _WIDTH = 80
 """Columns of a terminal that the list fits."""
 _EXAMPLE = "esper controllers export my-run --to my-controller --episodes 24"
