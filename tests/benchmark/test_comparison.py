@@ -146,7 +146,9 @@ def test_a_few_hosts_have_no_interval_and_nothing_is_shown(
     assert not any(arm.score.bounded or arm.over_wait.bounded for arm in table.arms)
     first, others = verdict(table)
     assert first == f"learned over wait: +12.50 points on {where}: too few to say more, which takes {takes}."
-    assert others == ("Over others there: static -12.50 points, sbs +12.50 points, vbs -12.50 points.")
+    assert others == (
+        "learned over the others there: static -12.50 points, sbs +12.50 points, vbs -12.50 points."
+    )
     assert gate(table).endswith(
         f"+25.00 points over the single best one on {where}: too few to say whether deciding by instance pays."
     )

@@ -100,7 +100,7 @@ def _on_too_few(table: BenchTable, name: str, compared: Mapping[str, Comparison]
         )
     others = [f"{arm} {_points(each.difference)}" for arm, each in compared.items() if arm != WAIT]
     if others:
-        yield f"Over others there: {', '.join(others)}."
+        yield f"{name} over the others there: {', '.join(others)}."
 
 
 def counted(count: int, noun: str) -> str:

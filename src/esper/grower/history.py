@@ -150,6 +150,8 @@ def reason_for(action: ActionSpec, situation: Situation, rent: float, choice: Ch
     elif seed is not None:
         if seed.probe is not None:
             facts.append(f"switching it on would change the score by {seed.probe:+.3f}")
+            if seed.probe < 0.0 and action.op is LifecycleOp.ADVANCE:
+                facts.append("while it blends in, it and the host learn on")
         if choice.reason is not None:
             facts.append(choice.reason)
         elif seed.contribution is not None:
