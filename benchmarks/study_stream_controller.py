@@ -21,6 +21,7 @@ Rows are kept in `--out`: what was played is not played again. `--held-out` play
 """
 
 import argparse
+import json
 import math
 import statistics
 import zlib
@@ -34,6 +35,7 @@ import numpy as np
 
 from esper.benchmark.arms import (
     ABLATIONS,
+    BLIND,
     LEARNED,
     RULES,
     WAIT,
@@ -59,8 +61,11 @@ from esper.simic.evaluation import RulePlayer
 from esper.statistics import mean_interval
 from esper.tamiyo.rules import RulePolicy
 from esper.tolaria.tasks import suite
+from esper.tolaria.worlds.baselines import NUMERICS
 from harness import RESULTS, Row, mean_and_error, report
 from target_rules import (
+    KEEPS,
+    PLANTS,
     LinearPolicy,
     LinearRule,
     TargetTable,
@@ -113,7 +118,8 @@ class TeacherArm(Arm):
 
     @property
     def identity(self) -> str:
-        return f"teacher {zlib.crc32(self.teacher.weights.tobytes()):08x}"
+        decides_by = (self.teacher.names, self.teacher.constants.tolist(), self.teacher.weights.tolist())
+        return f"teacher {zlib.crc32(repr((decides_by, PLANTS, KEEPS)).encode()):08x}"
 
     def stage(self, hosts: Hosts, context: ExitStack) -> Staging:
         del context
@@ -156,17 +162,20 @@ def worth(row: BenchRow) -> float:
 
 
 def differences(rows: Sequence[BenchRow], arm: str, other: str) -> list[float]:
-    """One entry a stream: the mean of `arm` minus that of `other`, over hosts and members."""
-    means = {}
-    for name in (arm, other):
-        lives: dict[str, list[float]] = {}
-        for row in rows:
-            if row.arm == name:
-                lives.setdefault(row.instance, []).append(worth(row))
-        means[name] = {instance: statistics.fmean(each) for instance, each in lives.items()}
-    return [
-        means[arm][instance] - means[other][instance] for instance in means[arm] if instance in means[other]
-    ]
+    """One entry a stream: the mean of `arm` minus `other` over what both have lived, a host under a controller.
+
+    What lacks something is compared with the same controller whole; `blind` copies one of them on each host.
+    """
+    members = len({row.member for row in rows if row.arm == arm})
+    theirs = {(row.instance, row.seed, row.member): worth(row) for row in rows if row.arm == other}
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if row.arm != arm or (other == BLIND and row.member != row.seed % members):
+            continue
+        partner = theirs.get((row.instance, row.seed, row.member if other in ABLATIONS else 0))
+        if partner is not None:
+            found.setdefault(row.instance, []).append(worth(row) - partner)
+    return [statistics.fmean(each) for each in found.values()]
 
 
 def rows_of(rows: Sequence[BenchRow], arms: Sequence[str]) -> list[Row]:
@@ -247,6 +256,7 @@ def study(plan: BenchPlan, out: Path, *, workers: int = 0, minutes: float = math
     def show(progress: BenchProgress) -> None:
         print(f"{progress.done:,} of {progress.total:,} lives, {progress.seconds:.0f} s", flush=True)
 
+    _require_same(plan, out)
     stopped = run_bench(plan, RowStore(out), workers=workers, minutes=minutes, progress=show)
     names, asked = [arm.name for arm in plan.arms], plan.episodes // len(plan.suite.instances)
     rows = [row for row in RowStore(out).read() if row.arm in names and row.instance in plan.suite.instances]
@@ -263,6 +273,20 @@ def study(plan: BenchPlan, out: Path, *, workers: int = 0, minutes: float = math
     )
     report("stream_controller", title, table, out=out / "stream_controller.json")
     return table
+
+
+def _require_same(plan: BenchPlan, out: Path) -> None:
+    """Raise unless what was played in a folder was played by the same arms, on an engine with the same numbers."""
+    file, arms = (
+        out / "arms.json",
+        {arm.name: arm.identity for arm in plan.arms} | {"numerics": str(NUMERICS)},
+    )
+    known = json.loads(file.read_text()) if file.exists() else {}
+    changed = [name for name, identity in arms.items() if known.get(name, identity) != identity]
+    if changed:
+        raise SystemExit(f"{', '.join(changed)} in {out} played otherwise than now: choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(known | arms, indent=1) + "\n")
 
 
 if __name__ == "__main__":

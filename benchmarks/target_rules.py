@@ -194,7 +194,13 @@ class TargetTable:
 
 
 def _worth(life: Life | None, place: int) -> float:
-    return math.nan if life is None else life.targets[place] or 0.0
+    """During a target; NaN where there was no room, and from the target on in which the governor took the host away:
+    that says what its rules were, and nothing of the seed."""
+    worths = () if life is None else life.targets
+    lived = [number for number, worth in enumerate(worths) if worth is not None]
+    last = max(lived, default=-1) - (life is not None and life.condemned)
+    worth = worths[place] if place <= last else None
+    return math.nan if worth is None else worth
 
 
 def fit_target_teacher(table: TargetTable, penalty: float = PENALTY) -> TargetTeacher:
@@ -231,8 +237,9 @@ def worth_left_out(table: TargetTable, penalty: float = PENALTY) -> dict[str, fl
                 continue
             worths = teacher.worths(case, table.targets[place])
             best = max(worths, key=lambda choice: worths[choice])
-            if worths[best] > PLANTS:
-                lives[case] += float(table.gains[place, CHOICES.index(best)] * table.epochs[place]) / horizon
+            gained = float(table.gains[place, CHOICES.index(best)])
+            if worths[best] > PLANTS and not math.isnan(gained):
+                lives[case] += gained * float(table.epochs[place]) / horizon
     return lives
 
 

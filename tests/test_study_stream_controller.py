@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 import study_stream_controller as study
 from bench_rows import ROW
+from esper.benchmark.arms import RuleArm
 from esper.benchmark.rows import RowStore
 from esper.benchmark.suites import BenchSuite
 from esper.tamiyo.actions import GrowthSpace, numbered_slots
@@ -80,6 +81,40 @@ def test_differences_are_paired_by_stream() -> None:
     assert table["learned"]["over waiting"] == "+12.50 ± 2.50"
     assert table["blind"]["learned ahead by"] == "+12.50 ± 7.50"
     assert table["learned"]["learned ahead by"] == ""
+
+
+def test_what_lacks_something_is_compared_with_the_same_controller() -> None:
+    """The second controller is better by 0.2, and was not ablated; blind copies it on the second host alone."""
+    rows = [
+        replace(ROW, arm=arm, member=member, instance="s", seed=seed, test_accuracy=score, life_added=0.0)
+        for arm, member, seed, score in (
+            ("learned", 0, 0, 0.5),
+            ("learned", 1, 0, 0.7),
+            ("learned", 0, 1, 0.6),
+            ("learned", 1, 1, 0.9),
+            ("without_memory", 0, 0, 0.4),
+            ("without_memory", 0, 1, 0.4),
+            ("without_return", 0, 0, 0.5),
+            ("without_return", 1, 1, 0.5),
+            ("blind", 0, 0, 0.45),
+            ("blind", 0, 1, 0.7),
+        )
+    ]
+    assert study.differences(rows, "learned", "without_return") == pytest.approx([(0.0 + 0.4) / 2])
+    assert study.differences(rows, "learned", "blind") == pytest.approx([(0.05 + 0.2) / 2])
+    assert study.differences(rows, "learned", "without_memory") == pytest.approx([(0.1 + 0.2) / 2])
+
+
+def test_rows_of_other_arms_are_not_mixed_in(life: str, controller: Path, tmp_path: Path) -> None:
+    streams = BenchSuite(life, (f"{life}:every=3,size=64", f"{life}:every=5,size=64"))
+    plan = study.plan_of(streams, [controller], hosts=1, device="cpu")
+    study._require_same(plan, tmp_path / "out")
+    study._require_same(plan, tmp_path / "out")
+    changed = RuleArm("random")
+    object.__setattr__(changed, "name", "learned")
+    other = replace(plan, arms=(plan.arms[0], changed))
+    with pytest.raises(SystemExit, match=r"learned in .* played otherwise than now"):
+        study._require_same(other, tmp_path / "out")
 
 
 def test_mistakes_are_refused_by_name(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from adapt_stream_choices import lived_targets
+from adapt_stream_choices import Life, lived_targets
 from esper.leyline import ActionSpec, LifecycleOp, Situation
 from esper.statistics import Floats
 from esper.tamiyo.rules import Schedule
@@ -13,6 +13,7 @@ from esper.tolaria.tasks import task
 from esper.tolaria.tasks.adapt_stream import Target
 from target_lives import CHOICES
 from target_rules import (
+    LinearGuess,
     LinearPolicy,
     LinearRule,
     Note,
@@ -21,6 +22,7 @@ from target_rules import (
     TeacherPolicy,
     WorthPolicy,
     Worths,
+    _worth,
     choice_of,
     fit_linear,
     fit_target_teacher,
@@ -182,6 +184,36 @@ def test_a_linear_rule_finds_what_is_linear_and_is_written_whole() -> None:
     again = LinearRule.read(rule.written())
     assert again == rule
     assert str(again) == str(rule)
+
+
+def test_a_linear_rule_has_what_it_guesses_and_gives_it_back() -> None:
+    """It guesses that a small seed gains by what validation has, and a norm by what it lacks."""
+    host = ModelHost(small_model("series", slots=3), accuracy=lambda epoch: 0.7 if epoch < 12 else 0.3)
+    weights = np.zeros((len(CHOICES), 25))
+    weights[CHOICES.index("small@0"), 1], weights[CHOICES.index("norm@0"), 1] = 1.0, -1.0
+    constants = np.zeros(len(CHOICES))
+    constants[CHOICES.index("small@0")], constants[CHOICES.index("norm@0")] = -0.5, 0.4
+    guess = LinearGuess(tuple(constants), tuple(map(tuple, weights)))
+    policy = LinearPolicy(LinearRule({host.host_parameters: guess}))
+    assert live(policy, host, horizon=30) == [
+        (2, "germinate conv_small@blocks.0"),  # two epochs have to be known
+        (3, "advance blocks.0"),
+        (12, "prune blocks.0"),
+        (14, "germinate norm@blocks.0"),
+        (15, "advance blocks.0"),
+    ]
+    assert len(policy.seen or ()) == 25
+    other = LinearPolicy(LinearRule({1: guess}))
+    assert live(other, ModelHost(small_model("series", slots=3)), horizon=30) == []
+
+
+def test_what_the_governor_took_away_says_nothing_of_a_seed() -> None:
+    taken = Life("small@0", CASE, 0, 0.0, (0.5, 0.1, None), condemned=True)
+    whole = Life("small@0", CASE, 0, 0.4, (0.5, 0.3, 0.0), condemned=False)
+    assert [_worth(whole, place) for place in range(3)] == [0.5, 0.3, 0.0]
+    assert _worth(taken, 0) == 0.5
+    assert all(np.isnan(_worth(taken, place)) for place in (1, 2))
+    assert np.isnan(_worth(None, 0))
 
 
 def test_a_linear_policy_remembers_the_last_jump_and_waits_without_a_rule() -> None:

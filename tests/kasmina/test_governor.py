@@ -20,8 +20,6 @@ def test_a_host_that_is_well_goes_on_and_is_worth_remembering() -> None:
     governor = _governor()
     assert governor.judge(WELL) is None
     assert governor.content
-    assert governor.best_accuracy == 0.0
-    assert governor.judge(replace(WELL, validation_accuracy=0.9)) is None
     assert governor.best_accuracy == 0.8
     assert governor.rollbacks == 0
 
@@ -105,7 +103,15 @@ def test_a_host_that_never_learned_cannot_collapse() -> None:
     assert [learned.judge(untaught) for _ in range(2)] == [None, Verdict.COLLAPSED]
 
 
-def test_what_one_epoch_showed_alone_was_not_learned() -> None:
+@pytest.mark.parametrize("unknown", [False, True])
+def test_one_good_epoch_was_learned_and_what_is_unknown_is_not_held_against_a_host(unknown: bool) -> None:
+    governor, fallen = _governor(), replace(WELL, validation_accuracy=0.2)
+    blank = [replace(WELL, validation_accuracy=None)] * unknown
+    assert [governor.judge(vitals) for vitals in (*blank, WELL, *blank, fallen)][-1] is None
+    assert governor.judge(fallen) is Verdict.COLLAPSED
+
+
+def test_what_one_epoch_showed_alone_after_a_change_was_not_learned() -> None:
     """Data changed, their first epoch had something of the old ones left, and the head begins anew."""
     governor, fallen = _governor(best=0.8), replace(WELL, validation_accuracy=0.2)
     governor.forget_best()
@@ -149,12 +155,16 @@ def test_it_gives_up_after_three_in_a_row_and_a_good_epoch_begins_again() -> Non
 
 
 def test_its_memory_can_be_saved() -> None:
-    governor, twin = _governor(), _governor()
+    governor, twin = _governor(best=0.8), _governor()
     governor.judge(replace(WELL, train_loss=math.nan))
     governor.judge(WELL)
     governor.judge(replace(WELL, validation_accuracy=0.2))
+    assert all(governor.state_dict()[name] for name in ("epochs_at_chance", "rollbacks", "last_accuracy"))
     twin.load_state_dict(governor.state_dict())
     assert twin == governor
+    earlier = {name: value for name, value in governor.state_dict().items() if name != "last_accuracy"}
+    twin.load_state_dict(earlier)
+    assert (twin.best_accuracy, twin.last_accuracy) == (0.8, math.inf)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from esper.tolaria.worlds.worker import take_environment, worker_context
 
 SIDE_BY_SIDE = 8
 """Hosts of one chunk. They share their data; a kill costs at most the chunks that are being played."""
-LOST_PROCESS = "its process died"
+LOST_PROCESS = "its process died; what it said last is on stderr"
 ATTEMPTS = 3
 """Times that a chunk is played before its episodes are given up."""
 Chunk = tuple[Arm, Hosts]

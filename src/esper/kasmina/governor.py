@@ -29,7 +29,7 @@ class Verdict(StrEnum):
     DIVERGED = "diverged"
     """The training loss is far above that of a host that knows nothing."""
     COLLAPSED = "collapsed"
-    """The host had learned, for two epochs in a row, and is back at chance."""
+    """The host had learned, and is back at chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +83,9 @@ class Governor:
     chance_accuracy: float
     untrained_loss: float
     best_accuracy: float = 0.0
-    """That two epochs in a row have had. One alone may be what is left of other data, and gone with the next."""
-    last_accuracy: float = 0.0
-    """Of the last epoch that was well."""
+    """After a change of data, that two epochs in a row have had: one alone may be what is left of the old ones."""
+    last_accuracy: float = math.inf
+    """The last that was known of a good epoch; infinite before the first."""
     epochs_at_chance: int = 0
     rollbacks: int = 0
     """In the host's whole life."""
@@ -108,9 +108,11 @@ class Governor:
         """
         verdict = self._verdict(vitals, on_new_data=on_new_data)
         if verdict is None:
-            accuracy = vitals.validation_accuracy or 0.0
-            self.best_accuracy = max(self.best_accuracy, min(self.last_accuracy, accuracy))
-            self.last_accuracy, self.consecutive = accuracy, 0
+            self.consecutive = 0
+            if vitals.validation_accuracy is not None:
+                held = min(self.last_accuracy, vitals.validation_accuracy)
+                self.best_accuracy = max(self.best_accuracy, held)
+                self.last_accuracy = vitals.validation_accuracy
         else:
             self.rollbacks += 1
             self.consecutive += 1
@@ -165,7 +167,7 @@ class Governor:
 
     def load_state_dict(self, state: Mapping[str, float | int]) -> None:
         """Remember what `state_dict` gave."""
-        state = {"last_accuracy": 0.0, **state}  # earlier versions did not write it
+        state = {"last_accuracy": math.inf, **state}  # earlier versions did not write it
         for name, kind in _MEMORY.items():
             setattr(self, name, kind(state[name]))
 

@@ -109,8 +109,11 @@ class SeedGradients:
     finite: bool
 
 
-STRIDE = 4
-"""While no seed is live, one step of so many is looked at: what is wanted of the host is a mean over an epoch."""
+STRIDE = 3
+"""While no seed learns, one step of so many is looked at: what is wanted of the host is a mean over an epoch.
+
+An odd number: loops take turns in twos and fours.
+"""
 STEPS_TOGETHER = 64
 """Of how many steps a `GradientWatch` reads the norms at once."""
 
@@ -141,8 +144,8 @@ class _Watched:
 class GradientWatch:
     """Counts the optimiser's steps and sums gradient norms on the device; nothing waits until `take`.
 
-    Every step is looked at while a seed is live, the first of every `STRIDE` while none is. Steps in which the host's
-    gradient is not finite are left out: a `GradScaler` skips them.
+    Every step is looked at while a seed is live and does not fade, the first of every `STRIDE` while none is. Steps
+    in which the host's gradient is not finite are left out: a `GradScaler` skips them.
     before_first  called once, before the first step
     """
 
