@@ -158,7 +158,7 @@ def main() -> None:
     fitting = verbs.add_parser("fit", help="networks from lessons")
     fitting.add_argument("lessons", type=Path, nargs="+", help="files that `play` wrote")
     fitting.add_argument("--seeds", type=int, nargs="+", default=[0], help="of networks (%(default)s)")
-    fitting.add_argument("--passes", type=int, default=40, help="over all lessons (%(default)s)")
+    fitting.add_argument("--passes", type=int, default=15, help="over all lessons (%(default)s)")
     fitting.add_argument("--workers", type=int, default=2, help="processes (%(default)s)")
     fitting.add_argument("--device", default="cpu", help="cpu or cuda (%(default)s)")
     fitting.add_argument("--out", type=Path, required=True, help="folder")

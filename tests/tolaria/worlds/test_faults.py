@@ -21,7 +21,7 @@ from esper.leyline import (
 from esper.tolaria.tasks import forget, register
 from esper.tolaria.worlds.engine import EngineWorld
 from tiny_tasks import advance, germinate, tiny_task
-from world_steps import begin_host, run_epoch
+from world_steps import act_on, begin_host, run_epoch
 
 EPOCHS, FAULTY, FAULT_EPOCH = 6, 1, 3
 Fault = Callable[[EngineWorld], None]
@@ -346,3 +346,23 @@ def test_what_was_reached_on_old_data_is_forgotten_with_them() -> None:
         run_epoch(world)
         best.append(governor.best_accuracy == 2.0)
     assert best == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("fades", "forgotten"), [(0, [False] * 3 + [True, False]), (3, [False] * 3 + [True] * 3 + [False])]
+)
+def test_what_was_reached_with_a_seed_is_forgotten_when_it_is_given_back(
+    fades: int, forgotten: list[bool]
+) -> None:
+    """The head has to learn without it first, which a small one may take some epochs at chance for."""
+    world = EngineWorld(1)
+    begin_host(world, 0, "tiny", 0)
+    governor = world.governor(0)
+    assert governor is not None
+    giving_back = ActionSpec(LifecycleOp.PRUNE, "blocks.1", alpha_speed=fades)
+    found = []
+    for action in (germinate(), advance(), ActionSpec(), giving_back, *[ActionSpec()] * (len(forgotten) - 4)):
+        governor.best_accuracy = 2.0
+        act_on(world, action)
+        found.append(governor.best_accuracy != 2.0)
+    assert found == forgotten

@@ -13,6 +13,7 @@ from esper.kasmina.coalitions import Coalition, CoalitionPlan, settle
 from esper.kasmina.governor import Governor, GovernorRules, ModelSnapshot, Verdict, Vitals
 from esper.kasmina.persistence import ModelRecord, describe, reinstate
 from esper.leyline import (
+    ActionSpec,
     Beginning,
     EpochReport,
     HostRolledBack,
@@ -20,6 +21,7 @@ from esper.leyline import (
     HostsLost,
     HostState,
     HostStep,
+    LifecycleOp,
     Settling,
 )
 from esper.leyline.utility import Family, score_by_loss
@@ -177,6 +179,7 @@ class EngineWorld:
         for step in steps:
             if step.action is not None:
                 self.host(step.host_idx).apply(step.action)
+                self._notice_what_goes(step.host_idx, step.action)
         if acting:
             self._epoch(acting)
         for settling in dict.fromkeys(step.settle for step in steps):
@@ -296,6 +299,13 @@ class EngineWorld:
             return
         host.adopt_statistics(host.epoch)
         if governor is not None:
+            governor.forget_best()
+
+    def _notice_what_goes(self, host_idx: int, action: ActionSpec) -> None:
+        """What was learned with a seed that is given back is no measure of a head that has to learn without it."""
+        host, governor = self.host(host_idx), self._governors[host_idx]
+        fading = any(slot.life.fading for slot in host.model.slots.values())
+        if governor is not None and (fading or action.op in (LifecycleOp.PRUNE, LifecycleOp.RETIRE)):
             governor.forget_best()
 
     def _judge(self, host_idx: int, numbers: HostNumbers) -> Verdict | None:
