@@ -123,8 +123,9 @@ def changing_data(folder: Path, scale: Scale) -> BenchResult:
         "Each network is small and learns ten classes of curves (MNIST-1D; guessing scores 10 %). Once, its data "
         "change: points are put in another order, classes are added, or labels become noisy. Nobody tells the "
         f"controller. There are {scale.instances * scale.hosts} such networks, {scale.hosts} on each of "
-        f"{scale.instances} tasks, and each is trained in every way that the table has, in the last one twice; the "
-        "plan was fitted on other tasks. Gain is accuracy over that of the network left alone, less rent: a point "
+        f"{scale.instances} tasks, and each is trained in the four ways that the rows below name. The plan of the "
+        "last row says what to grow when, and was fitted on other tasks; that row trains each network twice. Gain is "
+        "accuracy over that of the network left alone, less rent: a point "
         "for one that is made twice as large."
     )
     result = esper.bench(folder, request, workers=2, progress=_share_done)

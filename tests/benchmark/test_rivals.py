@@ -28,7 +28,7 @@ from esper.benchmark.rivals import (
 )
 from esper.benchmark.rows import RowStore
 from esper.benchmark.runner import run_bench
-from esper.benchmark.stream_rivals import played_rivals
+from esper.benchmark.stream_rivals import frozen_rivals
 from esper.benchmark.suites import PlanError
 from esper.benchmark.table import bench_table, best_rival
 from esper.leyline import Beginning, Layout, LifecycleOp
@@ -324,7 +324,8 @@ def test_on_targets_that_change_those_of_streams_that_can_be_played_are_arms_too
 def test_an_adapter_is_of_the_kind_that_the_base_offers(base: str, kind: str) -> None:
     """Validation falls when names change; the head has two epochs, then slots are filled from the input on."""
     case = f"adapt_stream:base={base},cap=1.0,plan=rename@3/none@9,size=100"
-    player = played_rivals(frozen=True)["adapters"].player()
+    words = "adapters, conv_small|mlp_small from the input on at a drop of 0.15"
+    player = next(rival for rival in frozen_rivals() if str(rival) == words).player()
     assert isinstance(player, RulePlayer)
     episodes = make_world(case, 1, horizon=9).episodes(
         reward=RewardConfig(counts="life", control_variate=False), decisions=player.decisions(1)

@@ -160,7 +160,10 @@ def test_a_controller_from_a_folder_within_a_budget(capsys: pytest.CaptureFixtur
         (["grow", "cpu"], "task is 'cpu'; expected one of digits, "),
         (["grow", "toy"], "task is 'toy', a suite in which no network trains; expected one of digits, "),
         (["grow", "tiny", "--controller", "plato"], "esper: --controller is 'plato'; expected one of"),
-        (["grow", "tiny", "--controller", "schedule"], "the rule schedule needs its text"),
+        (
+            ["grow", "tiny", "--controller", "schedule"],
+            "--controller is 'schedule', a rule that needs its text",
+        ),
         (
             ["grow", "tiny", "--export", "a.pkl"],
             "esper: --export is a.pkl; expected an ending among .safetensors, .onnx, .pt2",

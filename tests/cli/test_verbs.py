@@ -267,6 +267,7 @@ def test_evaluate(
         "last checkpoint of mine on toy, held out",
         "policy   utility  points over waiting      test accuracy  added parameters  episodes",
         "learned    0.750  +25.00 [+12.50, +37.50]              -  1,234                    6",
+        "Utility and points are of validation, less rent for added parameters.",
     ]
     last, best = (Path(f"runs/mine/checkpoints/{name}.pt") for name in ("last", "best"))
     shutil.copy(last, best)

@@ -155,7 +155,7 @@ def test_bad_settings_are_named(wrong: dict[str, object], message: str) -> None:
 def test_shipped_controllers_that_were_not_offered_it_have_no_such_choice() -> None:
     loaded = [Controller.load(name) for name in shipped_controllers()]
     controllers = [controller for controller in loaded if not controller.card.decisions.retire]
-    assert {controller.card.name for controller in controllers} == {"cpu-v1", "shift-v1"}
+    assert {controller.card.name for controller in controllers} == {"adapt-v1", "cpu-v1", "shift-v1"}
     for controller in controllers:
         retiring = GrowthSpace.covering([paper_host("a", "b")]).under(RETIRING)
         policy = controller.policy(retiring)  # whatever the hosts allow

@@ -266,11 +266,12 @@ TUNED = {
 }
 """name -> the rival in the setting that `benchmarks/study_streams.py` found best on tuning draws, in words."""
 
-FROZEN_FIRST_CHOICE = {
+FROZEN_TUNED = {
     "reset": "reset, last layer at a drop of 0.3",
-    "adapters": "adapters, conv_small|mlp_small from the input on at a drop of 0.15",
+    "adapters": "adapters, lora at a drop of 0.15",
 }
-"""Where bodies are frozen fewer can be played; not tuned, and `study_adapt_streams.py` does not go by them."""
+"""Where bodies are frozen fewer can be played, in the settings that `benchmarks/study_adapt_streams.py` found best on
+three tuning draws."""
 
 STREAM_RIVALS = tuple(name for name in TUNED if name not in RULES)
 """Arms of streams alone; on these, the rule among the tuned is played with its tuned setting."""
@@ -296,10 +297,10 @@ def frozen_rivals() -> list[StreamRival]:
 def played_rivals(*, frozen: bool = False) -> dict[str, StreamRival]:
     """name -> the rival as a benchmark plays it, in its tuned setting.
 
-    frozen  on hosts whose body is frozen: fewer rivals, each in a first choice of settings, not tuned
+    frozen  on hosts whose body is frozen: fewer rivals
     """
     every = {str(rival): rival for rival in (frozen_rivals() if frozen else stream_rivals())}
-    return {name: every[words] for name, words in (FROZEN_FIRST_CHOICE if frozen else TUNED).items()}
+    return {name: every[words] for name, words in (FROZEN_TUNED if frozen else TUNED).items()}
 
 
 def require_streaming(rival: StreamRival, case: str) -> None:

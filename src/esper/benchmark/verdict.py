@@ -49,6 +49,8 @@ def _of_treatment(table: BenchTable, notes: TreatmentNotes) -> Iterable[str]:
     if WAIT in compared:
         anew = _anew(compared[WAIT].on_new_instances)
         yield f"{name}{trained} is {_against(compared[WAIT])} on {_where(table)}{anew}."
+        if not anew:
+            yield f"Of other instances than {'these' if len(table.instances) > 1 else 'this'} that says nothing."
     rival = best_rival(table, name)
     if rival is not None:
         yield (

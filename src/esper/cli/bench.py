@@ -136,7 +136,12 @@ def _play(chosen: "Namespace") -> int:
         print(f"there is no table yet: no instance in {chosen.out} was played by every arm with every seed")
     elif not chosen.quiet:
         print(tables_text(result.tables))
-        print(f"\n`esper bench report {chosen.out}` makes a page of it")
+        print(
+            "\nUtility: test accuracy less rent for added parameters, interquartile mean. Points: plain means."
+        )
+        print(
+            f"Tables are of all that was played in {chosen.out}; `esper bench report {chosen.out}` makes a page of it"
+        )
     return int(stopped is not None)
 
 

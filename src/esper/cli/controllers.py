@@ -68,6 +68,8 @@ def _export(arguments: list[str]) -> int:
     parser.add_count("--episodes", "held-out episodes to put on its card; by default none")
     parser.add_argument("--force", action="store_true", help="write over the controller that is there")
     chosen = parser.parse(arguments)
+    if _is_controller(chosen):
+        raise BadInput(f"{chosen.run!r} is a controller already; a run can be exported (`esper runs`)")
     path = find_run(chosen.run, chosen.directory)
     from pydantic import ValidationError
 
@@ -123,7 +125,7 @@ def run_evaluate(arguments: list[str]) -> int:
     )
     task = "a suite or a task instance; by default the run's own suite"
     parser.add_argument("--task", metavar="NAME", help=task)
-    parser.add_count("--episodes", "how many; by default the run's eval_episodes, or 24")
+    parser.add_count("--episodes", "of each policy; by default the run's eval_episodes, or 24")
     parser.add_seed("rng seed of hosts and instances (%(default)s)")
     data = "judge from recorded episodes instead of hosts: files, folders, or runs that recorded theirs"
     parser.add_argument("--offline", nargs="+", metavar="DATASET", help=data)
@@ -258,7 +260,9 @@ def score_table(scores: "Sequence[HeldOutScore]") -> str:
     ]
     few = min((score.episodes for score in scores), default=LEAST)
     if few >= LEAST:
-        return table(columns, rows)
+        return (
+            f"{table(columns, rows)}\nUtility and points are of validation, less rent for added parameters."
+        )
     count = "1 episode is" if few == 1 else f"{few} episodes are"
     return f"{table(columns, rows)}\n{count} too few to say who is better, which takes {LEAST}"
 

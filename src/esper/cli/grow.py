@@ -18,7 +18,8 @@ live_on."""
 
 _ABOUT_EPOCHS = "accuracy is of validation, on the half of it by which nothing is decided"
 _ABOUT_SEEDS = (
-    "HOLDING: blended in; FOSSILIZED: kept for good; alpha: how much of a seed is added, of what is to be"
+    "HOLDING: blended in; FOSSILIZED: kept for good; EMBARGOED: taken out, at the end if it did not earn its rent; "
+    "alpha: how much of a seed is added, of what is to be"
 )
 
 
@@ -56,15 +57,23 @@ def run_grow(arguments: list[str]) -> int:
 
 
 def _grow(chosen: "Namespace") -> int:
+    from esper.leyline.errors import nearest
     from esper.simic.env.making import require_device, require_suite, use_one_thread
     from esper.tolaria.tasks import all_tasks
     from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
     tasks = [row.name for row in all_tasks()]
+    if chosen.controller == "schedule":
+        raise BadInput(
+            "--controller is 'schedule', a rule that needs its text, which is given in Python only"
+        )
     if chosen.task.partition(":")[0] not in tasks:
         known = ", ".join(tasks)
         toy = ", a suite in which no network trains" if chosen.task in TOY_SUITES else ""
-        raise BadInput(f"task is {chosen.task!r}{toy}; expected one of {known}, with parameters if you like")
+        raise BadInput(
+            f"task is {chosen.task!r}{toy}; expected one of {known}, with parameters if you like"
+            f"{nearest(chosen.task.partition(':')[0], tasks)}"
+        )
     require_suite(chosen.task)
     require_device(chosen.device, chosen.task)
     import torch
@@ -99,7 +108,7 @@ def _grow(chosen: "Namespace") -> int:
         print(as_json(result))
     elif not chosen.quiet:
         print(f"\n{grown.host.model.draw()}")
-        if grown.summary.added_parameters:
+        if grown.summary.added_parameters or grown.host.model.slots:
             print(_ABOUT_SEEDS)
         print(f"\n{table(('result', ''), list(_told(result).items()))}")
         if (grown.summary.gain or 0.0) < 0.0:

@@ -159,7 +159,10 @@ def read_layout(
     batch     the axes that grow with the samples
     """
     if len(shape) < 2:
-        raise WrapError(f"slot {name!r} puts out shape {tuple(shape)}; a slot needs 2 axes or more")
+        raise WrapError(
+            f"slot {name!r} puts out shape {tuple(shape)}; a slot needs 2 axes or more, "
+            "the first of them the samples': has example_input a batch axis?"
+        )
     fitting = _BY_AXES.get(len(shape), (Layout.ROWS,))
     if asked is not None and asked not in fitting:
         raise WrapError(

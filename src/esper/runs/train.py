@@ -44,6 +44,10 @@ def train(
               rounds, workers, cluster, eval_every and those of the record must be the run's
     progress  called with what happens: `progress=print` for a look
     """
+    if not isinstance(config, TrainingConfig):
+        raise TypeError(
+            f"config is {config!r}; expected a TrainingConfig, such as TrainingConfig.preset('demo')"
+        )
     if config.workers:
         end_if_imported()  # before anything is made
     config = with_name(config)

@@ -1,9 +1,11 @@
 """Rules: policies without learning (baselines, heuristics, open-loop schedules), and how to make one by its name."""
 
+import inspect
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from esper.leyline.errors import nearest
 from esper.tamiyo.rules.by_layout import ByLayoutPolicy, FrozenSpreadPolicy, LiveOnPolicy
 from esper.tamiyo.rules.heuristics import (
     DetectThenProbePolicy,
@@ -45,7 +47,9 @@ def rule_policy(name: str, *, rng: np.random.Generator | None = None, **options:
     >>> rule_policy("schedule", schedule="germinate mixer@1 t=0; advance 1 t=2")
     """
     if name not in RULE_POLICIES:
-        raise ValueError(f"no rule is named {name!r}; expected one of {', '.join(RULE_POLICIES)}")
+        raise ValueError(
+            f"no rule is named {name!r}; expected one of {', '.join(RULE_POLICIES)}{nearest(name, RULE_POLICIES)}"
+        )
     if name == "random":
         if rng is None:
             raise ValueError("the rule random needs rng, such as np.random.default_rng(0)")
@@ -54,4 +58,11 @@ def rule_policy(name: str, *, rng: np.random.Generator | None = None, **options:
         raise ValueError(
             "the rule schedule needs its text: rule_policy('schedule', schedule='germinate mixer@1 t=0; ...')"
         )
+    known = inspect.signature(RULE_POLICIES[name]).parameters
+    for option in options:
+        if option not in known:
+            listed = ", ".join(known) or "none"
+            raise ValueError(
+                f"the rule {name} has no option {option!r}; there are {listed}{nearest(option, known)}"
+            )
     return RULE_POLICIES[name](**options)
