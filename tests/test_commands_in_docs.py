@@ -201,7 +201,8 @@ def test_what_is_installed_has_our_name_and_extras_and_what_is_fetched_is_pinned
         assert command.words[5] in known[command.words[4]]
         return
     assert command.words[1] == "install"
-    for wanted in command.words[2:]:
+    pinned = command.words[2:4] == ("-c", "constraints.txt")
+    for wanted in command.words[4 if pinned else 2 :]:
         name, _, extras = wanted.rstrip("]").partition("[")
         assert name in (".", project["name"])
         for extra in filter(None, extras.split(",")):
