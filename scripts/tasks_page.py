@@ -27,7 +27,8 @@ model = instance.row.grow(data, seed=0, device="cpu")  # a host that can grow
 ```
 
 Every task has three splits. Training and validation are what a run works with. The test split takes no part in
-reward, gates or choices, and is opened when all is over: only `esper.tolaria.final_report.test_score` opens it. Splits are disjoint and the same on every machine.
+reward, gates or choices, and is opened when all is over: only `esper.tolaria.final_report.test_score` opens it.
+Splits are disjoint and the same on every machine.
 
 Instances of the `drawn_...` tasks choose their host too: its kind (`mlp`, `conv`, `mixer`, `attention`), width,
 depth, norm, pooling and slots, the optimiser, and the schedule of the learning rate, which is set at every step (on
