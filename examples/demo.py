@@ -272,7 +272,7 @@ def main(arguments: Sequence[str] | None = None, scale: Scale = Scale()) -> None
     except KeyboardInterrupt:
         print(STOPPED.format(folder=folder))
         raise SystemExit(130) from None
-    print(f"\n{time.monotonic() - began:.0f} seconds. {where_to_go_on(folder / 'toy')}")
+    print(f"\n{time.monotonic() - began:.0f} seconds after setting up. {where_to_go_on(folder / 'toy')}")
 
 
 def where_to_go_on(run: Path) -> str:

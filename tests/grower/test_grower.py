@@ -296,6 +296,8 @@ def test_what_the_end_took_out_is_told() -> None:
 
 def test_the_picture(tmp_path: Path) -> None:
     grower, *_ = grown(9)
+    with pytest.raises(ValueError, match=r"path is '.*none/run.png'; there is no folder '.*none'"):
+        grower.plot(tmp_path / "none" / "run.png")
     figure = grower.plot(tmp_path / "run.png")
     above, below = figure.axes
     assert above.get_ylabel() == "validation accuracy"

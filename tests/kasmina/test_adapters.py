@@ -197,7 +197,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: (f / TENSORS).write_bytes((f / TENSORS).read_bytes()[:-9]),
         r"adapter.safetensors is damaged",
     ),
-    "gone": (lambda f: (f / TENSORS).unlink(), r"adapter.safetensors cannot be read: No such file"),
+    "gone": (
+        lambda f: (f / TENSORS).unlink(),
+        r"adapter.safetensors cannot be read: No such file.*that save_adapter wrote",
+    ),
     "no config": (lambda f: (f / CONFIG).unlink(), r"adapter.json cannot be read: No such file"),
     "no json": (lambda f: (f / CONFIG).write_text("{"), r"adapter.json is damaged: "),
     "a list": (

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, SupportsFloat, Unpack
 
 import torch
@@ -343,6 +344,8 @@ class Grower(Resuming, Adapting):
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
         """The score against its forecast, and the life of every seed; with a path, also as a file (.png, .svg)."""
+        if path is not None and not Path(path).parent.is_dir():
+            raise ValueError(f"path is {str(path)!r}; there is no folder {str(Path(path).parent)!r}")
         title = f"controller {self.controller}, {self.epoch} epochs"
         figure = reporting.plot(self.history, title, scale=self._gauge.scale)
         if path is not None:

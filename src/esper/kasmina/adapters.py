@@ -228,7 +228,9 @@ class ReadAdapter:
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise AdapterError(f"{path} cannot be read: {error.strerror}") from None
+            raise AdapterError(
+                f"{path} cannot be read: {error.strerror}; expected a file of the folder that save_adapter wrote"
+            ) from None
         if hashlib.sha256(content).hexdigest() != self.record.sha256:
             raise AdapterError(f"{path} is damaged: its sha256 is not the one that {CONFIG} names")
         try:
@@ -317,7 +319,9 @@ def _read_record(path: Path) -> AdapterRecord:
     try:
         document = json.loads(path.read_bytes())
     except OSError as error:
-        raise AdapterError(f"{path} cannot be read: {error.strerror}") from None
+        raise AdapterError(
+            f"{path} cannot be read: {error.strerror}; expected a file of the folder that save_adapter wrote"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise AdapterError(f"{path} is damaged: {error}") from None
     version = document.get("version") if isinstance(document, dict) else None
