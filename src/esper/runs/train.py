@@ -1,6 +1,7 @@
 """`esper.train`: a training run with its folder and its record, as `esper train` makes it."""
 
 import contextlib
+import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.reports import Progress
 from esper.simic.trainer import TrainingResult, read_run_checkpoint, train_ppo_vectorized
+from esper.tolaria.worlds.processes import UnguardedScript
 from esper.tolaria.worlds.worker import end_if_imported
 
 WANDB_PROJECT = "esper"
@@ -55,17 +57,21 @@ def train(
     if resume:
         return _resume(config, progress)
     assert config.run_name is not None
-    with (
-        RunDirectory.create(
-            config.run_directory,
-            config.run_name,
-            config.to_dict(),
-            _provenance(config),
-            kept=config.run_keep_checkpoints,
-        ) as run,
-        _recorder(run, config) as sink,
-    ):
-        return _loop(config)(config, checkpoints=run.checkpoints, sink=sink, progress=progress)
+    try:
+        with (
+            RunDirectory.create(
+                config.run_directory,
+                config.run_name,
+                config.to_dict(),
+                _provenance(config),
+                kept=config.run_keep_checkpoints,
+            ) as run,
+            _recorder(run, config) as sink,
+        ):
+            return _loop(config)(config, checkpoints=run.checkpoints, sink=sink, progress=progress)
+    except UnguardedScript:  # no host was ever made, and the script, mended, wants the name
+        shutil.rmtree(config.run_directory / config.run_name, ignore_errors=True)
+        raise
 
 
 def _resume(config: TrainingConfig, progress: Progress | None) -> TrainingResult:

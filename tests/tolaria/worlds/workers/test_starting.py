@@ -90,6 +90,7 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path, begins: str) -> Non
     (told,) = [line for line in ran.stderr.splitlines() if line.startswith(named)]
     assert told.startswith(f"{named}workers import the script that starts")
     assert told.endswith('put what it does below `if __name__ == "__main__":`, or take workers=0')
+    assert not (tmp_path / "runs" / "mine").exists()
 
 
 BENCHES = (
