@@ -7,12 +7,29 @@ import pytest
 import torch
 from torch import nn
 
-from esper.grower import GrowthWarning
+from esper.grower import Grower, GrowthWarning
 from esper.grower.measuring import EpochMetrics
 from esper.kasmina.governor import GovernorRules
 from esper.leyline import ActionSpec, LifecycleOp, Situation, Stage
 from grower.loops import Loop
 from grower.test_grower import grown
+
+
+def test_a_batch_that_the_model_does_not_take_is_named_with_its_shapes() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    validate = [(torch.zeros(8, 5), torch.zeros(8, dtype=torch.int64))]
+    with pytest.raises(
+        TypeError,
+        match=r"validate gives a tuple of float32 \(8, 5\), int64 \(8,\), which the model does not take: ",
+    ):
+        Grower(
+            model,
+            ["0"],
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            example_input=torch.zeros(2, 4),
+            validate=validate,
+            epochs=20,
+        )
 
 
 @pytest.mark.parametrize(

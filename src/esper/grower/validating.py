@@ -145,7 +145,7 @@ class LoaderValidation:
             for raw in self.loader:
                 if without_samples(raw):
                     continue
-                batch = passed(model, raw, next(model.parameters()).device)
+                batch = self._tried(model, raw)
                 if self.loss is None:
                     refuse_unclear(batch)
                 tally = Tally(self.loss, None)
@@ -153,6 +153,17 @@ class LoaderValidation:
                 tally.result()
                 return
         raise ValueError(_NOTHING)
+
+    @staticmethod
+    def _tried(model: nn.Module, raw: object) -> "Batch":
+        """What the model answers; what it cannot take is named with its shapes."""
+        try:
+            return passed(model, raw, next(model.parameters()).device)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, IndexError) as error:
+            told = str(error).partition("\n")[0]
+            raise TypeError(f"validate gives {shown(raw)}, which the model does not take: {told}") from error
 
 
 _NOTHING = "validate has no batches with samples in them: there is nothing to measure with"
