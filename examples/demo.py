@@ -125,8 +125,8 @@ def changing_data(folder: Path, scale: Scale) -> BenchResult:
         f"controller. There are {scale.instances * scale.hosts} such networks, {scale.hosts} on each of "
         f"{scale.instances} tasks, and each is trained in the four ways that the rows below name. The plan of the "
         "last row says what to grow when, and was fitted on other tasks; that row trains each network twice. Gain is "
-        "accuracy over that of the network left alone, less rent: a point "
-        "for one that is made twice as large."
+        "accuracy over that of the network left alone, less rent; GFLOP is what its training computed; rent is a "
+        "point for a network that is made twice as large."
     )
     result = esper.bench(folder, request, workers=2, progress=_share_done)
     if result.interrupted is not None:
