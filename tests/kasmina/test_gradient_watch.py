@@ -128,3 +128,26 @@ def test_a_seed_that_comes_between_two_steps_is_watched_from_then_on() -> None:
     _, found = watch.take()
     assert set(found) == {"blocks.0", "blocks.1"}
     assert found["blocks.1"].norm == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_a_seed_that_comes_at_a_step_that_would_be_passed_over_is_watched() -> None:
+    x = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
+    model = esper.wrap(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), ["0"], x)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    model.attach(optimizer)
+    watch = GradientWatch(model, optimizer, before_first=lambda: None)
+    expected = []
+    for step in range(3):
+        if step == 1:
+            model.germinate("0", "mlp_small")
+        optimizer.zero_grad()
+        out = model(x)
+        assert isinstance(out, Tensor)
+        out.square().mean().backward()
+        optimizer.step()
+        seed = model.slots["0"].seed
+        if seed is not None:
+            theirs = [p.grad for p in seed.parameters() if p.grad is not None]
+            expected.append(float(torch.nn.utils.get_total_norm(theirs)))
+    _, found = watch.take()
+    assert found["0"].norm == pytest.approx(sum(expected) / 2, rel=1e-5)
