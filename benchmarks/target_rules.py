@@ -12,7 +12,6 @@ import zlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -433,7 +432,6 @@ class Note:
     """(choice,); whether there is room or not."""
 
 
-@cache
 def read_rule(path: Path) -> LinearRule:
     """Of a file."""
     return LinearRule.read(path.read_text())

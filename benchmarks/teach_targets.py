@@ -6,17 +6,16 @@ harm. Lessons are what it says in the states that somebody leads to: at first it
 from the lessons so far (`esper.simic.teaching`). Networks are taught from all lessons:
 
     L=benchmarks/evidence/adapt_stream/target_lives.json
-    python benchmarks/teach_targets.py play --lives $L --seed 20 --episodes 64 --out lessons/20.pt
-    python benchmarks/teach_targets.py fit lessons/*.pt --seeds 0 --out first
+    python benchmarks/teach_targets.py play --lives $L --seed 20 --episodes 64 --out lessons/20.safetensors
+    python benchmarks/teach_targets.py fit lessons/*.safetensors --seeds 0 --out first
     python benchmarks/teach_targets.py play --lives $L --seed 30 --student first/adapt_stream-0.safetensors \\
-        --episodes 64 --out lessons/30.pt
-    python benchmarks/teach_targets.py fit lessons/*.pt --seeds 0 1 2 3 4 5 6 7 8 9 --out taught
+        --episodes 64 --out lessons/30.safetensors
+    python benchmarks/teach_targets.py fit lessons/*.safetensors --seeds 0 1 2 3 4 5 6 7 8 9 --out taught
 
 Streams are drawn by `--seed`, none of them is held out. A file of lessons is kept after each 16 lives.
 """
 
 import argparse
-import io
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -26,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save
 
 from esper.leyline.files import write_bytes
 from esper.runs.ship import controller_of_network
@@ -34,6 +34,7 @@ from esper.simic.cloning import PolicyNetwork
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env.making import use_one_thread
 from esper.simic.evaluation import LearnedPlayer
+from esper.simic.offline.dataset import Dataset, write_episodes
 from esper.simic.offline.recording import Advised, joined
 from esper.simic.teaching import record_advised
 from harness import Row, mean_and_error, report
@@ -83,18 +84,22 @@ def play(chosen: argparse.Namespace) -> None:
                 policy=TEACHER,
             )
             lessons, lives = lessons + said, lives + worths
-            _save(lessons, chosen.out)
+            write_lessons(lessons, chosen.out)
             seconds = time.monotonic() - began
             print(f"{len(lives)} lives, mean {np.mean(lives):.4f}, {seconds:.0f} s", flush=True)
     finally:
         training.envs.close()
 
 
-def _save(lessons: Sequence[Advised], file: Path) -> None:
-    """Whole, or not at all."""
-    content = io.BytesIO()
-    torch.save(list(lessons), content)
-    write_bytes(file, content.getvalue())
+def write_lessons(lessons: Sequence[Advised], file: Path) -> None:
+    """The episodes as a data set, and beside it what the teacher says at each step."""
+    advice = torch.cat([lesson.advice for lesson in lessons]).contiguous()
+    write_bytes(_advice_of(file), save({"advice": advice}))
+    write_episodes(file, joined(lessons))
+
+
+def _advice_of(file: Path) -> Path:
+    return file.with_suffix(".advice")
 
 
 # Teaching
@@ -111,9 +116,8 @@ def fit(chosen: argparse.Namespace) -> None:
 
 def read_lessons(files: Sequence[Path]) -> Advised:
     """All lessons of some files, one after another."""
-    # what `play` wrote on this machine: recordings are classes of Esper
-    lessons = [lesson for file in files for lesson in torch.load(file, weights_only=False)]
-    return joined(lessons).advised(torch.cat([lesson.advice for lesson in lessons]))
+    episodes = joined(part for file in files for part in Dataset.open([file]).parts())
+    return episodes.advised(torch.cat([load_file(_advice_of(file))["advice"] for file in files]))
 
 
 def _fitted(seed: int, chosen: argparse.Namespace) -> Row:
@@ -153,7 +157,7 @@ def main() -> None:
     playing.add_argument("--episodes", type=int, default=64, help="lives (%(default)s)")
     playing.add_argument("--student", type=Path, help="a network that plays; by default the teacher")
     playing.add_argument("--device", default="cpu", help="cpu or cuda (%(default)s)")
-    playing.add_argument("--out", type=Path, required=True, help="file of lessons")
+    playing.add_argument("--out", type=Path, required=True, help="file of lessons, .safetensors")
     playing.set_defaults(run=play)
     fitting = verbs.add_parser("fit", help="networks from lessons")
     fitting.add_argument("lessons", type=Path, nargs="+", help="files that `play` wrote")

@@ -65,9 +65,6 @@ def test_train_then_ask_then_evaluate(capsys: pytest.CaptureFixture[str]) -> Non
     (listing,) = ask(capsys, "runs")
     assert (listing["name"], listing["standing"], listing["last_round"]) == ("mine", "finished", 6)
 
-    assert main(["resume", "mine", "--rounds", "5"]) == 2
-    assert capsys.readouterr() == ("", "esper: --rounds is 5; 6 are done\n")
-
     counts = (
         "select (select count(*) from rounds) as rounds, (select count(*) from episodes) as episodes, "
         "(select count(*) from decisions) as decisions, (select count(*) from evaluations) as evaluations"

@@ -108,8 +108,7 @@ def _grow(chosen: "Namespace") -> int:
         print(as_json(result))
     elif not chosen.quiet:
         print(f"\n{grown.host.model.draw()}")
-        if grown.summary.added_parameters or grown.host.model.slots:
-            print(_ABOUT_SEEDS)
+        print(_ABOUT_SEEDS)
         print(f"\n{table(('result', ''), list(_told(result).items()))}")
         if (grown.summary.gain or 0.0) < 0.0:
             print(f"{who.name} cost more than it gave here; `esper controllers` lists who else may decide")

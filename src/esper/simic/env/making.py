@@ -228,7 +228,10 @@ def require_suite(name: str) -> None:
             f"({', '.join(tasks)}){nearest(first, [*suites, *tasks])}"
         )
     try:
-        Instance.parse(name).load()  # kept in this process for the run that follows
+        instance = Instance.parse(name)
+        data = instance.load()  # kept in this process for the run that follows
+        with torch.random.fork_rng(devices=[]):
+            instance.row.host(data)  # whose weights may be files that are not there
     except (ValueError, OSError) as error:
         raise ConfigError(f"suite is {name!r}: {error}") from error
 
