@@ -102,6 +102,14 @@ def test_memory_comes_back_exactly(kind: str) -> None:
     assert fresh.state_dict() == who.state_dict() == saved
 
 
+def test_what_was_tried_is_remembered_in_its_order() -> None:
+    """A set would be saved in another order by every process."""
+    who = make("periodic")
+    memory = {"tried": [[f"blocks.{slot}", "norm"] for slot in (7, 2, 5, 0, 6, 1, 4, 3)], "due": 40}
+    who.load_state_dict(who.state_dict() | {"memory": memory})
+    assert who.state_dict()["memory"] == memory
+
+
 @pytest.mark.parametrize("kind", RULE_POLICIES)
 def test_memory_of_another_rule_is_refused(kind: str) -> None:
     who = make(kind)

@@ -96,8 +96,8 @@ class RandomLegalPolicy:
 class _Tried:
     """What the rules below remember of an episode."""
 
-    tried: set[tuple[str, str]] = field(default_factory=set)
-    """(slot, blueprint) of every germination."""
+    tried: list[tuple[str, str]] = field(default_factory=list)
+    """(slot, blueprint) of every germination, in their order."""
     due: int = 0
     """The first epoch of the next germination, by the clock."""
 
@@ -133,7 +133,7 @@ class _CheapestFirst(Remembering[_Tried]):
             action = ActionSpec(LifecycleOp.GERMINATE, name, card.name)
             fresh = (name, card.name) not in self.memory.tried
             if fresh and affordable(card, situation.signals) and refusal(action, situation) is None:
-                self.memory.tried.add((name, card.name))
+                self.memory.tried.append((name, card.name))
                 return action
         return ActionSpec()
 
