@@ -141,9 +141,9 @@ GROWING = (
     ),
     mutant(
         "snapshots_share_names_of_parameters",
-        "kasmina/governor.py",
-        "self._groups = [_own(group) for group in optimizer.param_groups]",
-        "self._groups = [dict(group) for group in optimizer.param_groups]",
+        "kasmina/snapshots.py",
+        "else [_own(group) for group in care.optimizer.param_groups]",
+        "else [dict(group) for group in care.optimizer.param_groups]",
         "kasmina/test_rollback.py::test_names_of_parameters_come_back_with_them",
     ),
     mutant(

@@ -12,8 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import esper
+from esper import GrowthWarning
 from esper.grower import Grower
-from esper.grower.validating import Batch, LoaderValidation, refuse_unclear
+from esper.grower.losses import Batch, refuse_unclear
+from esper.grower.validating import LoaderValidation
 from esper.leyline import ActionSpec, LifecycleOp, Situation, Stage
 
 FEATURES, WIDTH, SAMPLES = 5, 7, 23
@@ -165,7 +167,7 @@ def test_a_life_with_any_loss(name: str) -> None:
     assert grower.history[3].score == pytest.approx(-before[3] / before[0])  # type: ignore[operator]
     assert rule.seen[:4] == [decision.score for decision in grower.history[:4]]
     assert grower.history[-1].slots["body"].contribution is not None
-    unit = f"- validation loss / {before[0]:.4g}, the first one"
+    unit = f"minus validation loss, in units of the first one, {before[0]:.4g}"
     assert f"score: {unit}" in grower.explain()
     last = grower.history[-1]
     assert f"score {last.score:.4f} after epoch {last.epoch} ({unit})" in grower.explain()
@@ -233,7 +235,9 @@ def test_a_metric_of_the_whole_where_more_is_better() -> None:
     contribution = grower.history[-1].slots["body"].contribution
     assert contribution == pytest.approx((values[-1] - without) / span, abs=1e-6)
     assert abs(values[-1] - without) > 1e-4
-    assert f"score: validation metric / {span:.4g}, its span in the first epochs" in grower.explain()
+    assert (
+        f"score: validation metric, in units of its span in the first epochs, {span:.4g}" in grower.explain()
+    )
 
 
 def test_a_contribution_is_in_the_scores_unit() -> None:
@@ -377,7 +381,10 @@ ZEROES = torch.zeros(SAMPLES)
     ("outputs", "targets", "loss", "message"),
     [
         (1, ZEROES, None, r"all of them 0 or 1: pass loss=lambda .*squeeze\(-1\), targets\) if they are labels"),
-        (1, ZEROES.long(), None, "one output for two classes wants loss=F.binary_cross_entropy_with_logits"),
+        (1, ZEROES.long(), None, r"one output for two classes wants .*logits\(outputs.squeeze\(-1\), targets.float"),
+        (1, ZEROES + 0.5, nn.MSELoss, r"MSELoss is a class; pass an instance, loss=MSELoss\(\)"),
+        (1, ZEROES, F.binary_cross_entropy_with_logits, r"pass loss=lambda .*logits\(outputs.squeeze\(-1\), targ"),
+        (3, ZEROES + 2.0, None, r"whole numbers \(labels\? pass targets.long\(\)\)"),
         (2, ZEROES + 0.5, None, r"outputs are float32 \(11, 2\), targets float32 \(11,\); expected float targets"),
         (1, ZEROES + 0.5, F.mse_loss, r"loss failed.*Using a target size.*outputs are float32 \(11, 1\)"),
         (1, ZEROES + 0.5, lambda out, y: (out - y) ** 2, r"float32 \(11, 11\) for 11 samples.*was something broad"),
@@ -410,7 +417,8 @@ def test_trying_changes_nothing() -> None:
     before, random = copy.deepcopy(model.state_dict()), torch.random.get_rng_state()
     optimizer = torch.optim.Adam(model.parameters())
     options = {"optimizer": optimizer, "example_input": samples()[:2], "metric": r_squared, "mode": "max"}
-    Grower(model, ["body.0"], validate=batches(samples()[:, 0]), **options)  # type: ignore[arg-type]
+    with pytest.warns(GrowthWarning, match="slot body.0 is a bare Linear, and the copy of it"):
+        Grower(model, ["body.0"], validate=batches(samples()[:, 0]), **options)  # type: ignore[arg-type]
     assert model.training
     assert all(module.training for module in model.modules())
     assert torch.equal(torch.random.get_rng_state(), random)

@@ -53,10 +53,14 @@ def test_a_batch_that_the_model_does_not_take_is_named_with_its_shapes() -> None
         (
             {"validation_loss": torch.zeros(3)},
             TypeError,
-            "validation_loss is a Tensor that is no single number",
+            r"validation_loss is a tensor of shape \(3,\); expected a float",
         ),
-        ({"validation_accuracy": "0.5"}, TypeError, "validation_accuracy is a str that is no single number"),
-        ({"validation_loss": "low"}, TypeError, "validation_loss is a str that is no single number"),
+        (
+            {"validation_accuracy": "0.5"},
+            TypeError,
+            r"validation_accuracy is '0.5' \(str\); expected a float",
+        ),
+        ({"validation_loss": "low"}, TypeError, r"validation_loss is 'low' \(str\); expected"),
     ],
 )
 def test_metrics_that_cannot_be_meant(metrics: dict[str, float], kind: type[Exception], message: str) -> None:

@@ -73,6 +73,15 @@ def test_what_is_refused_when_it_is_made(
         make(**options)
 
 
+def test_accumulation_is_refused_where_the_penalty_was_set_before() -> None:
+    loop = Loop()
+    model = esper.wrap(net(), ["0", "1"], loop.inputs[:2], isolation_penalty=0.25)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    with pytest.raises(WrapError, match=r"accumulate is 4.*give esper.wrap isolation_penalty=1 / 4$"):
+        Grower(model, optimizer=optimizer, validate=loop.validate, accumulate=4)
+    assert Grower(model, optimizer=optimizer, validate=loop.validate).model.isolation_penalty == 0.25
+
+
 def test_a_class_is_no_model() -> None:
     with pytest.raises(
         TypeError, match=r"model is <class .*Linear'>; expected a torch.nn.Module, made and not"

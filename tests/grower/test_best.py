@@ -4,6 +4,7 @@ import gc
 import io
 import math
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -101,6 +102,29 @@ def test_the_best_epoch_survives_a_checkpoint() -> None:
     resumed.step()
     best = max(decision.score for decision in grower.history if decision.score is not None)
     assert loop.validate(resumed.finish(best=True))["validation_accuracy"] == best
+
+
+def test_the_best_epoch_comes_back_to_an_optimiser_that_got_a_group_since() -> None:
+    """It is a network and no training: the optimiser's state is not kept."""
+    loop = Loop()
+    grower, optimizer, _ = grown(0, loop=loop, schedule=GROW, keep_best=True)
+    late = list(grower.model.host.get_submodule("1").parameters())
+    optimizer.param_groups[0]["params"] = [
+        p for p in optimizer.param_groups[0]["params"] if all(p is not q for q in late)
+    ]
+    shown = []
+    for epoch in range(6):
+        loop.train(grower.model, optimizer)
+        shown.append(loop.validate(grower.model.eval()))
+        grower.step(validation_accuracy=0.9 if epoch == 3 else 0.5)
+        if epoch == 3:
+            optimizer.add_param_group({"params": late})
+    state = grower.state_dict()["best"]
+    assert isinstance(state, dict)
+    assert not any(name.startswith("optimizer/") for name in state["tensors"])
+    assert loop.validate(grower.finish(best=True).eval()) == shown[3]
+    assert grower.model.live_slots
+    grower.load_state_dict(grower.state_dict())  # the seeds that came back are the optimiser's again
 
 
 def test_where_there_is_no_best_epoch() -> None:
@@ -212,6 +236,35 @@ def test_an_average_pairs_the_seeds_of_nested_slots_after_a_rollback(first: str,
     assert len(seeds) == 2 * 3
     for name, value in seeds.items():
         assert torch.equal(averaged[name], value), name
+
+
+@pytest.mark.parametrize("function", [None, get_ema_multi_avg_fn(0.5)])
+def test_an_average_that_took_in_nan_begins_anew_after_a_rollback(
+    function: Callable[..., None] | None,
+) -> None:
+    loop = Loop()
+    grower, optimizer, _ = grown(2, loop=loop, schedule=GROW)
+    model = grower.model.host
+    average, sound = AveragedModel(model, multi_avg_fn=function), AveragedModel(model)
+    for each in (average, sound):
+        grower.follow(each)
+        each.update_parameters(model)
+    kept = {name: value.clone() for name, value in sound.module.state_dict().items()}
+    loop.train(model, optimizer)
+    with torch.no_grad():
+        next(model.parameters()).fill_(math.nan)
+    average.update_parameters(model)
+    with pytest.warns(GrowthWarning, match=r"went back|an average .* begins anew with the weights that"):
+        assert grower.step(train_loss=math.nan).notes[-1].startswith("an average that follows")
+    now = model.state_dict()
+    assert all(torch.equal(value, now[name]) for name, value in average.module.state_dict().items())
+    assert all(torch.equal(value, kept[name]) for name, value in sound.module.state_dict().items())
+    loop.train(model, optimizer)
+    average.update_parameters(model)
+    assert average.n_averaged == 1
+    assert all(
+        torch.equal(*pair) for pair in zip(average.module.parameters(), model.parameters(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("decay", [None, 0.9])

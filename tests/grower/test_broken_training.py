@@ -12,6 +12,7 @@ from torch.amp.grad_scaler import GradScaler
 import esper
 from esper.grower import Grower, GrowthWarning
 from esper.kasmina.governor import GovernorRules, Guard, Verdict, Vitals
+from esper.kasmina.slot import Slot
 from esper.leyline import LifecycleOp, Stage
 from grower.loops import Loop, net
 from grower.test_grower import grown
@@ -28,7 +29,10 @@ def test_a_loss_that_is_nan_goes_back_and_training_goes_on() -> None:
     alpha = grower.model.slots["0"].alpha
     break_weights(grower.model.host)
     loss = loop.train(grower.model, optimizer)
-    with pytest.warns(GrowthWarning, match="found the model not finite and went back to the last good epoch"):
+    with pytest.warns(
+        GrowthWarning,
+        match=r"found the model not finite \(train_loss is nan\b.*\) and went back to the last good",
+    ):
         decision = grower.step(train_loss=loss)
     assert decision.rolled_back == "not_finite"
     assert decision.score is None
@@ -38,6 +42,15 @@ def test_a_loss_that_is_nan_goes_back_and_training_goes_on() -> None:
     assert grower.step(train_loss=1.0).rolled_back is None
     assert "\nepoch 7: the governor found the model not finite" in grower.explain()
     grower.plot()
+
+
+def test_a_training_loss_that_is_nan_while_the_weights_are_finite_is_named() -> None:
+    grower, optimizer, loop = grown(3)
+    loop.train(grower.model, optimizer)
+    with pytest.warns(
+        GrowthWarning, match=r"train_loss is nan, its weights are finite.*look at how train_loss"
+    ):
+        assert grower.step(train_loss=math.nan).rolled_back == "not_finite"
 
 
 def test_broken_weights_are_seen_without_a_training_loss() -> None:
@@ -103,7 +116,7 @@ def test_a_governor_that_gave_up_stays_so_after_a_checkpoint() -> None:
     grower, optimizer, loop = grown(2)
     for _ in range(3):
         loop.train(grower.model, optimizer)
-        with pytest.warns(GrowthWarning, match="went back|going back has not helped"):
+        with pytest.warns(GrowthWarning, match="went back|broke again|going back has not helped"):
             grower.step(train_loss=math.inf)
     resumed, optimizer, loop = grown(1)  # with a memory of its own
     resumed.load_state_dict(grower.state_dict())
@@ -115,29 +128,160 @@ def test_a_governor_that_gave_up_stays_so_after_a_checkpoint() -> None:
         assert resumed.step(train_loss=math.inf).rolled_back == "not_finite"
 
 
-def test_finish_without_a_governor_keeps_the_last_decision_and_says_so() -> None:
-    grower, *_ = grown(8, governor=None)
-    assert grower.history[-1].action.op is LifecycleOp.FOSSILIZE
+@pytest.mark.parametrize("cut", [1, 2, 3, 4])
+@pytest.mark.parametrize("collapses", [False, True])
+def test_a_resumed_run_is_rolled_back_to_where_the_uninterrupted_one_is(cut: int, collapses: bool) -> None:
+    """Also from a checkpoint after an epoch at chance, which is not gone back to."""
+
+    def live(grower: Grower, loop: Loop, optimizer: torch.optim.Optimizer, epochs: range) -> None:
+        for epoch in epochs:
+            loss = loop.train(grower.model, optimizer)
+            if epoch == cut + 1 and not collapses:
+                break_weights(grower.model.host)
+            grower.step(
+                train_loss=math.nan if epoch == cut + 1 and not collapses else loss,
+                validation_accuracy=0.0 if collapses and epoch in (cut, cut + 1) else 0.7,
+            )
+
+    straight, optimizer, loop = grown(0, controller="by_layout", epochs=20)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GrowthWarning)
+        live(straight, loop, optimizer, range(1, cut + 1))
+        resumed, theirs, their_loop = grown(0, controller="by_layout", epochs=20)
+        resumed.load_state_dict(straight.state_dict())
+        resumed.load_state_dict(resumed.state_dict())  # a second time on the way
+        their_loop.order.set_state(loop.order.get_state())
+        live(straight, loop, optimizer, range(cut + 1, cut + 5))
+        live(resumed, their_loop, theirs, range(cut + 1, cut + 5))
+    assert (straight.history[cut].rolled_back is not None) == (cut > 1 or not collapses)
+    assert resumed.history == straight.history
+    assert resumed.model.snapshots() == straight.model.snapshots()
+    ours = straight.model.state_dict()
+    assert all(torch.equal(ours[name], value) for name, value in resumed.model.state_dict().items())
+
+
+def test_a_seed_that_was_just_planted_stays_when_the_next_epoch_breaks() -> None:
+    """The rule would not try it again."""
+    grower, optimizer, loop = grown(1, controller="by_layout", epochs=20)
+    assert grower.history[-1].action.op is LifecycleOp.GERMINATE
+    loop.train(grower.model, optimizer)
+    with pytest.warns(GrowthWarning, match="went back"):
+        grower.step(train_loss=math.nan)
+    (slot,) = grower.model.live_slots
+    assert grower.model.slots[slot].stage is Stage.TRAINING
+    assert grower.model.slots[slot].life.age == 1
+    loop.train(grower.model, optimizer)
+    assert grower.step(train_loss=1.0).action.op is LifecycleOp.ADVANCE
+    assert "undone" not in grower.explain()
+
+
+def test_seeds_that_an_epoch_broke_with_twice_are_removed() -> None:
+    grower, optimizer, loop = grown(2, controller="by_layout", epochs=20)
+    (slot,) = grower.model.live_slots
+    for _ in range(2):
+        assert slot in grower.model.live_slots
+        loop.train(grower.model, optimizer)
+        with pytest.warns(GrowthWarning, match="went back|broke again"):
+            grower.step(train_loss=math.nan)
+    assert not grower.model.live_slots
+    loop.train(grower.model, optimizer)
+    assert grower.step(train_loss=1.0).rolled_back is None
+    assert f"it broke again with the seeds at {slot}, which were removed" in grower.explain()
+
+
+def test_seeds_that_broke_an_epoch_twice_do_not_come_back_with_the_end() -> None:
+    grower, optimizer, loop = grown(6, controller="by_layout", epochs=20)
+    assert grower.model.live_slots
+    for _ in range(2):
+        loop.train(grower.model, optimizer)
+        with pytest.warns(GrowthWarning, match="went back|broke again"):
+            grower.step(train_loss=math.nan)
+    assert grower._guard.take_back() is None
+    grower._guard.restore()
+    assert not grower.model.live_slots
+
+
+def test_the_end_after_the_best_epoch_takes_nothing_back() -> None:
+    """What stood before the last decision belongs to another network."""
+    grower, optimizer, loop = grown(2, schedule="germinate mlp@0 t=3; advance 0 t=4", keep_best=True)
+    assert grower._best is not None
+    grower._best.value = math.inf  # none that comes is better
+    for _ in range(4):
+        grower.step(train_loss=loop.train(grower.model, optimizer))
+    assert grower.model.live_slots == ("0",)
+    grower.finish(best=True)
+    assert not grower.model.live_slots
     grower.finish()
-    assert grower.model.slots["0"].stage is Stage.FOSSILIZED
-    assert "epoch 8: finish() could not take back what was decided after this epoch" in grower.explain()
+    assert not grower.model.live_slots
 
 
-def test_finish_keeps_an_epoch_at_chance_and_says_so() -> None:
-    grower, optimizer, loop = grown(7)
+def test_remembering_an_epoch_that_begins_reads_nothing_from_the_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grower, optimizer, loop = grown(2)
+    loop.train(grower.model, optimizer)
+    grower.take_in(train_loss=1.0)
+    read: list[str] = []
+    flags = Slot.broken
+
+    def broken(slot: Slot) -> bool:
+        read.extend([slot.name] * (slot.reported_gradients_finite is None and slot.stage.is_live))
+        return flags(slot)
+
+    monkeypatch.setattr(Slot, "broken", broken)
+    grower.decide()
+    assert grower.model.live_slots
+    assert not read
+
+
+def test_what_is_undone_with_an_epoch_at_chance_is_named_and_decided_again() -> None:
+    grower, optimizer, loop = grown(2, controller="by_layout", epochs=20)
+    for _ in range(2):
+        loop.train(grower.model, optimizer)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", GrowthWarning)
+            grower.step(validation_accuracy=0.0)
+    planted, back = grower.history[-2:]
+    assert planted.action.op is LifecycleOp.GERMINATE
+    assert back.rolled_back == "collapsed"
+    assert planted.action.slot not in grower.model.live_slots
+    assert f"undone with it: germinate widen at {planted.action.slot} (epoch 3)" in grower.explain()
+    loop.train(grower.model, optimizer)
+    assert grower.step(validation_accuracy=0.7).action == planted.action
+    loop.train(grower.model, optimizer)
+    with pytest.warns(GrowthWarning, match="went back"):
+        assert "undone" not in "".join(grower.step(train_loss=math.nan).notes)
+
+
+@pytest.mark.parametrize("governor", [None, GovernorRules()])
+@pytest.mark.parametrize("accuracy", [0.7, 0.0])  # and at chance
+def test_finish_takes_back_what_was_decided_last(governor: GovernorRules | None, accuracy: float) -> None:
+    grower, optimizer, loop = grown(7, governor=governor)
     loop.train(grower.model, optimizer)
     trained = {name: tensor.clone() for name, tensor in grower.model.host.state_dict().items()}
-    assert grower.step(validation_accuracy=0.0).action.op is LifecycleOp.FOSSILIZE
-    grower.finish()
-    assert all(torch.equal(tensor, trained[name]) for name, tensor in grower.model.host.state_dict().items())
-    assert "finish() could not take back" in grower.explain()
+    assert grower.step(validation_accuracy=accuracy).action.op is LifecycleOp.FOSSILIZE
+    grower.finish(settle="committed")
+    assert grower.model.slots["0"].stage is Stage.EMBARGOED
+    now = grower.model.host.state_dict()
+    assert all(torch.equal(tensor, trained[name]) for name, tensor in now.items())
+    assert "epoch 8: finish() took back what was never trained with: fossilize 0" in grower.explain()
+
+
+def test_finish_takes_back_what_led_to_a_last_epoch_that_broke() -> None:
+    grower, optimizer, loop = grown(8)
+    loop.train(grower.model, optimizer)
+    with pytest.warns(GrowthWarning, match="went back"):
+        grower.step(train_loss=math.nan)
+    assert grower.model.fossils == ("0",)
+    grower.finish(settle="committed")
+    assert not grower.model.fossils
 
 
 @pytest.mark.parametrize("governor", [None, GovernorRules()])
 def test_finish_says_nothing_where_nothing_was_decided(governor: GovernorRules | None) -> None:
     grower, *_ = grown(2, controller="wait", governor=governor)
     grower.finish()
-    assert "could not take back" not in grower.explain()
+    assert "took back" not in grower.explain()
 
 
 def test_without_a_governor_nothing_is_copied_or_restored() -> None:

@@ -1,9 +1,16 @@
 """Coalitions measured together give the numbers of one validation after another, to the bit, and cost less."""
 
+import random
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import ClassVar
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 import esper
 from esper.grower.measuring import EpochMetrics, Gauge, measure, measure_each
@@ -11,6 +18,7 @@ from esper.grower.validating import LoaderValidation
 from esper.kasmina import GrowingModel, GrowthRules
 from esper.kasmina.coalitions import plan_coalitions
 from esper.kasmina.hosts import GPT, MLP, ConvNet
+from esper.kasmina.tree import bare_modules
 from esper.leyline import Stage
 from tiny import grow_until
 
@@ -43,14 +51,20 @@ def batches(example: Tensor) -> list[tuple[Tensor, Tensor]]:
     ]
 
 
+def generators() -> list[object]:
+    """The states of all generators that a forward or a loader may draw from."""
+    _, key, place, *_ = np.random.get_state()  # noqa: NPY002
+    return [torch.get_rng_state().tolist(), random.getstate(), np.asarray(key).tolist(), place]
+
+
 def assert_same_numbers(model: GrowingModel, validate: LoaderValidation, *, fossils: bool = True) -> None:
     plan = plan_coalitions(model, bare=True, fossils=fossils)
     for coalitions in ([None, *plan.coalitions[1:]], list(plan.coalitions), list(reversed(plan.coalitions))):
+        drawn = generators()
         slowly = [measure(model, validate, each, weighed=plan.weighed) for each in coalitions]
-        random = torch.get_rng_state()
         together = list(measure_each(model, validate, coalitions, mode=None, weighed=plan.weighed))
         assert together == slowly
-        assert torch.equal(random, torch.get_rng_state())
+        assert drawn == generators()
     assert len({found.validation_loss for found, _ in slowly}) == len(coalitions), "each should differ"
     assert not any("forward" in vars(module) for module in model.modules())
 
@@ -122,6 +136,13 @@ class Draws(Plain):
         return super().forward(x) + 0.1 * torch.randn_like(x)
 
 
+class DrawsInPython(Plain):
+    """Random by the generators of Python and numpy."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 0.1 * random.random() + 0.1 * float(np.random.rand())  # noqa: NPY002
+
+
 class Appends(Plain):
     """Hands something on in a list that it is given."""
 
@@ -156,13 +177,135 @@ class Host(nn.Module):
         return out
 
 
-@pytest.mark.parametrize("kind", [Plain, InPlace, Remembers, Draws, Appends])
+@pytest.mark.parametrize("kind", [Plain, InPlace, Remembers, Draws, DrawsInPython, Appends])
 def test_hosts_that_do_more_than_compute(kind: type[Plain]) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = grown(Host(kind), drawn((5, WIDTH)), "mlp")
         torch.manual_seed(1)
         assert_same_numbers(model, LoaderValidation(batches(drawn((5, WIDTH)))))
+
+
+# Hosts whose parts talk through Python objects
+
+
+class Gate:
+    """Where one part leaves what others read, in each of the places that a part can reach."""
+
+    in_a_class: ClassVar[SimpleNamespace] = SimpleNamespace(value=0.0)
+
+    def __init__(self, place: str) -> None:
+        self.held, self.place = SimpleNamespace(value=0.0), place
+        closed_over = SimpleNamespace(value=0.0)
+
+        def read() -> SimpleNamespace:
+            return closed_over
+
+        self.read_closed_over = read
+
+    @property
+    def at(self) -> SimpleNamespace:
+        places = {
+            "attribute": self.held,
+            "class": self.in_a_class,
+            "closure": self.read_closed_over(),
+            "global": IN_A_FILE[0],
+        }
+        return places[self.place]
+
+
+IN_A_FILE = [SimpleNamespace(value=0.0)]
+
+
+class Writes(Plain):
+    """Leaves a gate and puts out what it was given."""
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__()
+        self.gate = gate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gate.place == "global":
+            IN_A_FILE[0].value = torch.sigmoid(self.linear(x))
+        else:
+            self.gate.at.value = torch.sigmoid(self.linear(x))
+        return x
+
+
+class Reads(Plain):
+    """A block under the gate that was left last."""
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__()
+        self.gate = gate
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.gate.at.value * super().forward(x)
+        return out
+
+
+class Pushes(Plain):
+    """Leaves a skip on a stack."""
+
+    def __init__(self, skips: list[Tensor]) -> None:
+        super().__init__()
+        self.skips = skips
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.skips.append(x)
+        return super().forward(x)
+
+
+class Pops(Pushes):
+    """Takes the last skip from the stack, which is empty after a forward as it was before."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Plain.forward(self, x + self.skips.pop())
+
+
+class Around(Plain):
+    """Calls another part that it is not the parent of."""
+
+    def __init__(self, others: list[Plain]) -> None:
+        super().__init__()
+        self.others = others
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.others[0](x))
+
+
+class Talking(nn.Module):
+    """Parts and slots in turn; the first and the fifth part leave something for those after them."""
+
+    def __init__(self, parts: list[Plain]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Plain() for _ in range(4))
+        self.parts, self.head = nn.ModuleList(parts), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = [self.parts[0], self.parts[1], *self.blocks, *self.parts[2:]]
+        order.insert(4, self.parts[1])
+        for part in order:
+            x = part(x)
+        out: Tensor = self.head(x)
+        return out
+
+
+@pytest.mark.parametrize("channel", ["attribute", "class", "closure", "global", "stack", "call"])
+def test_parts_that_talk_through_an_object(channel: str) -> None:
+    skips: list[Tensor] = []
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        if channel == "stack":
+            parts: list[Plain] = [Pushes(skips), Plain(), Pops(skips)]
+        elif channel == "call":
+            inner = Plain()
+            parts = [Around([inner]), inner, Plain()]
+        else:
+            gate = Gate(channel)
+            parts = [Writes(gate), Reads(gate), Writes(gate), Reads(gate)]
+        model = grown(Talking(parts), drawn((5, WIDTH)), "mlp")
+    assert_same_numbers(model, LoaderValidation(batches(drawn((5, WIDTH)))))
 
 
 def test_hooks_of_others() -> None:
@@ -190,31 +333,37 @@ def test_hooks_of_others() -> None:
     assert (together, counts) == (slowly, calls)
 
 
+class Convolutions(TorchFunctionMode):
+    """Notes the weights of all convolutions; unlike a wrapped forward it leaves nothing where a part can see it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights: list[int] = []
+
+    def __torch_function__(  # type: ignore[no-untyped-def]
+        self, function, types, args=(), kwargs=None
+    ):
+        del types
+        if function is F.conv1d:
+            self.weights.append(id(args[1]))
+        return function(*args, **(kwargs or {}))
+
+
 def test_what_comes_before_a_switched_seed_is_computed_once() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         host = ConvNet(2, CLASSES, dims=1, widths=(4, 4, 6, 6), pools=(1, 2, 1, 2))
         model = grown(host, example := drawn((5, 2, 16)), "conv_small")
-    calls: list[str] = []
-
-    def count(name: str, module: nn.Module) -> None:
-        compute = module.forward
-
-        def counted(x: Tensor) -> object:
-            calls.append(name)
-            return compute(x)
-
-        module.forward = counted
-
-    for index, (block, slot) in enumerate(zip(host.blocks, model.slots.values(), strict=True)):
-        assert isinstance(block, nn.Sequential)
-        assert slot.seed is not None
-        count(f"block {index}", block[0])
-        count(f"seed {index}", slot.seed.body)
-    validated = Gauge(LoaderValidation([(example, torch.zeros(5).long())]), None).validated(
-        model, EpochMetrics()
-    )
+    with Convolutions() as calls:
+        validated = Gauge(LoaderValidation([(example, torch.zeros(5).long())]), None).validated(
+            model, EpochMetrics()
+        )
     assert validated.seeds is not None
+
+    def counts(parts: Iterable[nn.Module]) -> list[int]:
+        firsts = [next(part for part in bare_modules(each) if isinstance(part, nn.Conv1d)) for each in parts]
+        return [calls.weights.count(id(first.weight)) for first in firsts]
+
     # The seeds at 1, 2 and 3 are switched in turn: what is behind each is computed anew, and no more.
-    assert [calls.count(f"block {index}") for index in range(4)] == [1, 1, 2, 3]
-    assert [calls.count(f"seed {index}") for index in range(4)] == [1, 1, 2, 1]
+    assert counts(host.blocks) == [1, 1, 2, 3]
+    assert counts(slot.seed.body for slot in model.slots.values() if slot.seed is not None) == [1, 1, 2, 1]

@@ -44,6 +44,6 @@ def test_a_life_on_the_device(half: bool) -> None:
     assert grower.model.slots["0"].stage is Stage.FOSSILIZED
     assert all(p.is_cuda for p in grower.model.parameters())
     fresh = grower.state_dict()
-    assert fresh["controller"] == "SchedulePolicy"
+    assert fresh["controller"] == "schedule"
     plain = grower.finish()
     torch.testing.assert_close(plain(inputs), grower.model(inputs))

@@ -277,7 +277,7 @@ def test_states_that_do_not_fit() -> None:
     state = grower.state_dict()
     with pytest.raises(ValueError, match="version 99; this Esper reads 'esper grower', version 9"):
         grown(0)[0].load_state_dict({**state, "version": 99})
-    with pytest.raises(ValueError, match="saved under controller 'SchedulePolicy'; this Grower has 'wait'"):
+    with pytest.raises(ValueError, match="saved under controller 'schedule'; this Grower has 'wait'"):
         grown(0, controller="wait")[0].load_state_dict(state)
     with pytest.raises(ModelFileError, match="slot layouts differ"):
         grown(0, slots=["0"])[0].load_state_dict(state)

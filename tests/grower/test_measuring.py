@@ -85,11 +85,31 @@ def test_a_scale_is_chosen_once() -> None:
 @pytest.mark.parametrize(
     ("mode", "values", "expected", "unit"),
     [
-        ("min", (5.0, 4.0, 2.0), [-1.0, -0.8, -0.4], "- validation metric / 5, the first one"),
-        ("max", (10.0, 40.0, 20.0, 60.0), [None, None, 0.5, 1.5], "validation metric / 40, its span in the"),
-        ("max", (-1.0, 0.0, 1.0, 0.5), [None, None, 0.5, 0.25], "validation metric / 2, its span in the"),
-        ("min", (-1.0, -3.0, -4.0, -5.0), [None, None, 1.0, 1.25], "- validation metric / 4, its span in"),
-        ("max", (0.0, 0.0, 0.0, 1.0), [None, None, None, 1.0], "validation metric / 1, its span in the"),
+        ("min", (5.0, 4.0, 2.0), [-1.0, -0.8, -0.4], "minus validation metric, in units of the first one, 5"),
+        (
+            "max",
+            (10.0, 40.0, 20.0, 60.0),
+            [None, None, 0.5, 1.5],
+            "validation metric, in units of its span in the first epochs, 40",
+        ),
+        (
+            "max",
+            (-1.0, 0.0, 1.0, 0.5),
+            [None, None, 0.5, 0.25],
+            "validation metric, in units of its span in the first epochs, 2",
+        ),
+        (
+            "min",
+            (-1.0, -3.0, -4.0, -5.0),
+            [None, None, 1.0, 1.25],
+            "minus validation metric, in units of its span in the first epochs, 4",
+        ),
+        (
+            "max",
+            (0.0, 0.0, 0.0, 1.0),
+            [None, None, None, 1.0],
+            "validation metric, in units of its span in the first epochs, 1",
+        ),
     ],
 )
 def test_a_metrics_unit_is_that_of_the_first_epochs(

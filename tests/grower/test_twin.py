@@ -185,7 +185,9 @@ def test_the_better_of_the_two_is_given_back(harm: bool, given: str) -> None:
     assert re.search(r"twin: trained on 27 batches, \d+ parameters more in memory, \d+\.\d s beside", told)
     assert f"gain {gain.value:+.4f} over the twin, after rent" in told
     assert (gain.low, gain.high, gain.over) == (None, None, "2 batches")
-    assert "(paired over 2 batches, too few for an interval); score: - validation loss / " in told
+    assert (
+        "(paired over 2 batches, too few for an interval); score: minus validation loss, in units of " in told
+    )
 
 
 def test_without_a_twin_nothing_is_called_a_gain() -> None:

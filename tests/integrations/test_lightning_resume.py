@@ -76,7 +76,7 @@ def test_what_is_refused_before_fitting_goes_on(straight: tuple[Outcome, Path], 
     first = folder / "epoch=1.ckpt"
     with pytest.raises(ModelFileError, match="slot layouts differ: the model has"):
         fit(growing(slots=["0"]), tmp_path, ckpt_path=first)
-    with pytest.raises(ValueError, match="saved under controller 'SchedulePolicy'; this Grower has 'wait'"):
+    with pytest.raises(ValueError, match="saved under controller 'schedule'; this Grower has 'wait'"):
         fit(callback(controller="wait"), tmp_path, ckpt_path=first)
     saved = torch.load(first, weights_only=True)
     growth = saved["callbacks"].pop("GrowthCallback")

@@ -90,7 +90,7 @@ def test_what_is_refused_before_training_goes_on(straight: tuple[Outcome, Path],
             tmp_path,
             resume=first,
         )
-    with pytest.raises(ValueError, match="saved under controller 'SchedulePolicy'; this Grower has 'wait'"):
+    with pytest.raises(ValueError, match="saved under controller 'schedule'; this Grower has 'wait'"):
         train(callback(controller="wait"), tmp_path, resume=first)
     damaged = tmp_path / first.name
     shutil.copytree(first, damaged)

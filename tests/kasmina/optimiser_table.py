@@ -12,7 +12,7 @@ from torch import Tensor, nn, optim
 from torch.optim import Optimizer
 
 from esper.kasmina import GrowingModel
-from esper.kasmina.governor import ModelSnapshot
+from esper.kasmina.snapshots import ModelSnapshot
 from esper.leyline import Layout, Stage
 from tiny import SLOT, grow_until, tiny_input, tiny_model
 

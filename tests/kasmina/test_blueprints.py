@@ -254,6 +254,23 @@ def test_a_widened_copy_of_a_zero_gate_learns() -> None:
     assert all(p.grad is not None and p.grad.any() for p in seed.parameters())
 
 
+def test_a_widened_embedding_has_dense_gradients() -> None:
+    x = torch.randint(11, (3, 5))
+    model = esper.wrap(
+        nn.Sequential(nn.Embedding(11, 4, sparse=True), nn.Linear(4, 2)), ["0"], x, layout="tokens"
+    )
+    model.attach(torch.optim.SGD(model.parameters(), lr=0.1))
+    model.germinate("0", "widen")
+    model.tick()
+    out = model(x)
+    assert isinstance(out, torch.Tensor)
+    out.square().sum().backward()
+    gradient = model.host.get_parameter("0.weight").grad
+    assert gradient is not None
+    assert gradient.is_sparse  # the host's is as it was
+    model.advance("0")  # which looks at the seed's gradients
+
+
 def test_widen_leaves_blocks_that_work_in_place_alone() -> None:
     """A block that changes its own input cannot be fed that input again; later in-place work is undone."""
 

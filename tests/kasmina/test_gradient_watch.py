@@ -1,5 +1,7 @@
 """Gradient norms that are read many steps at once are those of reading each step."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -151,3 +153,70 @@ def test_a_seed_that_comes_at_a_step_that_would_be_passed_over_is_watched() -> N
             expected.append(float(torch.nn.utils.get_total_norm(theirs)))
     _, found = watch.take()
     assert found["0"].norm == pytest.approx(sum(expected) / 2, rel=1e-5)
+
+
+class CallsTwice(torch.optim.Optimizer):
+    """Plain descent that evaluates its closure once more than it needs to."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    def step(self, closure: Any = None) -> Any:
+        for _ in range(2 if closure is not None else 0):
+            closure()
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.sub_(parameter.grad * group["lr"])
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, CallsTwice])
+def test_a_step_with_a_closure_is_looked_at_when_its_gradients_are_there(kind: Any) -> None:
+    x = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
+    seen = []
+    for with_closure in (False, True):
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            model = esper.wrap(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), ["0"], x)
+        optimizer = (kind if with_closure else torch.optim.SGD)(model.parameters(), lr=0.1)
+        model.attach(optimizer)
+        model.germinate("0", "mlp_small")
+        watch = GradientWatch(model, optimizer, before_first=lambda: None)
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()  # noqa: B023
+            out = model(x)  # noqa: B023
+            assert isinstance(out, Tensor)
+            loss = out.square().mean()
+            loss.backward()
+            return loss
+
+        for epoch in range(2):
+            for _ in range(1 + epoch):
+                if with_closure:
+                    optimizer.step(closure)
+                else:
+                    closure()
+                    optimizer.step()
+            assert watch.unreached == []
+            seen.append((watch.steps, watch.take()))
+    assert seen[:2] == seen[2:]
+    assert seen[0][0] == 1
+    assert seen[0][1][0] is not None
+
+
+def test_a_seed_that_is_not_reached_is_told_after_a_checkpoint_within_the_epoch_too() -> None:
+    model = esper.wrap(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), ["0"], torch.randn(2, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.attach(optimizer)
+    model.germinate("0", "mlp_small")
+    watch = GradientWatch(model, optimizer, before_first=lambda: None)
+    for step in range(3):
+        for parameter in model.bare_parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        if step == 1:
+            state = watch.state_dict()
+            watch.take()
+            watch.load_state_dict(state)
+    assert watch.unreached == ["0"]

@@ -141,3 +141,20 @@ def test_the_isolated_seed_is_not_computed_without_gradients() -> None:
     model(x)
     assert calls == [1]
     assert model.slots[SLOT].stage is Stage.TRAINING
+
+
+def test_maximising_the_negative_loss_is_minimising_the_loss() -> None:
+    """The seed's penalty holds it back in both: a sign that is wrong sends it away without an end."""
+    x, grown = tiny_input(Layout.FLAT), []
+    for sign in (1.0, -1.0):
+        model = tiny_model(Layout.FLAT)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, maximize=sign < 0.0)
+        model.attach(optimizer)
+        model.germinate(SLOT, "mlp")
+        _seed_with_output(model)
+        for _ in range(5):
+            optimizer.zero_grad()
+            (sign * _loss(model, x)).backward()
+            optimizer.step()
+        grown.append([p.detach().clone() for p in model.parameters()])
+    assert all(map(torch.equal, *grown))

@@ -219,12 +219,14 @@ def test_a_broken_validation_does_not_cost_a_training_step(model: GrowingModel) 
     assert seed.scale.any()
 
 
-def test_a_closure_step_is_as_safe(model: GrowingModel) -> None:
-    """With a closure, forward and backward happen inside step(), after its pre-hooks."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_closure_step_is_as_safe(model: GrowingModel, by_name: bool) -> None:
+    """With a closure, forward and backward happen inside step(): it is their gradients that are looked at."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)  # whose momentum moves on without a gradient
     model.attach(optimizer)
     model.germinate(SLOT, "exploding")
-    Exploding.broken[:] = True
+    seed = model.slots[SLOT].seed
+    assert seed is not None
 
     def closure() -> float:
         optimizer.zero_grad()
@@ -232,8 +234,42 @@ def test_a_closure_step_is_as_safe(model: GrowingModel) -> None:
         loss.backward()
         return loss.item()
 
-    optimizer.step(closure)
-    assert all(p.isfinite().all() for p in model.parameters())
+    def step() -> list[Tensor]:
+        loss = optimizer.step(closure=closure) if by_name else optimizer.step(closure)
+        assert isinstance(loss, float)
+        return [p.detach().clone() for p in seed.parameters()]
+
+    for _ in range(2):
+        before = step()
+    bare = [p.detach().clone() for p in model.bare_parameters()]
+    Exploding.broken[:] = True
+    assert all(map(torch.equal, step(), before))
+    assert not any(map(torch.equal, model.bare_parameters(), bare))
+    Exploding.broken[:] = False
+    assert not any(
+        map(torch.equal, step(), before)
+    )  # it is the broken step that was left out, not the one after
+
+
+def test_a_large_gradient_in_half_precision_is_finite() -> None:
+    """Its entries are, and only their sum is more than half precision holds."""
+    x = torch.ones(1, 40, dtype=torch.half)
+    model = esper.wrap(nn.Sequential(nn.Linear(40, 40)).half(), ["0"], x)
+    model.germinate("0", "mlp")
+    slot = model.slots["0"]
+    assert slot.seed is not None
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(0.02)
+    out = model(x)
+    assert isinstance(out, Tensor)
+    (out * 2000.0).sum().backward()
+    gradient = slot.seed.scale.grad
+    assert gradient is not None
+    assert gradient.isfinite().all()
+    assert not gradient.sum().isfinite()
+    assert gradient.all()
+    assert not slot.non_finite.any()
 
 
 class RootOfZero(nn.Module):

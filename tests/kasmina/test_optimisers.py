@@ -1,6 +1,8 @@
 """Optimisers and schedulers stay right while parameters come and go."""
 
+import pickle
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -271,3 +273,26 @@ def test_a_refused_germination_leaves_the_optimiser_alone() -> None:
         assert len(optimizer.param_groups) == 1
     finally:
         forget("broken")
+
+
+def test_unwrapping_takes_the_seeds_out_of_the_optimiser(tmp_path: Path) -> None:
+    model = tiny_model(Layout.FLAT, 5)
+    optimizer = Adam(model.parameters())
+    for _ in range(2):
+        model.attach(optimizer)
+        model.germinate(SLOT, "mlp")
+        model.tick()
+        _train(model, optimizer)
+        host = model.unwrap()
+        assert [len(group["params"]) for group in optimizer.param_groups] == [len(list(host.parameters()))]
+        assert len(optimizer.state) == len(list(host.parameters()))
+        assert not optimizer._optimizer_step_pre_hooks
+        model = esper.wrap(host, [SLOT], tiny_input(Layout.FLAT))
+    model.attach(optimizer)
+    model.save(tmp_path / "again.safetensors")
+
+
+def test_a_scaler_that_is_attached_can_be_pickled() -> None:
+    model, scaler = tiny_model(Layout.FLAT, 5), torch.amp.GradScaler("cpu", init_scale=8.0)
+    model.attach(SGD(model.parameters(), lr=0.1), scaler=scaler)
+    assert pickle.loads(pickle.dumps(scaler)).get_scale() == 8.0

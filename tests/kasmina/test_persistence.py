@@ -106,6 +106,41 @@ def test_continued_training_is_the_same_bit_for_bit(tmp_path: Path, kind: str, s
         assert straight.slots[slot].snapshot() == resumed.slots[slot].snapshot()
 
 
+@pytest.mark.parametrize("itself", [True, False])
+def test_a_group_that_was_added_behind_a_seeds_comes_back(tmp_path: Path, itself: bool) -> None:
+    """Layers are unfrozen one after another, so that the host's groups stand around those of seeds."""
+
+    def attached() -> tuple[GrowingModel, SGD]:
+        model = _fresh()
+        late = set(model.host.get_submodule("blocks.3").parameters())
+        optimizer = SGD([p for p in model.parameters() if p not in late], lr=0.1, momentum=0.9)
+        model.attach(optimizer)
+        return model, optimizer
+
+    def unfreeze(model: GrowingModel, optimizer: SGD) -> None:
+        late = list(model.host.get_submodule("blocks.3").parameters())
+        optimizer.add_param_group({"params": late, "lr": 0.01})
+
+    straight, optimizer = attached()
+    _train(straight, optimizer, 8)
+    unfreeze(straight, optimizer)
+    _train(straight, optimizer, 1, 8)
+    path, sizes = tmp_path / "m.safetensors", [len(group["params"]) for group in optimizer.param_groups]
+    assert len(sizes) == 3  # the host's, a seed's, and the late layer's
+    straight.save(path)
+    expected = _train(straight, optimizer, 3, 9)
+    resumed, theirs = (straight, optimizer) if itself else attached()
+    if not itself:
+        with pytest.raises(ModelFileError, match="one that was added while it trained has to be added here"):
+            resumed.load(path)
+        unfreeze(resumed, theirs)
+    resumed.load(path)
+    assert [len(group["params"]) for group in theirs.param_groups] == sizes
+    assert theirs.param_groups[2]["lr"] == 0.01
+    continued = _train(resumed, theirs, 3, 9)
+    assert all(torch.equal(one, other) for one, other in zip(expected, continued, strict=True))
+
+
 def test_seeds_keep_their_rate_over_a_save_whatever_it_would_be_by_default() -> None:
     """Older files do not name it; then it was three times, on frozen hosts too."""
 
@@ -425,31 +460,3 @@ def test_a_failed_save_keeps_the_old_file(saved: Path, monkeypatch: pytest.Monke
         _fresh().save(saved)
     assert saved.read_bytes() == before
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
-
-
-def test_fused_optimisers_find_their_state_in_the_weights_memory_format(tmp_path: Path) -> None:
-    x = torch.linspace(-1, 1, 5 * 3 * 16).view(5, 3, 4, 4)
-    models = []
-    for _ in range(2):
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)
-            host = ConvNet(3, 3, dims=2, widths=(4, 5), pools=(1, 1))
-        model = esper.wrap(host.to(memory_format=torch.channels_last), ["blocks.*"], x)  # type: ignore[call-overload]
-        model.attach(Adam(model.parameters(), lr=0.01, fused=True))
-        models.append(model)
-    straight, resumed = models
-    _descend(straight, x)
-    straight.save(tmp_path / "m.safetensors")
-    resumed.load(tmp_path / "m.safetensors")
-    for model in models:
-        _descend(model, x)
-    for ours, theirs in zip(straight.parameters(), resumed.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
-
-
-def _descend(model: GrowingModel, x: Tensor) -> None:
-    assert model.care is not None
-    for _ in range(3):
-        model.care.optimizer.zero_grad()
-        model(x).square().mean().backward()
-        model.care.optimizer.step()

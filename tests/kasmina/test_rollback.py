@@ -10,8 +10,8 @@ from torch.optim.lr_scheduler import LambdaLR, StepLR
 
 import esper
 from esper.kasmina import GrowingModel
-from esper.kasmina.governor import ModelSnapshot
 from esper.kasmina.hosts import ConvNet
+from esper.kasmina.snapshots import ModelSnapshot
 from esper.leyline import SlotSnapshot, Stage
 
 X = torch.linspace(-1, 1, 5 * 13).view(5, 1, 13)
@@ -218,6 +218,38 @@ def test_taking_it_again_reuses_the_memory_while_nothing_grows() -> None:
     assert snapshot._copies is not copies
 
 
+class _Centred(nn.Module):
+    """Assigns its running mean anew in each forward, as many do."""
+
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean()
+        return x - self.mean
+
+
+def test_a_buffer_that_is_assigned_anew_comes_back() -> None:
+    centred = _Centred()
+    model = esper.wrap(nn.Sequential(nn.Flatten(), nn.Linear(13, 7), centred), ["1"], X)
+    model(X)
+    snapshot, mean = ModelSnapshot(model), centred.mean.clone()
+    model(X)
+    copies = snapshot._copies
+    snapshot.take()
+    assert snapshot._copies is copies  # the memory is reused, although the buffer is another tensor
+    assert not torch.equal(centred.mean, mean)
+    mean = centred.mean.clone()
+    model(X * torch.nan)
+    assert centred.mean.isnan().all()
+    snapshot.restore()
+    assert torch.equal(centred.mean, mean)
+
+
 def test_what_gradients_showed_is_remembered_without_a_report() -> None:
     model = _model()
     _live(model, 1)
@@ -269,6 +301,48 @@ def test_a_schedule_goes_on_as_if_nobody_had_gone_back(rate: float | Tensor) -> 
     assert model.slots["blocks.0"].seed is not None
     _epoch(model)
     assert float(optimizer.param_groups[1]["lr"]) == pytest.approx(3 * 0.0001)
+
+
+@pytest.mark.parametrize("rate", [0.1, torch.tensor(0.1)], ids=["float", "tensor"])
+def test_a_rate_that_is_set_by_hand_stays(rate: float | Tensor) -> None:
+    model = _model()
+    model.detach()
+    optimizer = Adam(model.parameters(), lr=rate, foreach=False)
+    model.attach(optimizer)
+    model.germinate("blocks.0", "norm")
+    _epoch(model)
+    snapshot = ModelSnapshot(model)
+    lowered = optimizer.param_groups[0]["lr"] = rate * 0.01
+    _epoch(model)
+    snapshot.restore()
+    assert optimizer.param_groups[0]["lr"] == lowered
+    _epoch(model)
+    assert float(optimizer.param_groups[1]["lr"]) == pytest.approx(3 * 0.001)
+
+
+def test_a_group_that_was_added_meanwhile_stays() -> None:
+    """Layers are unfrozen one after another: what is trained by then is trained on."""
+    model = _model()
+    model.detach()
+    late = model.host.get_submodule("blocks.2")
+    frozen = list(late.parameters())
+    optimizer = SGD([p for p in model.parameters() if all(p is not q for q in frozen)], lr=0.1, momentum=0.9)
+    model.attach(optimizer)
+    model.germinate("blocks.0", "norm")
+    _epoch(model)
+    snapshot = ModelSnapshot(model)
+    optimizer.add_param_group({"params": frozen, "lr": 0.01})
+    model.germinate("blocks.1", "norm")
+    _ruin(model)
+    _epoch(model)
+    for _ in range(2):
+        snapshot.restore()
+        assert [len(group["params"]) for group in optimizer.param_groups[2:]] == [len(frozen)]
+        assert all(parameter not in optimizer.state for parameter in frozen)
+        before = frozen[0].detach().clone()
+        _epoch(model)
+        assert frozen[0].isfinite().all()
+        assert not torch.equal(frozen[0], before)
 
 
 def test_a_model_without_an_optimiser_is_remembered_too() -> None:

@@ -162,7 +162,7 @@ def test_a_copys_seed_that_breaks_is_kept_from_its_host() -> None:
 
 def test_only_a_copy_is_wrapped_again_and_at_its_own_slots() -> None:
     net, _model = _grown()
-    with pytest.raises(WrapError, match="belongs to another GrowingModel"):
+    with pytest.raises(WrapError, match="is one of another Grower or GrowingModel"):
         esper.wrap(net, [SLOT], X)
     with pytest.raises(
         WrapError, match="copy of one that was wrapped at middle: name these slots, not first"

@@ -119,6 +119,7 @@ def test_a_seed_of_a_module_called_twice_is_applied_twice() -> None:
             ["layers"],
             r"slot 'layers' never fired.* container, name its members: layers.0, layers.1, layers.2",
         ),
+        (["layers.0", "layers.1", "layers.0"], r"slots has 'layers.0' twice: name it once"),
         ([], r"slots is empty: name at least one submodule"),
         ("layers.*", r"slots must be a list of names.* slots=\['layers.\*'\]"),
     ],
@@ -267,7 +268,9 @@ def test_keyword_and_tuple_examples() -> None:
     x, scale = torch.randn(2, 4), torch.ones(2, 1)
     for example in ((x, scale), {"x": x, "scale": scale}):
         assert list(esper.wrap(TwoInputs(), ["linear"], example).slots) == ["linear"]
-    with pytest.raises(WrapError, match="example_input holds no tensor"):
+    with pytest.raises(
+        WrapError, match=r"example_input is a tuple without a tensor.* expected a tensor such as"
+    ):
         esper.wrap(MLP(4, 2), ["blocks.0"], ())
 
 
@@ -326,7 +329,7 @@ def test_wrapping_twice_is_refused() -> None:
     model = esper.wrap(host, [SLOT], x)
     with pytest.raises(WrapError, match="GrowingModel already"):
         esper.wrap(model, [SLOT], x)
-    with pytest.raises(WrapError, match=r"'middle' belongs to another GrowingModel.*unwrap"):
+    with pytest.raises(WrapError, match=r"'middle' is one of another Grower or GrowingModel.*unwrap"):
         esper.wrap(host, [SLOT], x)
     assert model.unwrap() is host
     assert not host.middle._forward_hooks
@@ -335,7 +338,7 @@ def test_wrapping_twice_is_refused() -> None:
 
 def test_modules_that_would_ignore_hooks_are_refused() -> None:
     x = tiny_input(Layout.FLAT)
-    advice = r"wrap the plain model first.*torch.compile\(esper.wrap"
+    advice = r"give the plain model.*torch.compile\(esper.wrap"
     compiled = torch.compile(tiny_host(Layout.FLAT), backend="eager")
     assert isinstance(compiled, nn.Module)
     for name in ("_orig_mod.middle", "middle"):

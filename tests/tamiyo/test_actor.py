@@ -58,6 +58,25 @@ def test_a_policy_that_sees_rewards_demands_them() -> None:
     actor.act(torch.zeros(1, 3), mask)
 
 
+@pytest.mark.parametrize("begun_anew", [False, True])
+def test_one_that_goes_on_elsewhere_treats_the_next_reward_alike(begun_anew: bool) -> None:
+    mask, stale = torch.ones(2, 4, dtype=torch.bool), torch.tensor([50.0, -50.0])
+    actor, other = Actor(make(uses_previous=True), 2), Actor(make(uses_previous=True), 2)
+    actor.act(torch.ones(2, 3), mask)
+    if begun_anew:
+        actor.reset(torch.tensor([True, False]))
+    other.load_state_dict(actor.state_dict())
+    with pytest.raises(ValueError, match="reward is missing"):
+        other.act(torch.ones(2, 3), mask)
+    for each in (actor, other):
+        each.act(torch.ones(2, 3), mask, reward=stale)
+    theirs = other.state_dict()
+    assert theirs["previous_reward"].tolist() == [0.0 if begun_anew else 50.0, -50.0]
+    assert all(torch.equal(value, theirs[name]) for name, value in actor.state_dict().items())
+    with pytest.raises(ValueError, match="state has hidden; expected awaits_reward, fresh, hidden"):
+        other.load_state_dict({"hidden": theirs["hidden"]})
+
+
 def test_the_reward_of_the_old_episode_is_not_seen_in_the_new_one() -> None:
     mask = torch.ones(2, 4, dtype=torch.bool)
     hidden = []

@@ -157,7 +157,7 @@ def test_a_rule_without_state_decides_but_is_not_saved() -> None:
 
 def test_who_was_asked_for(tmp_path: Path) -> None:
     assert decider("probe_and_keep").name == "probe_and_keep"
-    assert decider(rule_policy("plateau")).name == "PlateauPolicy"
+    assert decider(rule_policy("plateau")).name == "plateau"
     controller = tiny_controller()
     controller.save(tmp_path / "here")
     for asked in (controller, str(tmp_path / "here"), tmp_path / "here"):
@@ -296,7 +296,8 @@ def test_a_learned_one_decides_as_its_actor_does() -> None:
         assert encode(action, observer.space, world.host(0).slot_config).tolist() == expected[0].tolist()
         state, theirs = who.state_dict()["memory"], actor.state_dict()
         assert isinstance(state, dict)
-        assert all(torch.equal(state[name], theirs[name]) for name in theirs)
+        assert state.keys() == {"hidden", "previous_action", "previous_reward"}
+        assert all(torch.equal(value, theirs[name]) for name, value in state.items())
         world.host(0).apply(action)
         run_epoch(world)
         observer.record(0, world.host(0), action.op)

@@ -120,6 +120,23 @@ def test_heads_get_gradient_exactly_where_relevant() -> None:
         assert torch.equal(touched, result.has_choice[:, head]), name
 
 
+def test_a_head_that_does_not_matter_may_hold_any_choice() -> None:
+    layout = growth_layout(SLOTS, blueprints=5)
+    joint = distribution(layout, 211, seed=6)
+    joint.logits.requires_grad_()
+    generator = torch.Generator().manual_seed(7)
+    actions = joint.sample(generator)
+    expected = joint.evaluate(actions)
+    anything = torch.randint(10_000, actions.shape, generator=generator) % torch.tensor(layout.sizes)
+    left_standing = torch.where(expected.relevant, actions, anything)
+    assert not torch.equal(left_standing, actions)
+    found = joint.evaluate(left_standing)
+    assert torch.equal(found.log_prob, expected.log_prob)
+    found.log_prob.sum().backward()
+    assert joint.logits.grad is not None
+    assert torch.isfinite(joint.logits.grad).all()
+
+
 def test_mode_takes_the_likeliest_choice_head_by_head() -> None:
     joint = distribution(SMALL, 13, seed=8)
     best = joint.mode()

@@ -20,6 +20,7 @@ from esper.kasmina.probing import ExampleInput
 from esper.kasmina.replicas import Replicas
 from esper.kasmina.wrapping import WrapOptions
 from esper.leyline import ActionSpec, BlueprintCard, LifecycleOp, SeedSlotProtocol, Style, gate_parameters
+from esper.leyline.errors import nearest
 from esper.tamiyo.deciders import Decider, RuleDecider
 from esper.tamiyo.rules.policy import TimedRule
 
@@ -27,11 +28,14 @@ EPOCHS_TO_BLEND = 2
 """Of a seed's life until the output shows it: one behind the host, and one of its ramp."""
 
 
-def refuse_unknown(options: Mapping[str, object]) -> None:
+def refuse_unknown(options: Mapping[str, object], own: Collection[str]) -> None:
     """Raise for a keyword that neither Grower nor wrap has."""
-    unknown = set(options) - set(WrapOptions.__annotations__)
+    known = [*own, *WrapOptions.__annotations__]
+    unknown = set(options) - set(known)
     if unknown:
-        raise TypeError(f"Grower() got an unexpected keyword argument {min(unknown)!r}")
+        raise TypeError(
+            f"Grower() got an unexpected keyword argument {min(unknown)!r}{nearest(min(unknown), known)}"
+        )
 
 
 def refuse_wrapping(options: Mapping[str, object]) -> None:
@@ -47,6 +51,15 @@ def refuse_wrapping(options: Mapping[str, object]) -> None:
         raise WrapError(
             f"the model is a GrowingModel and was wrapped already: leave out {', '.join(given)}, or give them to "
             "esper.wrap"
+        )
+
+
+def refuse_accumulation(batches: int) -> None:
+    """The model was wrapped already, with the penalty of isolated training, which counts once per batch added up."""
+    if batches > 1:
+        raise WrapError(
+            f"accumulate is {batches}, and the model is a GrowingModel that was wrapped already: leave accumulate "
+            f"out, and give esper.wrap isolation_penalty=1 / {batches}"
         )
 
 

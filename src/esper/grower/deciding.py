@@ -3,8 +3,10 @@
 Also which rule decides where no controller was named.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+
+from torch import nn
 
 from esper.grower import checks
 from esper.grower import history as reporting
@@ -14,7 +16,7 @@ from esper.grower.measuring import EpochMetrics
 from esper.kasmina import GrowingModel
 from esper.kasmina.replicas import Replicas
 from esper.kasmina.tree import is_frozen
-from esper.leyline import ActionSpec, HostProtocol, LifecycleOp, Situation
+from esper.leyline import ActionSpec, HostProtocol, Layout, LifecycleOp, Situation
 from esper.tamiyo.deciders import Choice, Decider, LearnedDecider
 from esper.tamiyo.observation import Observer
 from esper.tamiyo.rules.by_layout import suited_candidates
@@ -53,6 +55,10 @@ class Deciding:
             host, horizon=epochs or USUAL_EPOCHS, parameter_budget=parameter_budget
         )
         self.last_operation = LifecycleOp.WAIT
+        self.good_epoch = 0
+        """After which a rollback would begin anew: what was decided later goes with it."""
+        self.remembered: dict[str, object] | None = None
+        """What the decider remembered after that epoch, where it has been asked since."""
 
     @property
     def name(self) -> str:
@@ -62,6 +68,27 @@ class Deciding:
     def record(self) -> None:
         """Observe the epoch that the host has taken in."""
         self.observer.record(0, self.host, self.last_operation)
+
+    def begin_from(self, epoch: int, remembered: dict[str, object] | None = None) -> None:
+        """A rollback would begin anew after this epoch; `remembered` is the decider's, if it was asked since."""
+        self.good_epoch, self.remembered = epoch, remembered
+
+    def doubt(self) -> None:
+        """What is decided now may be undone by a rollback: keep what the decider remembers from before."""
+        if self.remembered is None and self.decider.savable:
+            self.remembered = self.decider.state_dict()
+
+    def undo(self, history: Sequence[Decision]) -> list[Decision]:
+        """Remember what the decider did when the model was as it is again; returns the decisions that are undone."""
+        if self.remembered is not None:
+            self.decider.load_state_dict(self.remembered)
+        undone = [
+            decision
+            for decision in history
+            if decision.epoch > self.good_epoch and decision.action.op is not LifecycleOp.WAIT
+        ]
+        self.begin_from(self.host.report.epoch)
+        return undone
 
     def choose(self, score: float | None, notes: Notes, *, epochs: int | None) -> tuple[Choice, str]:
         """What is to be done after the epoch that was recorded, and why; `epochs` may have changed since."""
@@ -182,6 +209,19 @@ def nothing_suits(rule: str, situation: Situation) -> str | None:
     return (
         f"the rule {USUAL} has nothing that suits {slots}, and nothing will grow: name blocks with weights and an "
         "activation, such as Sequential(Linear, ReLU), as slots, or pass controller='probe_and_keep'"
+    )
+
+
+def bare_linear(rule: str, model: GrowingModel) -> str | None:
+    """What to say of slots where `by_layout` tries a copy of a linear layer without its activation; None of none."""
+    flat = (Layout.FLAT, Layout.ROWS)
+    slots = [name for name, slot in model.slots.items() if slot.layout in flat]
+    bare = [name for name in slots if type(model.host.get_submodule(name)) is nn.Linear]
+    if rule != USUAL or not bare:
+        return None
+    return (
+        f"slot {', '.join(bare)} is a bare Linear, and the copy of it that the rule {USUAL} tries expresses nothing "
+        "new: name a block with its activation, such as Sequential(Linear, ReLU), as slot"
     )
 
 

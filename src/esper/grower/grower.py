@@ -1,5 +1,6 @@
 """`esper.Grower`: growth in a training loop of your own, one decision an epoch."""
 
+import inspect
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -16,10 +17,11 @@ from torch.optim.swa_utils import AveragedModel
 from esper.grower import checks
 from esper.grower import history as reporting
 from esper.grower.adapting import Adapting
-from esper.grower.deciding import WAIT, Deciding, nothing_suits, usual_rule
-from esper.grower.history import DECISIONS_KEPT, Decision, Notes
+from esper.grower.deciding import WAIT, Deciding, bare_linear, nothing_suits, usual_rule
+from esper.grower.history import DECISIONS_KEPT, Decision, Notes, described
 from esper.grower.host import Averages, LoopHost, compiled_graphs, growing, topology
 from esper.grower.judging import BestEpoch, Judge, remove_unseen, restore_best, settle_loop
+from esper.grower.losses import Loss
 from esper.grower.measuring import (
     Gauge,
     Mode,
@@ -29,7 +31,7 @@ from esper.grower.measuring import (
 )
 from esper.grower.resuming import Resuming
 from esper.grower.twin import Gain, TrainStep, measure_gain, twin_of
-from esper.grower.validating import Loss, Metric
+from esper.grower.validating import Metric
 from esper.kasmina import GrowingModel, coalitions
 from esper.kasmina.governor import GovernorRules, Guard
 from esper.kasmina.gradients import GradientWatch
@@ -86,8 +88,8 @@ class Grower(Resuming, Adapting):
     training_samples  how many training samples there are; controllers look at it
     accumulate        batches whose gradients you add up before a step
     governor          when to go back to the last good epoch; None never does, and keeps no second copy in memory
-    keep_best         keep the epoch that validates best for `finish(best=True)`: a copy of weights, seeds and
-                      optimiser state in the CPU's memory
+    keep_best         keep the epoch that validates best for `finish(best=True)`: a copy of weights and seeds in the
+                      CPU's memory
     generator         lets a controller sample instead of taking its first choice
     seed_lr_multiplier   learning rate of a seed over that of the part it grows at: 3, or 1 on a frozen host
     wrapping          layout, causal, blueprints, rules, seed, events, isolation_penalty, as `esper.wrap` takes them
@@ -119,7 +121,7 @@ class Grower(Resuming, Adapting):
         seed_lr_multiplier: float | None = None,
         **wrapping: Unpack[WrapOptions],
     ) -> None:
-        checks.refuse_unknown(wrapping)
+        checks.refuse_unknown(wrapping, inspect.signature(Grower.__init__).parameters)
         checks.require_numbers(epochs, training_samples, parameter_budget, accumulate, rent)
         checks.require_kinds(
             model=model, scaler=scaler, governor=governor, keep_best=keep_best, generator=generator
@@ -200,6 +202,7 @@ class Grower(Resuming, Adapting):
             checks.too_short(who, self.epochs, first_decision=1),
             checks.nothing_on_the_menu(who, self._host.cards),
             nothing_suits(who.name, self._deciding.observer.situation(0)),
+            bare_linear(who.name, self.model),
         )
         for doubt in doubts:
             if doubt is not None:
@@ -269,7 +272,17 @@ class Grower(Resuming, Adapting):
             self._deciding.record()
             reason = "the governor went back to the last good epoch"
             found = judged.verdict.value
-            self._waiting = self._conclude(
+            undone = self._deciding.undo(self.history)
+            if undone:
+                words = ", ".join(f"{described(each.action)} (epoch {each.epoch})" for each in undone)
+                self._notes.add(f"undone with it: {words}")
+            self._deciding.last_operation = LifecycleOp.WAIT
+            if self._averages.begin_anew_where_broken():
+                self._notes.warn(
+                    "an average that follows the model had taken in NaN or Inf, and begins anew with the weights "
+                    "that the governor went back to"
+                )
+            self._waiting = self._file(
                 self._deciding.decision(judged.metrics, None, WAIT, reason, rolled_back=found)
             )
         else:
@@ -288,12 +301,15 @@ class Grower(Resuming, Adapting):
         if isinstance(waiting, Decision):
             return waiting
         self._deciding.record()
+        if self._guard.in_doubt:
+            self._deciding.doubt()
         score = self._gauge.scale.score(waiting)
         choice, reason = self._deciding.choose(score, self._notes, epochs=self.epochs)
         return self._conclude(self._deciding.decision(waiting, score, choice, reason))
 
     def _conclude(self, decision: Decision) -> Decision:
-        """Carry a decision out, begin the next epoch, and file the decision with what was noted meanwhile."""
+        """Carry a decision out, begin the next epoch, and file the decision."""
+        self._guard.before_decision(self.epoch)
         if self.epoch != self.epochs:  # after the last epoch none comes that could show it
             before = topology(self.model)
             self.model.execute(decision.action)
@@ -301,9 +317,16 @@ class Grower(Resuming, Adapting):
             if decision.action.op is LifecycleOp.GERMINATE:
                 for name, warning in self._averages.warnings_at_birth():
                     self._notes.warn(warning, once=name)
-            self._deciding.last_operation, self._untrained = decision.action.op, True
+            self._deciding.last_operation = decision.action.op
             if before != topology(self.model) and compiled_graphs() > self._graphs_before:
                 self._notes.add("the model changed: torch.compile compiles it anew at its next forward")
+        if self._guard.content:
+            self._guard.remember()
+            self._deciding.begin_from(self.epoch)
+        return self._file(decision)
+
+    def _file(self, decision: Decision) -> Decision:
+        """Let the averages follow, and keep the decision with what was noted meanwhile."""
         self._averages.update()
         decision = replace(decision, notes=self._notes.take())
         self.history = (*self.history, decision)
@@ -373,12 +396,13 @@ class Grower(Resuming, Adapting):
         if best:
             self._returned = restore_best(self._best, settle)
             self._removed = remove_unseen(self.model)
+            self._guard.keep_decision()
             return self._handed_over()
         if not self.epoch:
             self._notes.warn(
                 "finish() without a step(): nothing was decided. Call step() once an epoch", once="never"
             )
-        if self._untrained and not self._watch.steps:
+        if not self._watch.steps:
             self._take_back()
         before = {name: slot.seed.blueprint_name for name, slot in self.model.slots.items() if slot.seed}
         settle_loop(self.model, self._gauge.validate, self._gauge.seed_scale, self.rent, settle)
@@ -386,15 +410,12 @@ class Grower(Resuming, Adapting):
         return self._handed_over()
 
     def _take_back(self) -> None:
-        """The last decision was never trained with: undo it, where the model from just before it is remembered."""
-        self._untrained, last = False, self.history[-1]
-        if self._guard.current:
-            self._guard.restore()
-        elif last.action.op is not LifecycleOp.WAIT or self.model.live_slots:
-            note = (
-                "finish() could not take back what was decided after this epoch and never trained with: the governor "
-                "remembers no model from just before it"
-            )
+        """Undo the last decision, which was never trained with, and note that."""
+        epoch = self._guard.take_back()
+        decided = next((each for each in self.history if each.epoch == epoch and not each.rolled_back), None)
+        if decided is not None and decided.action.op is not LifecycleOp.WAIT:
+            last = self.history[-1]
+            note = f"finish() took back what was never trained with: {described(decided.action)}"
             self.history = (*self.history[:-1], replace(last, notes=(*last.notes, note)))
 
     def _handed_over(self) -> nn.Module:

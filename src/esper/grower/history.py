@@ -59,11 +59,6 @@ class Decision:
     notes: tuple[str, ...] = field(default=())
     """What else happened: warnings, recompilation, seeds that were removed."""
 
-    @property
-    def seeds_take_part(self) -> bool:
-        """Whether the score is that of a model with seeds in it; one in TRAINING changes nothing yet."""
-        return any(slot.alpha > 0.0 for slot in self.slots.values())
-
     def __str__(self) -> str:
         return f"epoch {self.epoch}: {described(self.action)} ({self.reason})"
 
@@ -146,7 +141,8 @@ def reason_for(action: ActionSpec, situation: Situation, rent: float, choice: Ch
         )
         stuck = signals.plateau_epochs
         unstuck = "the score is not known yet" if signals.score is None else "validation improves"
-        facts.append(f"validation has not improved for {_epochs(stuck)}" if stuck else unstuck)
+        seen = f"validation has not improved for {_epochs(stuck)}" if stuck else unstuck
+        facts.append(choice.reason or seen)
     elif seed is not None:
         if seed.probe is not None:
             facts.append(f"switching it on would change the score by {seed.probe:+.3f}")
@@ -165,6 +161,7 @@ def reason_for(action: ActionSpec, situation: Situation, rent: float, choice: Ch
     else:
         live = [slot.name for slot in situation.slots if slot.stage.is_live]
         facts.append(f"seeds at {', '.join(live)}" if live else "no seed is live")
+        facts += [] if choice.reason is None else [choice.reason]
     if choice.probability is not None:
         facts.append(f"chosen with probability {choice.probability:.2f}")
     return "; ".join(facts)
@@ -210,8 +207,11 @@ def explain(
     if returned is not None:
         lines.append(f"finish: back at epoch {returned}, which validated best")
         history = [decision for decision in history if decision.epoch <= returned]
-    lines += ["", *_last_score(history, scale, settled=bool(removed)), *_outcome(model, history)]
-    return "\n".join(lines)
+    share = model.added_parameters / model.host_parameters
+    added = (
+        f"added {model.added_parameters:,} parameters, {share:.1%} of the host's {model.host_parameters:,}"
+    )
+    return "\n".join([*lines, "", *_last_score(history, scale, settled=bool(removed)), added])
 
 
 def _last_score(history: Sequence[Decision], scale: Scale, *, settled: bool) -> list[str]:
@@ -221,24 +221,6 @@ def _last_score(history: Sequence[Decision], scale: Scale, *, settled: bool) -> 
         return []
     last, before = scored[-1], ", before finish removed seeds" if settled else ""
     return [f"score {last.score:.4f} after epoch {last.epoch}{before} ({scale})"]
-
-
-def _outcome(model: GrowingModel, history: Sequence[Decision]) -> list[str]:
-    share = model.added_parameters / model.host_parameters
-    lines = [
-        f"added {model.added_parameters:,} parameters, {share:.1%} of the host's {model.host_parameters:,}"
-    ]
-    if not model.added_parameters:  # the forecast is of a model without growth, and this is one
-        return lines
-    scored = [decision for decision in history if decision.gain_forecast is not None]
-    bare = [decision.epoch for decision in scored if not decision.seeds_take_part]
-    if bare and scored[-1].seeds_take_part:
-        last = scored[-1]
-        lines.append(
-            f"the trend up to epoch {bare[-1]}, the last without a seed, led to {last.forecast:.4f} after epoch "
-            f"{last.epoch}: utility {last.gain_forecast:+.4f} over the forecast, which is no measurement"
-        )
-    return lines
 
 
 # A picture of a run that grew: validation against its forecast, and the life of every seed.
@@ -276,6 +258,7 @@ def _draw_score(axes: "Axes", history: Sequence[Decision]) -> None:
     operations = [decision for decision in history if decision.action.op is not LifecycleOp.WAIT]
     if operations:  # their names stand above the curve
         low, high = axes.get_ylim()
+        axes.set_yticks([tick for tick in axes.get_yticks() if low <= tick <= high])
         axes.set_ylim(low, low + (high - low) / _CURVE_SHARE)
     for decision in history:
         if decision.action.op is not LifecycleOp.WAIT:
@@ -297,6 +280,8 @@ def _draw_score(axes: "Axes", history: Sequence[Decision]) -> None:
 
 
 def _draw_lanes(axes: "Axes", history: Sequence[Decision], slots: Sequence[str]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     shown: set[Stage] = set()
     for lane, slot in enumerate(reversed(slots)):
         for decision in history:
@@ -316,6 +301,7 @@ def _draw_lanes(axes: "Axes", history: Sequence[Decision], slots: Sequence[str])
     axes.set_yticks([lane + 0.4 for lane in range(len(slots))], list(reversed(slots)))
     axes.set_ylim(-0.1, max(len(slots), 1))
     axes.set_xlabel("epoch (a lane's height is alpha)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if shown:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=7)
 

@@ -21,7 +21,7 @@ from esper.kasmina.coalitions import SeedWorth
 from esper.kasmina.gradients import SeedGradients
 from esper.kasmina.model import GrowingHost
 from esper.kasmina.probing import ExampleInput
-from esper.kasmina.replicas import recognise
+from esper.kasmina.replicas import local, recognise
 from esper.kasmina.wrapping import WrapOptions, copied_slots, slot_behind
 from esper.leyline import EpochReport
 
@@ -40,6 +40,7 @@ def growing(
     """The model that grows; one that is wrapped here is unwrapped by `undo`."""
     if isinstance(model, GrowingModel):
         checks.refuse_wrapping({"slots": slots, "example_input": example_input, **wrapping})
+        checks.refuse_accumulation(accumulate)
         return model
     slots, example_input = checks.require_place(slots, example_input)
     wrapping["isolation_penalty"] = wrapping.get("isolation_penalty", 1.0) / accumulate
@@ -132,6 +133,27 @@ class Averages:
         for _, slots in self._followers:
             for name, slot in self._model.slots.items():
                 _mirror(slot, slots[name])
+
+    @torch.no_grad()  # not inference_mode: who holds an average may train it
+    def begin_anew_where_broken(self) -> int:
+        """Give the model's weights to averages that took in NaN or Inf, which they never forget; returns how many.
+
+        Their count of updates begins anew, so that of a plain average these weights do not count as all the others.
+        """
+        self.update()
+        model, broken = self._model, [each for each, _ in self._followers if not self._is_finite(each)]
+        for average in broken:
+            averaged = (*average.module.parameters(), *average.module.buffers())
+            for kept, now in zip(averaged, (*model.parameters(), *model.buffers()), strict=True):
+                kept.copy_(now)
+            average.n_averaged.zero_()
+        return len(broken)
+
+    def _is_finite(self, average: AveragedModel) -> bool:
+        """Whether no process has a part of it that is not (masks hold Inf on purpose)."""
+        parameters = all(bool(local(p).isfinite().all()) for p in average.module.parameters())
+        buffers = not any(bool(local(buffer).isnan().any()) for buffer in average.module.buffers())
+        return all(self._model.replicas.gather(parameters and buffers))
 
     def warnings_at_birth(self) -> Iterator[tuple[str, str]]:
         """What to say of averages when a seed was born, before `update`: a name for each warning, and the warning."""

@@ -44,7 +44,7 @@ class SavedBest(BaseModel):
 
 
 class BestEpoch:
-    """A copy of weights, seeds and optimiser state in the CPU's memory, taken whenever validation is best.
+    """A copy of weights and seeds in the CPU's memory, taken whenever validation is best.
 
     A model that cannot be saved cannot be kept: that is found out when this is made.
     """
@@ -56,13 +56,13 @@ class BestEpoch:
         """The epoch that is kept."""
         self.value: float | None = None
         """Of its validation; more is better."""
-        describe(model)
+        describe(model, optimizer=False)
 
     def offer(self, epoch: int, value: float | None) -> None:
         """Keep the model as it is now if `value`, the more the better, is the best so far."""
         if value is None or (self.value is not None and value <= self.value):
             return
-        record, tensors = describe(self._model)
+        record, tensors = describe(self._model, optimizer=False)
         self.epoch, self.value = epoch, value
         self._kept = record, {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
 
@@ -73,7 +73,7 @@ class BestEpoch:
                 "finish(best=True): no epoch has been validated yet, so none is the best: train, call step() once an "
                 "epoch with validation, or finish() as things stand"
             )
-        reinstate(self._model, *self._kept, origin=f"epoch {self.epoch}")
+        reinstate(self._model, *self._kept, origin=f"epoch {self.epoch}", optimizer=False)
 
     def state_dict(self) -> dict[str, object] | None:
         """What is kept, for a checkpoint."""
@@ -166,13 +166,11 @@ class Judge:
             Vitals(metrics.train_loss, norm, metrics.validation_loss, metrics.validation_accuracy)
         )
         if verdict is not None and not self._data_changed(verdict, metrics):
-            self._go_back(epoch, verdict)
+            self._go_back(epoch, verdict, metrics, norm)
             return Judged(metrics, verdict=verdict)
         self._host.report_seeds(gradients, self._gauge.worths(metrics, base, validated.seeds))
         if not self._remove_broken() and self._best is not None:
             self._best.offer(epoch, scale.goodness(metrics))
-        if self._guard.content:
-            self._guard.remember()
         self._host.take(metrics.report(epoch, norm, scale.score(metrics)))
         return Judged(metrics)
 
@@ -202,13 +200,34 @@ class Judge:
             Vitals(before.validation_loss, None, None, before.validation_accuracy)
         )
 
-    def _go_back(self, epoch: int, verdict: Verdict) -> None:
+    def _go_back(self, epoch: int, verdict: Verdict, metrics: EpochMetrics, norm: float | None) -> None:
+        found = verdict.value.replace("_", " ")
+        shown = [f"{name} is {getattr(metrics, name):g}" for name in metrics.broken]
+        shown += (
+            ["the norm of its gradients is not finite"]
+            if norm is not None and not math.isfinite(norm)
+            else []
+        )
+        advice = "a lower learning rate helps if this repeats"
+        if verdict is Verdict.NOT_FINITE and shown == ["train_loss is nan"] and self._guard.host_finite():
+            shown.append("its weights are finite")
+            advice = "look at how train_loss is computed, or at the batches"
+        if verdict is Verdict.DIVERGED and metrics.train_loss is not None:
+            shown.append(f"train_loss is {metrics.train_loss:.4g}")
+        if verdict is Verdict.COLLAPSED and metrics.validation_accuracy is not None:
+            shown.append(f"validation_accuracy is {metrics.validation_accuracy:.4g}")
+        why = f" ({', '.join(shown)})" if shown else ""
         self._guard.restore()
         self._notes.warn(
-            f"the governor found the model {verdict.value.replace('_', ' ')} and went back to the last good epoch; "
-            "a lower learning rate helps if this repeats",
+            f"the governor found the model {found}{why} and went back to the last good epoch; {advice}",
             epoch=epoch,
         )
+        growing = self._model.live_slots if self._guard.repeated else ()
+        for name in growing:
+            self._model.remove(name)
+        if growing:
+            self._guard.accept()
+            self._notes.warn(f"it broke again with the seeds at {', '.join(growing)}, which were removed")
         if self._guard.gives_up():
             self._notes.warn("going back has not helped; from here on the model is left as it is")
         self._host.take(EpochReport(epoch, None, None, math.nan, None, None, verdict.value))

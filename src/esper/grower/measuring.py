@@ -10,7 +10,8 @@ from typing import Literal, SupportsFloat
 import torch
 from torch import Tensor, nn
 
-from esper.grower.validating import LoaderValidation, Loss, Metric, RunningMetric
+from esper.grower.losses import Loss
+from esper.grower.validating import LoaderValidation, Metric, RunningMetric
 from esper.kasmina import GrowingModel
 from esper.kasmina.coalitions import (
     Coalition,
@@ -117,8 +118,16 @@ def _number(name: str, value: SupportsFloat | None) -> float | None:
         return float(value)
     except (TypeError, ValueError, RuntimeError):  # a tensor of many numbers is a RuntimeError
         raise TypeError(
-            f"{name} is a {type(value).__name__} that is no single number; expected a float, or a tensor of one"
+            f"{name} is {_as_given(value)}; expected a float, or a tensor of one number"
         ) from None
+
+
+def _as_given(value: object) -> str:
+    """A wrong value, with its type; of a tensor its shape."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
 
 
 ValidateCall = Callable[[nn.Module], Mapping[str, SupportsFloat | None]]
@@ -226,9 +235,9 @@ class Scale:
         if self.unit is None:
             return f"validation {self.by}, in a unit that is known after {FIRST_EPOCHS} epochs"
         if self.mode != "max" and self.seen == [self.unit]:
-            return f"- validation {self.by} / {self.unit:.4g}, the first one"
-        sign = "" if self.mode == "max" else "- "
-        return f"{sign}validation {self.by} / {self.unit:.4g}, its span in the first epochs"
+            return f"minus validation {self.by}, in units of the first one, {self.unit:.4g}"
+        sign = "" if self.mode == "max" else "minus "
+        return f"{sign}validation {self.by}, in units of its span in the first epochs, {self.unit:.4g}"
 
 
 def as_call(

@@ -23,6 +23,18 @@ from esper.leyline.errors import first_finding
 FORMAT, VERSION = "esper grower", 9
 
 
+class SavedGood(BaseModel):
+    """The last good epoch, as a checkpoint holds it that was taken after one at chance."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, frozen=True)
+
+    epoch: int
+    decider: dict[str, object] | None
+    """What the decider remembered; None where that cannot be saved."""
+    model: Json[ModelRecord]
+    tensors: dict[str, Tensor]
+
+
 class SavedState(BaseModel):
     """What a checkpoint of a grower holds, checked before anything is changed."""
 
@@ -51,6 +63,8 @@ class SavedState(BaseModel):
     """Of a run without an end."""
     best: SavedBest | None
     """Where the best epoch is kept."""
+    good: SavedGood | None = None
+    """Where it is not the model that is saved."""
 
 
 def read_state(state: object, controller: str, *, twin: bool) -> SavedState:
@@ -58,6 +72,11 @@ def read_state(state: object, controller: str, *, twin: bool) -> SavedState:
     if not isinstance(state, Mapping):
         raise ValueError(f"the state is a {type(state).__name__}; expected what state_dict() returned")
     if state.get("format") != FORMAT or state.get("version") != VERSION:
+        if "format" not in state:
+            raise ValueError(
+                "the state has no 'format', so grower.state_dict() did not give it: is it a model's or optimiser's? "
+                "Keep grower.state_dict(), which holds both"
+            )
         raise ValueError(
             f"the state has format {state.get('format')!r}, version {state.get('version')!r}; this Esper reads "
             f"{FORMAT!r}, version {VERSION}"
@@ -93,8 +112,6 @@ class Resuming(ABC):
     _phases: Phases | None
     """Of a run without an end."""
     _gain: Gain | None
-    _untrained: bool
-    """Whether no epoch has been trained since the last decision."""
     _finished: bool
     _waiting: EpochMetrics | Decision | None
     """The epoch that was taken in, or what it led to."""
@@ -112,7 +129,7 @@ class Resuming(ABC):
         """Nothing has been trained, decided or finished."""
         self.history, self._waiting = (), None
         self._phases = Phases() if endless else None
-        self._untrained = self._finished = False
+        self._finished = False
         self._removed, self._returned, self._gain = {}, None, None
 
     def state_dict(self) -> dict[str, object]:
@@ -120,13 +137,11 @@ class Resuming(ABC):
 
         Loadable with `weights_only=True`. A scheduler's and a scaler's state are their own, as always.
         """
-        record, tensors = describe(self.model)
         return {
             "format": FORMAT,
             "version": VERSION,
             "controller": self.controller,
-            "model": record.model_dump_json(),
-            "tensors": {name: tensor.clone() for name, tensor in tensors.items()},
+            **_written(self.model),
             "report": asdict(self._host.report),
             **self._deciding.state_dict(),
             "guard": self._guard.state_dict(),
@@ -140,7 +155,14 @@ class Resuming(ABC):
             "history": DECISIONS.dump_json(self.history).decode(),
             "phases": None if self._phases is None else self._phases.state_dict(),
             "best": None if self._best is None else self._best.state_dict(),
+            "good": self._good_state() if self._guard.in_doubt else None,
         }
+
+    def _good_state(self) -> dict[str, object]:
+        """What a rollback would go back to, where that is not the model as it is."""
+        found = self._guard.look_back(lambda: _written(self.model))
+        assert found is not None  # or nothing would be in doubt
+        return {"epoch": self._deciding.good_epoch, "decider": self._deciding.remembered, **found}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state_dict` was taken, in a Grower made the same way; it may have grown, and be finished.
@@ -149,8 +171,6 @@ class Resuming(ABC):
         """
         saved = read_state(state, self.controller, twin=self._twin is not None)
         reinstate(self.model, saved.model, saved.tensors)
-        for parameter in self.model.parameters():
-            parameter.grad = None
         self._watch.take()  # what was trained and not decided on is gone
         self.history, self._host.report = saved.history, saved.report
         if self._phases is not None:
@@ -162,15 +182,17 @@ class Resuming(ABC):
                 decider=saved.decider,
                 pay=saved.pay,
             )
-            self._guard.load_state_dict(saved.guard)
+            self._remember_good(saved)
             self._watch.load_state_dict(saved.watch)
             if self._twin is not None and saved.twin is not None:
                 self._twin.load_state_dict(saved.twin)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             raise ModelFileError(f"the saved state is damaged: {error}; make the Grower anew") from error
+        for parameter in self.model.parameters():
+            parameter.grad = None
         self._waiting, self._notes.warned, self._notes.pending = saved.waiting, saved.warned, saved.notes
         self._gauge.scale, self._gauge.seed_scale = saved.scale, saved.seed_scale
-        self._untrained = self._finished = False
+        self._finished = False
         self._removed, self._returned, self._gain = {}, None, None
         if self._best is not None:
             self._best.load(saved.best)
@@ -180,3 +202,24 @@ class Resuming(ABC):
                     "sought from here on"
                 )
         self._averages.update()
+
+    def _remember_good(self, saved: SavedState) -> None:
+        """Let the governor go on, with what a rollback would go back to."""
+        good = saved.good
+        if good is None:
+            self._guard.load_state_dict(saved.guard)
+            self._deciding.begin_from(saved.report.epoch)
+            return
+        reinstate(self.model, good.model, good.tensors)
+        self._guard.load_state_dict(saved.guard, as_it_is=False)
+        self._deciding.begin_from(good.epoch, good.decider)
+        reinstate(self.model, saved.model, saved.tensors)
+
+
+def _written(model: GrowingModel) -> dict[str, object]:
+    """A model and its optimiser as plain data, which what they become leaves alone."""
+    record, tensors = describe(model)
+    return {
+        "model": record.model_dump_json(),
+        "tensors": {name: tensor.clone() for name, tensor in tensors.items()},
+    }

@@ -17,8 +17,9 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
 from esper.grower import Grower
+from esper.grower.losses import Loss
 from esper.grower.measuring import Mode, Validate
-from esper.grower.validating import Loss, Metric
+from esper.grower.validating import Metric
 from esper.kasmina import GrowingModel, WrapError
 from esper.kasmina.governor import GovernorRules
 from esper.kasmina.persistence import describe

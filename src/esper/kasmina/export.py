@@ -1,10 +1,10 @@
 """Out of the growing model: a plain module that computes what the model computes now and needs no esper.
 
 A submodule behind a slot stays what and where it is, so whatever the host does with it besides calling it goes on
-working; its seed becomes a child of it, called by a forward hook that is itself an fx GraphModule. A `Sequential`
-calls its children by itself, so there the seed is simply the last of them. Other containers, and a `Sequential` whose
-seed reads its input, are replaced by a GraphModule that holds them as `host`; so are modules of Esper's own classes,
-which become GraphModules and as such would lose hooks when pickled.
+working: reading its attributes, indexing a container, running a part of it alone. Its seed is called by a forward
+hook that is itself an fx GraphModule, and sits where it grew: in the tree, but out of the way of all that run or
+count their children. A GraphModule would lose a hook when pickled, so one of those, as a module of Esper's own
+classes becomes, is replaced by another that holds it as `host` and calls the seed after it.
 """
 
 import logging
@@ -20,13 +20,12 @@ from torch import Tensor, fx, nn
 from torch.fx.proxy import GraphAppendingTracer
 
 from esper.kasmina.model import GrowingModel
-from esper.kasmina.replicas import whole_copy
+from esper.kasmina.replicas import sharded_modules, whole_copy
 from esper.kasmina.seed import Seed, compose_delta, per_channel
 from esper.kasmina.slot import Slot
+from esper.kasmina.tree import find_seats
 from esper.leyline import Layout, Stage
 from esper.leyline.files import require_exportable
-
-_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 def export_with_keys(model: GrowingModel) -> tuple[nn.Module, dict[str, str]]:
@@ -35,6 +34,7 @@ def export_with_keys(model: GrowingModel) -> tuple[nn.Module, dict[str, str]]:
     Fossilised, holding and blending seeds are part of it at the alpha they have now, a constant from here on.
     Empty slots leave no trace, and neither do seeds in TRAINING, which the output does not show either.
     """
+    _refuse_hooks_of_graphs(model)
     twin = whole_copy(model)
     _copy_modes(model, twin)
     for parameter in twin.parameters():
@@ -48,9 +48,10 @@ def export_with_keys(model: GrowingModel) -> tuple[nn.Module, dict[str, str]]:
     for slot, seed in grown.values():
         _refuse(slot, seed)
     host = _plain(twin.unwrap(), {})
-    behind = {name: host.get_submodule(name) for name in twin.slots}  # before any of them moves
+    behind = {name: host.get_submodule(name) for name in grown}  # before any of them moves
+    leaves = {name: _leaf(host, slot) for name, (slot, _) in grown.items()}
     for name, (slot, seed) in grown.items():
-        host = _install(host, behind[name], slot, seed)
+        host = _install(host, behind[name], leaves[name], slot, seed)
     places: dict[int, str] = {}
     for name, tensor in host.state_dict(keep_vars=True).items():
         places.setdefault(id(tensor), name)
@@ -79,11 +80,19 @@ def _refuse(slot: Slot, seed: Seed) -> None:
             f"slot {slot.name!r} has a hook registered after wrapping, which the export would run before "
             "the seed: remove it, or register it before wrapping"
         )
-    replaced = isinstance(module, _CONTAINERS) or _is_ours(module)
-    if replaced and (module._forward_pre_hooks or module._backward_hooks):
-        raise ValueError(
-            f"slot {slot.name!r} has pre- or backward hooks, which the export would lose: remove them first"
-        )
+
+
+def _refuse_hooks_of_graphs(model: GrowingModel) -> None:
+    """Copies and pickles of fx graphs come without hooks; those that FSDP2 adds are not meant to be copied."""
+    slots = {slot.site.module: slot.hook.id for slot in model.slots.values()}
+    sharded = set(map(id, sharded_modules(model)))
+    for name, module in model.host.named_modules():
+        if isinstance(module, fx.GraphModule) and id(module) not in sharded:
+            own = module._forward_hooks.keys() - {slots.get(module)}
+            if own or module._forward_pre_hooks or module._backward_pre_hooks or module._backward_hooks:
+                raise ValueError(
+                    f"the fx graph at {name!r} has hooks, which an exported copy would lose: remove them first"
+                )
 
 
 class _Blend(nn.Module):
@@ -140,29 +149,33 @@ def _traced(module: nn.Module) -> fx.GraphModule:
     return plain
 
 
-def _install(host: nn.Module, module: nn.Module, slot: Slot, seed: Seed) -> nn.Module:
+def _leaf(host: nn.Module, slot: Slot) -> nn.Module | None:
+    """What gets the seed as a child: where it grew, unless that was of Esper's own classes and is a graph by now."""
+    if any(module is slot.seat.leaf for module in host.modules()):
+        return slot.seat.leaf
+    seat = find_seats(host, {slot.name: frozenset()})[slot.name]
+    return None if seat is None else seat.leaf
+
+
+def _install(host: nn.Module, module: nn.Module, leaf: nn.Module | None, slot: Slot, seed: Seed) -> nn.Module:
     """Make a seed part of the plain host, behind `module`."""
     root = nn.Module()
     done: Done = {}
     root.body = _plain(seed.body, done)
     root.blend = _plain(_Blend(seed, slot.layout), done)
-    name = next(name for name in map("seed{}".format, ("", *range(1, 1000))) if not hasattr(module, name))
-    plain = slot.site.form.kind == "tensor" and not seed.reads_input
-    if type(module) is nn.Sequential and plain and not module._forward_hooks:
-        module.add_module(name, _grown_graph(root, slot, seed, place="last child"))
-        return host
-    if isinstance(module, (*_CONTAINERS, fx.GraphModule)):
+    if leaf is None or isinstance(module, fx.GraphModule):
         root.host = module
         return _replace(host, module, _grown_graph(root, slot, seed, place="around"))
     grown = _grown_graph(root, slot, seed, place="hook")
-    module.add_module(name, grown)
-    # Pickled with the module, the handle keeps its id from being given to another hook.
-    grown.__dict__["handle"] = module.register_forward_hook(grown, with_kwargs=True)
+    name = next(name for name in map("seed{}".format, ("", *range(1, 1000))) if not hasattr(leaf, name))
+    leaf.add_module(name, grown)
+    # Copied and pickled with the module, the handle keeps its id from being given to another hook.
+    module.__dict__["seed_handle"] = module.register_forward_hook(grown, with_kwargs=True)
     return host
 
 
 def _grown_graph(
-    root: nn.Module, slot: Slot, seed: Seed, *, place: Literal["last child", "around", "hook"]
+    root: nn.Module, slot: Slot, seed: Seed, *, place: Literal["around", "hook"]
 ) -> fx.GraphModule:
     graph, site = fx.Graph(), slot.site
     tracer = GraphAppendingTracer(graph)
@@ -179,12 +192,10 @@ def _grown_graph(
         _, args, kwargs, output = map(given, ("module", "args", "kwargs", "output"))
         if seed.reads_input:
             arguments, keywords = _known_arguments(slot, args, kwargs)
-    elif place == "around":
+    else:
         arguments = [given(f"input_{i}") for i in range(site.positional)]
         keywords = {name: given(name) for name in site.keywords}
         output = call("host", *arguments, **keywords)
-    else:
-        output = given("h")
     h = site.form.pick(output)
     x = h if slot.dtype == seed.scale.dtype else h.to(seed.scale.dtype)
     d = site.form.pick(call("body", *arguments, **keywords)) if seed.reads_input else call("body", x)

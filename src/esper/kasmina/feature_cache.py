@@ -1,15 +1,18 @@
 """What a forward computes before seeds, computed once: a frozen prefix by sample and not every epoch, and what is
 before the first seed that is switched for all coalitions of a batch."""
 
+import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.seed import Seed
+from esper.kasmina.surroundings import are_same, surroundings
 from esper.kasmina.tree import bare_children, bare_modules, bare_parameters, names_a_seed
 from esper.leyline.errors import EsperError
 
@@ -32,7 +35,8 @@ class FeatureCache:
     forgotten.
 
     It is right where a sample's features depend on that sample alone and are the same each time it is seen: no random
-    augmentation, and the submodule in evaluation mode. The caller vouches for the first, the second is checked.
+    augmentation, and the submodule in evaluation mode. The caller vouches for the first, and that nothing is left for
+    later modules but the output; the second is checked.
     """
 
     def __init__(self, model: GrowingModel, slot: str, samples: int) -> None:
@@ -212,8 +216,9 @@ class SharedPrefix:
 
     Until a switched slot fires, everything is as it was: a part that ran before it puts out what was noted. A part is
     a submodule with no seed inside, or a seed. Just the forward of parts is spared: hooks on them, and the host's
-    code between them, run each time. What cannot be spared is computed: a part whose call changed something beside
-    its output, or whose output was changed in place since, and all of them where the forward drew random numbers.
+    code between them, run each time. What cannot be spared is computed: a part whose call in the first forward
+    changed something that it can reach beside its output, or may have; one whose output was changed in place since;
+    and all of them where the forward drew random numbers.
 
     It is for evaluation mode without gradients.
     """
@@ -252,25 +257,17 @@ class SharedPrefix:
     def noting(self) -> Iterator[None]:
         """One forward inside: what it computes is noted, in place of what was before."""
         self._fired, self._calls = {}, 0
-        states = [_state(part.module) for part in self._parts] if self._first else []
-        random = _random_state(self._model)
+        drawn = _random_state(self._model)
         for part in self._parts:
             part.notes, part.act = [], self._note
         yield
         for part in self._parts:
             part.act = _compute
         # A call that was spared would leave out its numbers, and shift all later ones.
-        if not all(map(torch.equal, random, _random_state(self._model))):
+        if drawn != _random_state(self._model):
             for part in self._parts:
                 part.notes.clear()
-        if self._first:
-            self._first = False
-            self._drop_restless(states)
-
-    def _drop_restless(self, states: "list[_State]") -> None:
-        """Leave out the parts that keep something of a forward beside what they put out."""
-        for part, state in zip(self._parts, states, strict=True):
-            part.spared = _unchanged(state)
+        self._first = False
 
     @contextmanager
     def reusing(self, switched: Iterable[str]) -> Iterator[None]:
@@ -285,10 +282,15 @@ class SharedPrefix:
 
     def _note(self, part: "_Part", args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         given = _given(part.module, args, kwargs)
-        before = _versions(given)
+        before, calls = _versions(given), self._calls
+        around = surroundings(part.module, (_Part,)) if self._first and part.spared else None
         output = part.compute(*args, **kwargs)
+        if self._first and part.spared:
+            part.spared = around is not None and are_same(around, surroundings(part.module, (_Part,)))
         versions = _versions((output,))
-        spared = before is not None and before == _versions(given) and versions is not None
+        # One that calls another part is computed, so that each call of that one meets its own note.
+        spared = before is not None and before == _versions(given) and calls == self._calls
+        spared = spared and versions is not None
         part.notes.append(_Note(self._calls, output if spared else None, versions if spared else None))
         self._calls += 1
         return output
@@ -408,38 +410,13 @@ def _versions(tree: tuple[object, ...]) -> tuple[int, ...] | None:
     return tuple(found)
 
 
-_State = list[tuple[nn.Module, dict[str, object], dict[str, tuple[object, int]]]]
-"""module, its attributes, its buffers with how often each was changed in place; or how long a container is"""
-
-
-def _state(part: nn.Module) -> _State:
-    return [(module, dict(vars(module)), _contents(module)) for module in bare_modules(part)]
-
-
-def _contents(module: nn.Module) -> dict[str, tuple[object, int]]:
-    tensors = {name: (each, each._version) for name, each in module._buffers.items() if each is not None}
-    sizes = {
-        name: (each, len(each)) for name, each in vars(module).items() if isinstance(each, list | dict | set)
-    }
-    return {**tensors, **sizes}
-
-
-def _unchanged(state: _State) -> bool:
-    """Whether a part's attributes and buffers are the very ones they were."""
-    return all(
-        _same(dict(vars(module)), attributes)
-        and {name: size for name, (_, size) in _contents(module).items()}
-        == {name: size for name, (_, size) in contents.items()}
-        and all(module._buffers.get(name, each) is each for name, (each, _) in contents.items())
-        for module, attributes, contents in state
-    )
-
-
-def _same(now: dict[str, object], before: dict[str, object]) -> bool:
-    return now.keys() == before.keys() and all(now[name] is before[name] for name in now)
-
-
-def _random_state(model: GrowingModel) -> list[Tensor]:
+def _random_state(model: GrowingModel) -> list[object]:
     """Of the generators that a forward draws from."""
     device = next(model.parameters()).device
-    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+    torchs = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+    numpys = np.random.get_state(legacy=False)["state"].values()  # noqa: NPY002
+    return [
+        *(state.numpy().tobytes() for state in torchs),
+        *(each.tobytes() if isinstance(each, np.ndarray) else each for each in numpys),
+        random.getstate(),
+    ]

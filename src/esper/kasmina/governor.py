@@ -1,20 +1,14 @@
 """The governor: notices a host that broke, says why, and goes back to its last good epoch."""
 
-import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
-import torch
-from torch import Tensor
-
 from esper.kasmina.model import GrowingModel
-from esper.kasmina.optimisers import PARAMETERS
 from esper.kasmina.replicas import local
-from esper.kasmina.seed import Seed
-from esper.kasmina.slot import SlotRecord
+from esper.kasmina.snapshots import ModelSnapshot, Standing
 
 _Seen = TypeVar("_Seen")
 
@@ -172,105 +166,7 @@ class Governor:
             setattr(self, name, kind(state[name]))
 
 
-# Going back to the last good epoch
-
-
-class ModelSnapshot:
-    """A model and its attached optimiser as they were. Taking it again reuses the memory while nothing grows.
-
-    Seeds are kept as the modules they are and tensors by value, so restoring brings back the same parameters.
-    Schedulers go on in time, so groups keep the options that they have by then (learning rates, momenta), but for
-    those that the optimiser's step moves. Nothing here waits for a device.
-    """
-
-    def __init__(self, model: GrowingModel) -> None:
-        self._model = model
-        self._sources: list[Tensor] = []
-        self._copies: list[Tensor] = []
-        self._slots: list[tuple[SlotRecord, Seed | None, list[bool]]] = []
-        self._groups: list[dict[str, object]] = []
-        self._state: dict[Tensor, dict[str, object]] = {}
-        self.take()
-
-    @torch.no_grad()  # not inference_mode: what is restored is trained on
-    def take(self) -> None:
-        """Remember the model as it is now."""
-        care = self._model.care
-        self._slots = [
-            (slot.record(), slot.seed, [p.requires_grad for p in slot.seed.parameters()] if slot.seed else [])
-            for slot in self._model.slots.values()
-        ]
-        if care is not None:
-            optimizer = care.optimizer
-            self._groups = [_own(group) for group in optimizer.param_groups]
-            self._state = {parameter: _own(state) for parameter, state in optimizer.state.items()}
-        sources = [*self._model.parameters(), *self._model.buffers()]
-        sources += [slot.non_finite for slot in self._model.slots.values()]
-        moved = frozenset[str]() if care is None else care.begun_anew
-        stepped = [{key: group[key] for key in moved & group.keys()} for group in self._groups]
-        if care is not None and not care.scheduled:
-            stepped = self._groups
-        for values in (*stepped, *self._state.values()):
-            sources += [value for value in values.values() if isinstance(value, Tensor)]
-        if list(map(id, sources)) == list(map(id, self._sources)):
-            _copy(self._copies, sources)
-        else:
-            self._sources, self._copies = sources, [local(source).detach().clone() for source in sources]
-
-    @torch.no_grad()  # not inference_mode: what is restored is trained on
-    def restore(self) -> None:
-        """Bring the model and its optimiser back to what `take` saw last."""
-        for slot, (record, seed, trainable) in zip(self._model.slots.values(), self._slots, strict=True):
-            slot.restore(record, self._model.rules)
-            slot.seed = seed
-            slot.sync_seed()
-            for parameter, trained in zip(seed.parameters() if seed else (), trainable, strict=True):
-                parameter.requires_grad_(trained)
-        care = self._model.care
-        if care is not None:
-            optimizer = care.optimizer
-            now = {_first(group): group for group in optimizer.param_groups if group["params"]}
-            optimizer.param_groups[:] = [
-                _own(group)
-                | (_scheduled(now.get(_first(group), {}), care.begun_anew) if care.scheduled else {})
-                for group in self._groups
-            ]
-            optimizer.state.clear()
-            optimizer.state.update({parameter: _own(state) for parameter, state in self._state.items()})
-        _copy(self._sources, self._copies)
-        for parameter in self._model.parameters():
-            parameter.grad = None
-
-
-def _own(values: Mapping[str, object]) -> dict[str, object]:
-    """The same with lists of its own, so that none changes with the optimiser's. Tensors stay the ones they are."""
-    return {
-        name: list(value)
-        if name in PARAMETERS and isinstance(value, list)
-        else copy.deepcopy(value)
-        if isinstance(value, list | dict)
-        else value
-        for name, value in values.items()
-    }
-
-
-def _first(group: Mapping[str, object]) -> int | None:
-    """The identity of a group's first parameter, by which it is known: others come and go behind it."""
-    parameters = group["params"]
-    return id(parameters[0]) if isinstance(parameters, list) and parameters else None
-
-
-def _scheduled(group: Mapping[str, object], moved: frozenset[str]) -> dict[str, object]:
-    """The options of a group that are set from outside; the optimiser's step moves the others."""
-    return _own({key: value for key, value in group.items() if key not in PARAMETERS | moved})
-
-
-def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
-    """Each source into its target, all of one dtype in one multi-tensor call; of shards the local part."""
-    targets, sources = list(map(local, targets)), list(map(local, sources))
-    for dtype in {source.dtype for source in sources}:
-        chosen = [index for index, source in enumerate(sources) if source.dtype == dtype]
-        torch._foreach_copy_([targets[index] for index in chosen], [sources[index] for index in chosen])
+# A user's loop
 
 
 BROKEN_EPOCHS = 2
@@ -280,8 +176,15 @@ LEAST_FIRST_LOSS = 1.0
 """A first loss can be small (a good start, or just the last batch's): noise over it is no divergence."""
 
 
+_Undecided = tuple[int, Standing]
+"""An epoch, and how the model stood after it."""
+
+
 class Guard:
     """Remembers the last good epoch in memory: a second copy of weights and optimiser state.
+
+    The copy is of the model as it begins the next one, decided on: a broken epoch undoes no decision. As deciding
+    leaves weights alone, how the model stood before it is remembered beside that without another copy.
 
     A host is judged by its own past: diverged is a training loss over `divergence_factor` times the first epoch's,
     collapsed an accuracy that is nearly gone.
@@ -291,6 +194,8 @@ class Guard:
         self._model, self._rules = model, rules
         self._governor = self._new_governor()
         self._memory: ModelSnapshot | None = None
+        self._undecided: _Undecided | None = None  # before the decision that the memory is of the model after
+        self._latest: _Undecided | None = None  # before the last decision; None once it was trained with
         self._current = False  # whether no epoch was judged since it was remembered, or gone back to
         self._gave_up = False
         self._broken: dict[str, int] = {}
@@ -300,15 +205,28 @@ class Guard:
             return None
         return Governor(self._rules, chance_accuracy=0.0, untrained_loss=math.inf)
 
+    def before_decision(self, epoch: int) -> None:
+        """The model stands as this epoch has left it, and is about to be decided on."""
+        self._latest = epoch, Standing(self._model)
+
+    def keep_decision(self) -> None:
+        """The model was changed since it was decided on, or is another: there is nothing to take back."""
+        self._latest = None
+
+    def accept(self) -> None:
+        """The model was changed after it was gone back to: from here on it is gone back to as it is now."""
+        self.keep_decision()
+        self.remember()
+
     def remember(self) -> None:
-        """The model as it is now is worth going back to."""
+        """The model as it is now, decided on and about to begin an epoch, is worth going back to."""
         if self._governor is None:
             return
         if self._memory is None:
-            self._memory = ModelSnapshot(self._model)
+            self._memory = ModelSnapshot(self._model, epoch_begins=True)
         else:
             self._memory.take()
-        self._current = True
+        self._undecided, self._current = self._latest, True
 
     def begin(self) -> None:
         """Before the first step: something to go back to, where nothing was remembered yet."""
@@ -319,16 +237,29 @@ class Guard:
         """Go back to it, if anything was remembered."""
         if self._memory is not None:
             self._memory.restore()
-            self._current = True
+            self._latest, self._current = self._undecided, True
+
+    def take_back(self) -> int | None:
+        """Undo the last decision, if nothing was trained or loaded since; returns the epoch that it followed."""
+        if self._latest is None:
+            return None
+        (epoch, standing), self._latest = self._latest, None
+        standing.restore()
+        return epoch
 
     @property
-    def current(self) -> bool:
-        """Whether what is remembered is the model as the epoch judged last left it, before a decision on it."""
-        return self._memory is not None and self._current
+    def repeated(self) -> bool:
+        """Whether going back once has not helped: the epoch that was begun anew broke too."""
+        return self._governor is not None and self._governor.consecutive > 1
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a rollback would undo more than the training of an epoch: those at chance are not remembered."""
+        return self._memory is not None and not self._current and not self.content
 
     def judge(self, vitals: Vitals) -> Verdict | None:
         """None if the model may go on. `seeds_finite` is left True: broken seeds are removed, the host is kept."""
-        governor, self._current = self._governor, False
+        governor, self._latest, self._current = self._governor, None, False
         if governor is None:
             return None
         loss = vitals.train_loss
@@ -358,19 +289,22 @@ class Guard:
         """Whether going back has not helped; from here on the model is left alone."""
         if self._governor is None or not self._governor.gives_up:
             return False
-        self._governor, self._memory, self._gave_up = None, None, True
+        self._governor, self._memory, self._undecided, self._gave_up = None, None, None, True
         return True
 
     def look_back(self, look: Callable[[], _Seen]) -> _Seen | None:
-        """What `look` returns for the last good epoch; None without one. The model is as it was afterwards."""
+        """What `look` returns for the model as a rollback would leave it; None without one. It is back afterwards."""
         if self._memory is None:
             return None
+        gradients = {parameter: parameter.grad for parameter in self._model.parameters()}
         present = ModelSnapshot(self._model)
         self._memory.restore()
         try:
             return look()
         finally:
             present.restore()
+            for parameter, gradient in gradients.items():
+                parameter.grad = gradient
 
     def would_condemn(self, vitals: Vitals) -> bool:
         """Whether a model that shows this is broken, by what is known of its past; nothing is remembered."""
@@ -407,8 +341,11 @@ class Guard:
             "broken": dict(self._broken),
         }
 
-    def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on where `state_dict` was taken; the model as it is now, restored, is worth going back to."""
+    def load_state_dict(self, state: Mapping[str, object], *, as_it_is: bool = True) -> None:
+        """Go on where `state_dict` was taken; the model as it is now, restored, is the one to go back to.
+
+        as_it_is  whether training goes on from there, too
+        """
         governor, untrained, broken = state["governor"], state["untrained_loss"], state["broken"]
         self._gave_up = bool(state["gave_up"])
         self._governor = None if self._gave_up else self._new_governor()
@@ -419,4 +356,6 @@ class Guard:
             self._governor.untrained_loss = untrained
         if isinstance(broken, dict):
             self._broken = dict(broken)
+        self._latest = None
         self.remember()
+        self._current = as_it_is

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.replicas import whole
+from esper.kasmina.steps import before_updates
 from esper.leyline import Stage
 
 VANISHING_NORM = 1e-7
@@ -162,7 +163,10 @@ class GradientWatch:
         self._unread: Tensor | None = None
         self._columns, self._rows = _Columns(0, (), scaled=False), 0
         self._watched: _Watched | None = None  # found at the first step since `take`
-        self._handle = optimizer.register_step_pre_hook(self._look)
+        self._optimizer = optimizer
+        self._handle = before_updates(optimizer, self._look)
+        if model.care is not None:
+            model.care.handles.append(self._handle)
 
     def detach(self) -> None:
         """Take the hook off the optimiser."""
@@ -198,7 +202,8 @@ class GradientWatch:
         """What was seen since `take`, for a checkpoint in the middle of an epoch."""
         self._read()
         host = None if self._host is None else self._host.tolist()
-        return {"steps": self.steps, "host": host, "seeds": {n: s.tolist() for n, s in self._seeds.items()}}
+        seeds = {name: sums.tolist() for name, sums in self._seeds.items()}
+        return {"steps": self.steps, "host": host, "seeds": seeds, "missed": dict(self._missed)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
@@ -207,9 +212,12 @@ class GradientWatch:
         self.steps = int(state["steps"])
         self._host = None if state["host"] is None else torch.tensor(state["host"], device=device)
         self._seeds = {name: torch.tensor(sums, device=device) for name, sums in state["seeds"].items()}
+        self._missed = dict(state["missed"])
 
     @torch.no_grad()  # not inference_mode: what is remembered before the first step is trained on when restored
-    def _look(self, optimizer: Optimizer, *_: object) -> None:
+    def _look(self, evaluation: int) -> None:
+        if evaluation:  # a closure that is called again, for the step that was counted
+            return
         if self._before_first is not None:
             self._before_first()
             self._before_first = None
@@ -229,7 +237,7 @@ class GradientWatch:
             elif any(p.requires_grad for p in parameters):
                 self._missed[name] = self._missed.get(name, 0) + 1
         if hosts:
-            scale = _scale(optimizer)
+            scale = _scale(self._optimizer)
             norms = torch._foreach_norm(gradients)
             row = together(norms if scale is None else [*norms, scale])
             self._keep(row, _Columns(hosts, tuple(counts), scaled=scale is not None))

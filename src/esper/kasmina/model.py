@@ -2,10 +2,12 @@
 
 import math
 import os
+import random
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
@@ -396,7 +398,11 @@ class GrowingModel(LivingHost, nn.Module):
         return merge(self)
 
     def unwrap(self) -> nn.Module:
-        """Take the hooks and the seeds off and return the bare host."""
+        """Take the hooks and the seeds off, out of the attached optimiser too, and return the bare host."""
+        if self.care is not None:
+            for slot in self.slots.values():
+                self.care.forget([] if slot.seed is None else list(slot.seed.parameters()))
+            self.detach()
         self.release()
         for slot in self.slots.values():
             slot.hook.remove()
@@ -461,11 +467,17 @@ class GrowingHost:
         return self.model.added_parameters
 
 
-def forked_randomness() -> AbstractContextManager[None]:
-    """Random states, of the CPU and of all GPUs, are as before afterwards."""
+@contextmanager
+def forked_randomness() -> Iterator[None]:
+    """Random states of torch, on the CPU and on all GPUs, of Python and of numpy are as before afterwards."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    forked: AbstractContextManager[None] = torch.random.fork_rng(devices=devices)
-    return forked
+    pythons, numpys = random.getstate(), np.random.get_state(legacy=False)  # noqa: NPY002
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            random.setstate(pythons)
+            np.random.set_state(numpys)  # noqa: NPY002
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from esper.kasmina.replicas import local
 from esper.kasmina.slot import Slot
+from esper.kasmina.steps import before_updates
 from esper.kasmina.tree import bare_parameters, is_frozen
 
 Group = dict[str, Any]
@@ -353,10 +354,8 @@ class OptimiserCare:
         """Options of a group that the optimiser's step moves: its own for every group."""
         self.optimizer, self.seed_lr_multiplier = optimizer, seed_lr_multiplier
         self._homes: dict[str, Tensor | None] = {}  # slot -> the first parameter of its submodule's group
-        self.scheduled = bool(schedulers)
-        """Whether options of groups are set from outside, in time."""
         hide_seeds(schedulers, optimizer, self._is_seeds)
-        self._handle = optimizer.register_step_pre_hook(self._before_step)
+        self.handles = [before_updates(optimizer, self._before_update)]
         self._stepped = False
         self._scaler = scaler
         if scaler is not None:
@@ -365,7 +364,8 @@ class OptimiserCare:
 
     def detach(self) -> None:
         """Take the hooks off the optimiser and the scaler."""
-        self._handle.remove()
+        for handle in self.handles:
+            handle.remove()
         if self._scaler is not None and self._scaler.step == self._scaled_step:
             self._scaler.step = self._plain_step  # type: ignore[method-assign]
 
@@ -384,6 +384,7 @@ class OptimiserCare:
         parameters = list(slot.seed.parameters())
         self._take_out(parameters)
         home = self._home(slot)
+        slot.maximizes = bool(home.get("maximize"))
         group = options_of_newcomer(self.optimizer, home, self.begun_anew)
         named = [(f"{slot.prefix}.{name}", p) for name, p in slot.seed.named_parameters()]
         group["params"] = named if "param_names" in home else parameters
@@ -446,7 +447,7 @@ class OptimiserCare:
                 del self.optimizer.param_groups[index]
         return names
 
-    def _before_step(self, *_: object) -> None:
+    def _before_update(self, _: int) -> None:
         self._stepped = True
         if growing := [slot for slot in self._slots if slot.seed is not None and slot.stage.is_live]:
             self._care_for(growing)

@@ -7,7 +7,7 @@ Nothing in it can execute, and a file is checked in full before the model is tou
 import json
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
@@ -22,7 +22,7 @@ from esper.kasmina.model import GrowingModel
 from esper.kasmina.optimisers import SEED_RATE, OptimiserCare, state_of
 from esper.kasmina.replicas import fill, whole
 from esper.kasmina.seed import Seed, bear_seed, birth_randomness
-from esper.kasmina.slot import SlotRecord
+from esper.kasmina.slot import Slot, SlotRecord
 from esper.kasmina.stage_machine import GrowthRules
 from esper.kasmina.tree import names_a_seed
 from esper.leyline import SlotConfig, Stage
@@ -69,12 +69,18 @@ class ModelRecord(_Record):
 VERSION = 2
 
 
+Names = tuple[str, ...]
+"""Of the parameters in a group, sorted."""
+
+
 class ModelFileError(EsperError, ValueError):
     """The file is damaged, of another version, or belongs to another model."""
 
 
 def save(model: GrowingModel, path: str | os.PathLike[str]) -> None:
     """Write the model, and the attached optimiser if there is one, to `path` (.safetensors), atomically."""
+    if not Path(path).parent.is_dir():
+        raise ValueError(f"path is {str(path)!r}; there is no folder {str(Path(path).parent)!r}")
     record, tensors = describe(model)
     metadata = {"esper": record.model_dump_json()}
     write_atomically(Path(path), lambda partial: save_file(tensors, partial, metadata=metadata))
@@ -92,11 +98,19 @@ def load(model: GrowingModel, path: str | os.PathLike[str]) -> None:
 
 
 def reinstate(
-    model: GrowingModel, record: ModelRecord, tensors: Mapping[str, Tensor], origin: str = "the saved state"
+    model: GrowingModel,
+    record: ModelRecord,
+    tensors: Mapping[str, Tensor],
+    origin: str = "the saved state",
+    *,
+    optimizer: bool = True,
 ) -> None:
-    """The same from what `describe` gave; `origin` is named in errors."""
+    """The same from what `describe` gave; `origin` is named in errors.
+
+    optimizer  whether the attached one is brought back too; else it keeps its state and takes the seeds in blank
+    """
     model.replicas.rest()
-    seeds = _Check(model, record, tensors, origin).seeds
+    seeds = _Check(model, record, tensors, origin, optimizer=optimizer).seeds
     for slot in model.slots.values():
         if slot.seed is not None and model.care is not None:
             model.care.forget(list(slot.seed.parameters()))
@@ -116,20 +130,33 @@ def reinstate(
             fill(tensor, tensors[f"model/{name}"])
     for slot in model.slots.values():
         slot.sync_seed()
-    if model.care is not None and record.optimizer is not None:
+    if model.care is not None and record.optimizer is not None and optimizer:
         _restore_optimizer(model, model.care, record.optimizer, tensors)
+    elif model.care is not None:
+        for slot in model.slots.values():
+            _adopt(model.care, slot)
 
 
-def describe(model: GrowingModel) -> tuple[ModelRecord, dict[str, Tensor]]:
+def _adopt(care: OptimiserCare, slot: Slot) -> None:
+    """Give the optimiser what it has to learn of a slot."""
+    if slot.stage is Stage.FOSSILIZED:
+        care.settle(slot)
+    elif slot.seed is not None and not slot.life.fading:
+        care.adopt(slot)
+
+
+def describe(model: GrowingModel, *, optimizer: bool = True) -> tuple[ModelRecord, dict[str, Tensor]]:
     """Everything `save` writes: what is no tensor, and the tensors by name (the live ones, not copies).
 
     Where parameters are sharded, the tensors are gathered: all processes must call this together.
+
+    optimizer  whether the attached one belongs to it
     """
     model.replicas.rest()
     tensors = {f"model/{name}": tensor for name, tensor in unique_tensors(model).items()}
-    optimizer = None
-    if model.care is not None:
-        optimizer, state = _describe_optimizer(model, model.care)
+    attached = None
+    if model.care is not None and optimizer:
+        attached, state = _describe_optimizer(model, model.care)
         tensors |= state
     record = ModelRecord(
         format="esper growing model",
@@ -141,9 +168,11 @@ def describe(model: GrowingModel) -> tuple[ModelRecord, dict[str, Tensor]]:
             name: slot.record(non_finite=(bool(slot.non_finite[0]), bool(slot.non_finite[1])))
             for name, slot in model.slots.items()
         },
-        optimizer=optimizer,
+        optimizer=attached,
     )
-    return record, {name: whole(tensor.detach()).contiguous() for name, tensor in tensors.items()}
+    # Momentum of sparse gradients is sparse: with its zeros it can be written, and is the same but for rounding.
+    dense = {name: tensor.to_dense() if tensor.is_sparse else tensor for name, tensor in tensors.items()}
+    return record, {name: whole(tensor.detach()).contiguous() for name, tensor in dense.items()}
 
 
 def _describe_optimizer(
@@ -170,9 +199,8 @@ def _describe_optimizer(
         tensors |= {f"optimizer/{name}/{k}": v for k, v in state.items() if isinstance(v, Tensor)}
         scalars[name] = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
         kept[name] = [k for k, v in state.items() if isinstance(v, Tensor)]
-    kind = type(care.optimizer).__name__
     record = OptimizerRecord(
-        kind=kind,
+        kind=type(care.optimizer).__name__,
         seed_lr_multiplier=care.seed_lr_multiplier,
         groups=groups,
         scalars=scalars,
@@ -237,7 +265,13 @@ class _Check:
     """Everything that could go wrong, before anything is changed; and the seeds that will be planted."""
 
     def __init__(
-        self, model: GrowingModel, record: ModelRecord, tensors: Mapping[str, Tensor], path: str
+        self,
+        model: GrowingModel,
+        record: ModelRecord,
+        tensors: Mapping[str, Tensor],
+        path: str,
+        *,
+        optimizer: bool,
     ) -> None:
         self.model, self.record, self.tensors, self.path = model, record, tensors, path
         try:
@@ -251,7 +285,7 @@ class _Check:
             name: self._build(name, saved) for name, saved in record.slots.items() if saved.blueprint
         }
         self._check_model()
-        if model.care is not None:
+        if model.care is not None and optimizer:
             self._check_optimizer(model.care)
 
     def _build(self, name: str, saved: SlotRecord) -> Seed:
@@ -301,8 +335,13 @@ class _Check:
         kind = type(care.optimizer).__name__
         if saved.kind != kind:
             raise ModelFileError(f"{path} holds {saved.kind} state, the attached optimizer is {kind}")
-        if [sorted(group.parameters) for group in saved.groups] != self._expected_groups(care, saved):
-            raise ModelFileError(f"{path}: the optimizer's groups do not hold the parameters they should")
+        seeds, held = self._groups_of_seeds(), [_names(group.parameters) for group in saved.groups]
+        hosts = [names for names in held if names not in seeds]
+        if hosts != self._groups_of_host_with_fossils(care) or sorted(held) != sorted([*hosts, *seeds]):
+            raise ModelFileError(
+                f"{path}: the optimizer's groups do not hold the parameters they should; one that was added while it "
+                "trained has to be added here, too, before it is loaded"
+            )
         homes = self._homes(care, saved)
         for index, (group, home) in enumerate(zip(saved.groups, homes, strict=True)):
             template = care.optimizer.param_groups[home]
@@ -317,26 +356,27 @@ class _Check:
                     )
         self._check_state(care, saved, homes)
 
-    def _expected_groups(self, care: OptimiserCare, saved: OptimizerRecord) -> list[list[str]]:
-        """The parameter names of each group: the host's with its fossilised seeds, then one per live seed."""
+    def _groups_of_host_with_fossils(self, care: OptimiserCare) -> list[Names]:
+        """What each of the host's groups is to hold, in order."""
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
         kept = self._groups_of_host(care)
-        held = [
-            [names.get(id(p), "?") for p in care.optimizer.param_groups[index]["params"]] for index in kept
-        ]
+        held = ([names.get(id(p), "?") for p in care.optimizer.param_groups[i]["params"]] for i in kept)
         groups = [[name for name in found if not names_a_seed(name)] for found in held]
-        own = {}
-        for name, seed in self.seeds.items():
-            slot, standing = self.model.slots[name], self.record.slots[name]
-            parts = [f"{slot.prefix}.{part}" for part, _ in seed.named_parameters()]
-            if standing.stage is Stage.FOSSILIZED:
-                groups[kept.index(care.home_index(slot))] += parts
-            elif not standing.fading:
-                own[frozenset(parts)] = parts
-        # The seeds' groups stand in the order of their births, which only the file knows.
-        order = [frozenset(group.parameters) for group in saved.groups[len(groups) :]]
-        live = [own.pop(group) for group in order if group in own]
-        return [sorted(group) for group in (*groups, *live, *own.values())]
+        for name in self.seeds:
+            if self.record.slots[name].stage is Stage.FOSSILIZED:
+                groups[kept.index(care.home_index(self.model.slots[name]))] += self._parts(name)
+        return [_names(group) for group in groups]
+
+    def _groups_of_seeds(self) -> dict[Names, Slot]:
+        """What the group of each seed that learns is to hold. They stand between the host's, as they were born."""
+        saved = self.record.slots
+        learning = [name for name in self.seeds if saved[name].stage.is_live and not saved[name].fading]
+        return {_names(self._parts(name)): self.model.slots[name] for name in learning}
+
+    def _parts(self, name: str) -> list[str]:
+        """The names of the parameters of a slot's seed."""
+        prefix = self.model.slots[name].prefix
+        return [f"{prefix}.{part}" for part, _ in self.seeds[name].named_parameters()]
 
     def _groups_of_host(self, care: OptimiserCare) -> list[int]:
         """Which groups stay when all seeds have left: the group of a seed goes with it."""
@@ -350,21 +390,16 @@ class _Check:
 
     def _homes(self, care: OptimiserCare, saved: OptimizerRecord) -> list[int]:
         """For each saved group the one here whose options it must have: a seed has those of its submodule."""
-        hosts = self._groups_of_host(care)
-        slots = {f"{slot.prefix}.scale": slot for slot in self.model.slots.values()}
-        seeds = [
-            next(slots[name] for name in group.parameters if name in slots)
-            for group in saved.groups[len(hosts) :]
-        ]
-        return [*hosts, *(care.home_index(slot) for slot in seeds)]
+        hosts, seeds = iter(self._groups_of_host(care)), self._groups_of_seeds()
+        slots = [seeds.get(_names(group.parameters)) for group in saved.groups]
+        return [next(hosts) if slot is None else care.home_index(slot) for slot in slots]
 
     def _check_state(self, care: OptimiserCare, saved: OptimizerRecord, homes: Sequence[int]) -> None:
         """Exactly the state tensors the record names, each as the optimiser would make it."""
         named = self.model.named_parameters()
         parameters = {name: parameter for name, parameter in named if not names_a_seed(name)}
         for slot, seed in self.seeds.items():
-            prefix = self.model.slots[slot].prefix
-            parameters |= {f"{prefix}.{part}": parameter for part, parameter in seed.named_parameters()}
+            parameters |= dict(seed.named_parameters(prefix=self.model.slots[slot].prefix))
         expected = {
             f"optimizer/{name}/{key}": (name, key) for name, keys in saved.tensors.items() for key in keys
         }
@@ -385,6 +420,11 @@ class _Check:
             like = state_of(care.optimizer, home_of.get(owner, 0), parameter).get(key)
             if not isinstance(like, Tensor) or (tensor.shape, tensor.dtype) != (like.shape, like.dtype):
                 raise ModelFileError(f"{self.path}: {name} is {tuple(tensor.shape)} {tensor.dtype}")
+
+
+def _names(parameters: Iterable[str]) -> Names:
+    """What a group holds, in whatever order: by this it is known."""
+    return tuple(sorted(parameters))
 
 
 def _alike(value: object, template: object) -> bool:
@@ -414,13 +454,15 @@ def _restore_optimizer(
 ) -> None:
     care.seed_lr_multiplier = saved.seed_lr_multiplier
     scales = {f"{slot.prefix}.scale": slot for slot in model.slots.values()}
-    for name in (
-        name for group in saved.groups for name in group.parameters
-    ):  # in the order of the saved groups
+    ordered = (name for group in saved.groups for name in group.parameters)
+    for name in ordered:
         if name in scales:
-            slot = scales[name]
-            care.settle(slot) if slot.stage is Stage.FOSSILIZED else care.adopt(slot)
+            _adopt(care, scales[name])
     names = {id(parameter): name for name, parameter in model.named_parameters()}
+    here = [(_names(names[id(p)] for p in group["params"]), group) for group in care.optimizer.param_groups]
+    for place, theirs in enumerate(saved.groups):  # in their order, too
+        index = next(i for i, (held, _) in enumerate(here) if held == _names(theirs.parameters))
+        care.optimizer.param_groups[place] = here.pop(index)[1]
     packed = care.optimizer.state_dict()
     packed["state"], exact = {}, {}
     for index, (group, theirs) in enumerate(zip(packed["param_groups"], saved.groups, strict=True)):

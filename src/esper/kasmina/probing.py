@@ -65,7 +65,10 @@ def batch_size(example: ExampleInput, axis: int = 0) -> int:
     tensors = (leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor))
     tensor = next((leaf for leaf in tensors if leaf.ndim > axis), None)
     if tensor is None:
-        raise WrapError(f"example_input holds no tensor with a batch axis: {type(example).__name__}")
+        raise WrapError(
+            f"example_input is a {type(example).__name__} without a tensor that has a batch axis; expected a tensor "
+            "such as inputs[:2], a tuple of arguments or a dict of keyword arguments"
+        )
     if tensor.shape[axis] == 0:
         raise WrapError(
             f"example_input is an empty batch, shape {tuple(tensor.shape)}: give at least one sample"

@@ -65,7 +65,12 @@ def can_be_read(tensor: Tensor) -> bool:
 
 def all_finite(tensor: Tensor) -> bool:
     """One reduction, which NaN and Inf pass through; False also of finite entries whose sum is not."""
-    return math.isfinite(tensor.detach().sum())
+    return math.isfinite(wide_sum(tensor.detach()))
+
+
+def wide_sum(tensor: Tensor) -> Tensor:
+    """The sum of all entries; a few large ones in float16 would not be finite together, so these are summed wider."""
+    return tensor.sum(dtype=torch.float32) if tensor.dtype is torch.float16 else tensor.sum()
 
 
 def isolate(h: Tensor, delta: Tensor, penalty: Tensor | float) -> Tensor:
@@ -200,7 +205,7 @@ class Seed(nn.Module):
         broken = self._flags_on(gradient.device)[0]
         if can_be_read(gradient) and not broken and all_finite(gradient):
             return gradient
-        broken.logical_or_(~torch.isfinite(gradient.sum()))
+        broken.logical_or_(~torch.isfinite(wide_sum(gradient)))
         return gradient.masked_fill(broken, 0.0)
 
     def _flags_on(self, device: torch.device) -> Tensor:
@@ -282,6 +287,8 @@ def bear_seed(
                 f"blueprint {blueprint.name!r} contains {type(part).__name__}: a seed must not move the host's "
                 "randomness or mix samples; use a norm over channels and no dropout"
             )
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag):
+            part.sparse = False  # a seed's gradients are summed, filled and measured as dense ones
     example = None if blueprint.reads_input else site.example(batch=2)
     if example is not None:
         _try_out(seed, example)

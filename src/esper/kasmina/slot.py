@@ -127,6 +127,8 @@ class Slot(LivingSlot):
         self.guards_gradients = True
         """Whether the seed's NaN are kept out of its gradients here; False where the training loop does it."""
         self.penalty = penalty
+        self.maximizes = False
+        """Whether the optimiser ascends, and the penalty has to be taken off what is backpropagated."""
         self.alpha_override: Tensor | float | None = None
         """An alpha per sample (batch,), or one for all, for the forwards to come, whatever the stage."""
         self.site = site
@@ -261,12 +263,19 @@ class Slot(LivingSlot):
         self.probe = self.gradient_norm = self.gradient_health = None
         self.weighed = False
 
-    def record(self, *, non_finite: tuple[bool, bool] = (False, False)) -> SlotRecord:
-        """The slot's state, but for the seed and `non_finite`, which is on the device: the caller copies both."""
+    def record(
+        self, *, non_finite: tuple[bool, bool] = (False, False), epoch_begins: bool = False
+    ) -> SlotRecord:
+        """The slot's state, but for the seed and `non_finite`, which is on the device: the caller copies both.
+
+        epoch_begins  whether the gradients that are there belong to the epoch before: they are not looked at, which
+                      would wait for the device
+        """
         life = {name: copy(getattr(self.life, name)) for name in _LIFE}
         known = {name: getattr(self, name) for name in _MEASURED}
         # .grad is not kept, what it showed is
-        known["remembered_gradients_finite"] = self.gradients_finite() if self.stage.is_live else None
+        looked_at = self.stage.is_live and not epoch_begins
+        known["remembered_gradients_finite"] = self.gradients_finite() if looked_at else None
         blueprint = None if self.seed is None else self.seed.blueprint_name
         return SlotRecord(blueprint=blueprint, non_finite=non_finite, **life, **known)
 
@@ -353,7 +362,8 @@ class Slot(LivingSlot):
         args, kwargs = _map_tensors(Tensor.detach, (args, kwargs))
         delta, finite = seed(h.detach(), args, kwargs)
         seed.note(finite)
-        return isolate(h, delta, self.penalty.in_loss_units(h.device))
+        penalty = self.penalty.in_loss_units(h.device)
+        return isolate(h, delta, -penalty if self.maximizes else penalty)
 
     def _guarded_delta(
         self, seed: Seed, h: Tensor, args: tuple[object, ...], kwargs: Mapping[str, object]

@@ -39,6 +39,9 @@ def resolve_slots(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Mod
             or "(the model has no submodules)"
         )
         raise WrapError(f"slots is empty: name at least one submodule, for instance one of {some}")
+    twice = [pattern for place, pattern in enumerate(patterns) if pattern in patterns[:place]]
+    if twice:
+        raise WrapError(f"slots has {twice[0]!r} twice: name it once; a submodule can hold one slot")
     modules = {name: module for name, module in model.named_modules(remove_duplicate=False) if name}
     found: dict[str, nn.Module] = {}
     for pattern in patterns:
@@ -236,8 +239,8 @@ def _refuse_unhookable(place: nn.Module, what: str) -> None:
         isinstance(place, torch._dynamo.OptimizedModule) or place._compiled_call_impl is not None
     ):
         raise WrapError(
-            f"{what} is compiled by torch.compile, which would ignore the slots: wrap the plain model first, then "
-            "compile the result, torch.compile(esper.wrap(...))"
+            f"{what} is compiled by torch.compile, which would ignore the slots: give the plain model, and compile "
+            "what comes of it, torch.compile(grower.model) or torch.compile(esper.wrap(...))"
         )
     if isinstance(place, torch.jit.ScriptModule):
         raise WrapError(f"{what} is a TorchScript module, which takes no hooks: wrap the original nn.Module")
@@ -255,7 +258,8 @@ def _refuse_way(model: nn.Module, name: str, module: nn.Module) -> None:
         if isinstance(place, nn.TransformerEncoder) and place is not module and place.use_nested_tensor:
             raise WrapError(
                 f"slot {name!r} lies in an nn.TransformerEncoder that packs padded batches into nested tensors, "
-                "which seeds cannot read: build it with enable_nested_tensor=False"
+                "which seeds cannot read: build it with enable_nested_tensor=False, or set use_nested_tensor = False "
+                f"on {path} of this one"
             )
     if not keeps_children(module):
         raise WrapError(
@@ -265,7 +269,8 @@ def _refuse_way(model: nn.Module, name: str, module: nn.Module) -> None:
     slot = slot_behind(module)
     if slot is not None and slot.owner is not None and slot.owner() is not None:
         raise WrapError(
-            f"slot {name!r} belongs to another GrowingModel: use that one, or take it off with its unwrap()"
+            f"slot {name!r} is one of another Grower or GrowingModel: go on with that one, take it off this model "
+            "(grower.model.unwrap(), model.unwrap()), or begin with a fresh model, such as what finish() returned"
         )
 
 

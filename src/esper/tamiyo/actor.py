@@ -84,13 +84,18 @@ class Actor:
         self._fresh = self._fresh | begins
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return its memory."""
-        return self._state.state_dict()
+        """Return its memory, and what it knows of the reward to come."""
+        awaits = torch.tensor(self._awaits_reward)
+        return {**self._state.state_dict(), "fresh": self._fresh.clone(), "awaits_reward": awaits}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Go on from a `state_dict` of as many environments."""
+        expected = self.state_dict().keys()
+        if state.keys() != expected:
+            raise ValueError(f"state has {', '.join(sorted(state))}; expected {', '.join(sorted(expected))}")
         self._state.load_state_dict(state)
-        self._fresh = torch.zeros_like(self._fresh)
+        self._fresh = state["fresh"].to(self.policy.device).clone()
+        self._awaits_reward = bool(state["awaits_reward"])
 
     def _check(self, observation: Tensor, mask: Tensor, reward: Tensor | None) -> None:
         expected = (self.num_envs, self.policy.observation_size - self.policy.privileged_features)

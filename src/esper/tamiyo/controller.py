@@ -91,6 +91,7 @@ class TrainingRecord(_Record):
     seed: Count
     rounds: Count
     env_steps: Count | None = None
+    """Epochs of hosts; None also where it began with recorded episodes or another controller, and those took more."""
     seconds: NotNegative | None = None
     device: Text = "cpu"
     esper: Text | None = None

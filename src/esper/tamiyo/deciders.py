@@ -5,6 +5,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,11 +14,17 @@ from torch import Tensor
 from esper.leyline import ActionSpec, DecisionSettings, HostProtocol
 from esper.leyline.errors import nearest
 from esper.tamiyo.actions import GrowthSpace, decode
-from esper.tamiyo.controller import Controller, ControllerError, UnknownController, shipped_controllers
+from esper.tamiyo.controller import (
+    CARD,
+    Controller,
+    ControllerError,
+    UnknownController,
+    shipped_controllers,
+)
 from esper.tamiyo.networks import GrowthPolicy
 from esper.tamiyo.observation import Observer
 from esper.tamiyo.policy import ActorState
-from esper.tamiyo.rules import RULE_NAMES, RulePolicy, SavableRule, rule_policy
+from esper.tamiyo.rules import RULE_NAMES, RulePolicy, SavableRule, rule_name, rule_policy
 from esper.tamiyo.rules.policy import ReasoningRule, decisions_of
 
 
@@ -170,7 +177,7 @@ def decider(
                 f"controller is {asked!r}; expected a name, a folder, a Controller, or a policy with reset() and "
                 "act(situation)"
             )
-        return RuleDecider(asked, type(asked).__name__)
+        return RuleDecider(asked, rule_name(asked))
     if asked == "schedule":
         raise ControllerError(
             "the rule schedule needs its text: pass rule_policy('schedule', schedule='germinate mixer@1 t=0; ...')"
@@ -183,5 +190,13 @@ def decider(
         known = [*shipped_controllers(), *RULE_NAMES]
         raise ControllerError(
             f"controller is {str(asked)!r}; expected one of {', '.join(known)}, or the folder of a controller"
-            f"{nearest(asked, known)}"
+            f"{_lacking(asked) or nearest(asked, known)}"
         ) from None
+
+
+def _lacking(asked: str | os.PathLike[str]) -> str | None:
+    """What to say of what is meant as a path; None where it may be a misspelt name."""
+    path = Path(asked)
+    if path.is_dir():
+        return f"; the folder {path} holds no {CARD}"
+    return f"; there is no folder {path}" if len(path.parts) > 1 or str(asked).startswith(".") else None

@@ -181,9 +181,13 @@ class FactoredDistribution:
         return self._choose(None)
 
     def evaluate(self, actions: Tensor) -> HeadEvaluation:
-        """Log-probabilities and entropies of actions (..., head). Sampling reports these very numbers."""
+        """Log-probabilities and entropies of actions (..., head). Sampling reports these very numbers.
+
+        A head that does not matter may hold any choice: it is read as the canonical one.
+        """
         rows, relevant = self._along(actions)
-        return HeadEvaluation(rows.log_prob(actions), rows.entropy(), relevant, rows.mask.sum(-1))
+        chosen = torch.where(relevant, actions, 0)
+        return HeadEvaluation(rows.log_prob(chosen), rows.entropy(), relevant, rows.mask.sum(-1))
 
     def choice_probabilities(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """(..., head, choice): how probable each choice was, given these actions' earlier heads; and whether it could

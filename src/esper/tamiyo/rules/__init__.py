@@ -36,6 +36,12 @@ RULE_POLICIES: Mapping[str, Callable[..., SavableRule]] = {
     "live_on": LiveOnPolicy,
 }
 
+
+def rule_name(rule: RulePolicy) -> str:
+    """The name by which a rule is made; of a class of a user's own, the class's."""
+    return next((name for name, kind in RULE_POLICIES.items() if type(rule) is kind), type(rule).__name__)
+
+
 RULE_NAMES = tuple(name for name in RULE_POLICIES if name != "schedule")
 """Rules that need no options, so that a name says everything."""
 

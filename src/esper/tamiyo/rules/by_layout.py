@@ -19,7 +19,7 @@ from esper.leyline import (
     SlotSnapshot,
     Stage,
 )
-from esper.tamiyo.rules.policy import Remembering, affordable, comparison, pays, refusal
+from esper.tamiyo.rules.policy import Remembering, affordable, comparison, pays, refusal, within_noise
 from esper.tamiyo.tracker import Level
 
 _GRID = (("mixer", "first"), ("conv_light", "last"), ("widen", "first"))
@@ -84,14 +84,18 @@ class ByLayoutPolicy(Remembering[_Trials]):
             memory.scores.append(situation.signals.score)
         live = {slot.name: slot for slot in situation.slots if slot.stage.is_live and not slot.fading}
         memory.trials = [name for name in memory.trials if name in live]
+        undecided: list[str] = []
         for name in memory.trials:
-            action = self._tend(live[name], situation)
-            if action is not None:
-                return action
+            found = self._tend(live[name], situation)
+            if isinstance(found, ActionSpec):
+                return found
+            undecided += [] if found is None else [f"{name}: {found}"]
+        self.reason = "; ".join(undecided) or None
         return self._begin(situation) if self._in_time(situation) else ActionSpec()
 
-    def _tend(self, seed: SlotSnapshot, situation: Situation) -> ActionSpec | None:
-        """Lead a candidate to its full strength and judge it there; None while there is nothing to do."""
+    def _tend(self, seed: SlotSnapshot, situation: Situation) -> ActionSpec | str | None:
+        """Lead a candidate to its full strength and judge it there; None while it is too young, or words why not."""
+        self.reason = None
         advance = ActionSpec(LifecycleOp.ADVANCE, seed.name)
         if refusal(advance, situation) is None:
             return advance
@@ -105,15 +109,21 @@ class ByLayoutPolicy(Remembering[_Trials]):
         late = signals.epoch + recovery_epochs(signals.horizon) > signals.horizon
         if helps or (late and not harms):
             verdict = ActionSpec(LifecycleOp.FOSSILIZE, seed.name)
-            compared = comparison(seed, signals, margin=margin, rent=self.rent)
-            self.reason = compared if helps else f"{compared}, and it is too late to take it out"
+            unclear = "so late it stays, since the host has learned with it"
+            self.reason = (
+                comparison(seed, signals, margin=margin, rent=self.rent)
+                if helps
+                else f"{within_noise(seed, signals, noise=margin, rent=self.rent)}: {unclear}"
+            )
         elif harms and (not late or seed.contribution is None):
             verdict = ActionSpec(LifecycleOp.PRUNE, seed.name, alpha_speed=3)
             stuck = f"it could not be advanced in {seed.age} epochs"
             compared = comparison(seed, signals, margin=-margin, rent=self.rent)
             self.reason = stuck if seed.stage is Stage.TRAINING else compared
+        elif harms:
+            return "not worth its rent, but so late the end decides: the host has learned with it"
         else:
-            return None
+            return "within the noise of validation, neither worth its rent nor not"
         return verdict if refusal(verdict, situation) is None else None
 
     def _in_time(self, situation: Situation) -> bool:
@@ -141,8 +151,15 @@ class ByLayoutPolicy(Remembering[_Trials]):
             if refusal(action, situation) is None:
                 memory.queue.remove((slot, blueprint))
                 memory.trials.append(slot)
+                self.reason = suits(slot, situation)
                 return action
         return ActionSpec()
+
+
+def suits(slot: str, situation: Situation) -> str:
+    """Why a candidate was chosen, in words."""
+    layout = next(each.layout for each in situation.slots if each.name == slot)
+    return f"suits a slot of layout {layout.value}"
 
 
 def trial_epochs(horizon: int) -> int:
@@ -294,6 +311,7 @@ class LiveOnPolicy(Remembering[_Life]):
             if refusal(action, situation) is None:
                 memory.queue.remove((slot, blueprint))
                 memory.trial = slot
+                self.reason = f"{suits(slot, situation)}, and validation has fallen"
                 return action
         return ActionSpec()
 

@@ -159,6 +159,13 @@ def comparison(seed: SlotSnapshot, signals: HostSignals, *, margin: float, rent:
     return f"contribution {seed.contribution:+.3f} is {side} {asked}"
 
 
+def within_noise(seed: SlotSnapshot, signals: HostSignals, *, noise: float, rent: float) -> str:
+    """What is neither over rent by `noise` nor under it by as much, in words."""
+    owed = rent_due(rent, seed.parameters, signals.host_parameters)
+    assert seed.contribution is not None
+    return f"contribution {seed.contribution:+.3f} is within noise {noise:.3g} of its rent {owed:.4f}"
+
+
 def has_live_seed(situation: Situation) -> bool:
     """Whether any slot has a seed that is neither fossilised nor gone."""
     return any(slot.stage.is_live for slot in situation.slots)

@@ -1,0 +1,190 @@
+"""All that a module can reach in Python, so that a call which leaves something behind beside its output is seen."""
+
+import contextlib
+import enum
+import functools
+import logging
+import random
+import re
+import threading
+import types
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from pathlib import PurePath
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+from torch.utils.hooks import RemovableHandle
+
+from esper.kasmina.tree import is_seed_name
+
+MOST = 100_000
+"""Things that are looked at; of a module that reaches more (a trainer, say), nothing is known."""
+MOST_BYTES = 2**22
+"""Of an array that is looked at."""
+_CLOSED = (
+    *(type(None), bool, int, float, complex, str, bytes, range, slice, enum.Enum, PurePath, re.Pattern),
+    *(
+        types.ModuleType,
+        logging.Logger,
+        type(threading.Lock()),
+        type(threading.RLock()),
+        functools.cached_property,
+    ),
+    *(
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+        torch.jit.ScriptFunction,
+        np.dtype,
+        np.generic,
+    ),
+    *(RemovableHandle, fx.Graph, fx.Node),
+)
+"""What cannot change, or what no forward reads."""
+_BOOKKEEPING = frozenset(vars(nn.Module())) - {"training", "_parameters", "_buffers", "_modules"}
+"""Attributes of every module that hold hooks and the like."""
+_CONTAINERS = (list, tuple, set, frozenset, deque)
+
+
+def surroundings(module: nn.Module, closed: tuple[type, ...] = ()) -> list[object] | None:
+    """Everything that a module can reach but for seeds, in an order that stays while nothing changes.
+
+    That is its attributes and submodules, and what these hold: containers, plain objects, tensors with how often they
+    were changed in place, the classes' own attributes, and what the forwards take from around them. What helpers
+    keep in globals of their own is not seen, nor what other methods than `forward` take from around them. None if
+    there is something that cannot be looked into, such as a generator, an iterator or a handle of another library.
+
+    closed  classes whose objects are not looked into
+    """
+    closed += _CLOSED
+    found: list[object] = []
+    seen: set[int] = set()
+    waiting: list[object] = [module]
+    while waiting:
+        each = waiting.pop()
+        if issubclass(type(each), closed) or id(each) in seen:
+            continue
+        seen.add(id(each))
+        try:
+            members = _members(each)
+        except Exception:  # of a class that answers for others, such as a proxy of what is gone
+            return None
+        if members is None or len(found) > MOST:
+            return None
+        found += members
+        waiting += members
+    return found
+
+
+def are_same(before: list[object] | None, after: list[object] | None) -> bool:
+    """Whether nothing was replaced, added or changed in place between two looks; False where one saw nothing."""
+    if before is None or after is None or len(before) != len(after):
+        return False
+    return all(
+        one is other or (type(one) is int and type(other) is int and one == other)
+        for one, other in zip(before, after, strict=True)
+    )
+
+
+def _members(each: object) -> list[object] | None:
+    """What a thing holds, and of what has no members the number that shows whether it has changed."""
+    if isinstance(each, Tensor):
+        return None if each.is_inference() else [each._version]
+    if isinstance(each, nn.Module):
+        own = [value for name, value in vars(each).items() if name not in _BOOKKEEPING]
+        return [*own, type(each)]
+    if isinstance(each, _CONTAINERS):
+        return [*each, *getattr(each, "__dict__", {}).values()]
+    if isinstance(each, dict):
+        pairs = [pair for pair in each.items() if not (isinstance(pair[0], str) and is_seed_name(pair[0]))]
+        return [member for pair in pairs for member in pair] + [*getattr(each, "__dict__", {}).values()]
+    if isinstance(each, type):
+        return _of_class(each)
+    if isinstance(each, np.ndarray):
+        return None if each.dtype.hasobject or each.nbytes > MOST_BYTES else [hash(each.tobytes())]
+    if isinstance(each, random.Random):
+        return [hash(each.getstate())]
+    if isinstance(each, weakref.ref):
+        return [each()]
+    if callable(each) and (found := _of_callable(each)) is not None:
+        return found
+    return _of_object(each)
+
+
+def _of_callable(each: object) -> list[object] | None:
+    """What a function works on: what it closes over, the data it names in its file, what it is bound to."""
+    if isinstance(each, types.FunctionType):
+        around = [cell.cell_contents for cell in each.__closure__ or () if _is_filled(cell)]
+        return [*around, *_named_data(each)]
+    if isinstance(each, functools.partial):
+        return [each.func, each.args, each.keywords]
+    if isinstance(each, types.MethodType):
+        return [each.__self__, each.__func__]
+    if isinstance(each, types.BuiltinFunctionType | types.MethodWrapperType):
+        return [each.__self__]
+    descriptors = (types.MethodDescriptorType, types.WrapperDescriptorType, functools._lru_cache_wrapper)
+    return [] if isinstance(each, descriptors) else None
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def _named_data(function: types.FunctionType) -> list[object]:
+    """The objects of its file that a function names, but for functions, classes and imported files."""
+    if _is_from_torch(function.__module__):
+        return []
+    named = (function.__globals__.get(name) for name in function.__code__.co_names)
+    code = (types.FunctionType, types.BuiltinFunctionType, type)
+    return [
+        value
+        for value in named
+        if not (issubclass(type(value), code) or _is_from_torch(type(value).__module__))
+    ]
+
+
+def _of_class(kind: type) -> list[object]:
+    """The data that all objects of a class share, and their forward."""
+    if kind.__module__ == "builtins" or _is_from_torch(kind.__module__):
+        return []
+    data = [
+        value
+        for name, value in vars(kind).items()
+        if name == "forward"
+        or not (name.startswith(("__", "_abc_")) or callable(value) or hasattr(value, "__get__"))
+    ]
+    return [*data, *kind.__bases__]
+
+
+def _is_from_torch(module: str | None) -> bool:
+    return module is not None and module.partition(".")[0] == "torch"
+
+
+def _of_object(each: object) -> list[object] | None:
+    """The attributes of a plain object; None if its class keeps what it has elsewhere. Runs no code of its class."""
+    slots = [
+        member
+        for kind in type(each).__mro__
+        if "__slots__" in vars(kind)
+        for member in vars(kind).values()
+        if type(member) is types.MemberDescriptorType
+    ]
+    try:
+        own = object.__getattribute__(each, "__dict__")
+    except AttributeError:
+        if not slots:  # a sentinel holds nothing
+            return [] if type(each).__basicsize__ == object.__basicsize__ else None
+        own = {}
+    values = []
+    for member in slots:
+        with contextlib.suppress(AttributeError):  # it is not set
+            values.append(member.__get__(each))
+    return [*(own if isinstance(own, Mapping) else {}).values(), *values, type(each)]

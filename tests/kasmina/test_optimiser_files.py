@@ -1,0 +1,62 @@
+"""What optimisers keep of a grown model comes back from a file: memory formats, and momentum of sparse gradients."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam
+
+import esper
+from esper.kasmina import GrowingModel
+from esper.kasmina.hosts import ConvNet
+
+
+def test_fused_optimisers_find_their_state_in_the_weights_memory_format(tmp_path: Path) -> None:
+    x = torch.linspace(-1, 1, 5 * 3 * 16).view(5, 3, 4, 4)
+    models = []
+    for _ in range(2):
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            host = ConvNet(3, 3, dims=2, widths=(4, 5), pools=(1, 1))
+        model = esper.wrap(host.to(memory_format=torch.channels_last), ["blocks.*"], x)  # type: ignore[call-overload]
+        model.attach(Adam(model.parameters(), lr=0.01, fused=True))
+        models.append(model)
+    straight, resumed = models
+    _descend(straight, x)
+    straight.save(tmp_path / "m.safetensors")
+    resumed.load(tmp_path / "m.safetensors")
+    for model in models:
+        _descend(model, x)
+    for ours, theirs in zip(straight.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def _descend(model: GrowingModel, x: Tensor) -> None:
+    assert model.care is not None
+    for _ in range(3):
+        model.care.optimizer.zero_grad()
+        model(x).square().mean().backward()
+        model.care.optimizer.step()
+
+
+def test_momentum_of_sparse_gradients_is_saved(tmp_path: Path) -> None:
+    """It is a sparse tensor, which safetensors does not know; training goes on alike but for the order of sums."""
+    x = torch.randint(11, (7, 5), generator=torch.Generator().manual_seed(1))
+
+    def made() -> GrowingModel:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            host = nn.Sequential(nn.Embedding(11, 4, sparse=True), nn.Flatten(), nn.Linear(20, 3))
+        model = esper.wrap(host, ["2"], x)
+        model.attach(SGD(model.parameters(), lr=0.1, momentum=0.9))
+        return model
+
+    model, other = made(), made()
+    model.germinate("2", "mlp")
+    _descend(model, x[:3])
+    model.save(tmp_path / "grown.safetensors")
+    other.load(tmp_path / "grown.safetensors")
+    _descend(model, x[3:])
+    _descend(other, x[3:])
+    for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-6)
