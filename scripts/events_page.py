@@ -26,20 +26,22 @@ A run writes what happens to `runs/<name>/events.jsonl`: one JSON object a line,
 visible at the end of every round. This is schema version {version}; the first line, `run_started`, says which it is.
 
 ```python
+import tempfile
 from pathlib import Path
 
 from esper.karn.sql import query
 from esper.nissa import RunDirectory, collect_provenance, list_runs, open_recorder, read_events
 
 provenance = collect_provenance(seeds={{"run": 0}}, device="cpu", precision="fp32")
-with RunDirectory.create(Path("runs"), "digits-1", {{"envs": 8}}, provenance) as run:
+runs = Path(tempfile.mkdtemp())  # those of `esper train` are in Path("runs")
+with RunDirectory.create(runs, "digits-1", {{"envs": 8}}, provenance) as run:
     with open_recorder(run) as recorder:
         pass  # hand `recorder` to whatever takes an EventSink
 
-for record in read_events(Path("runs/digits-1")):  # follow=True waits for more
+for record in read_events(runs / "digits-1"):  # follow=True waits for more
     print(record.time, record.place, record.event)
-print(list_runs(Path("runs")))
-print(query(Path("runs/digits-1"), "select round, mean_gain from rounds"))
+print(list_runs(runs))
+print(query(runs / "digits-1", "select round, mean_gain from rounds"))
 ```
 
 - Unknown is `null`, never 0. NaN and Inf are written as `null` too, and `"non_finite": {{"value_loss": "nan"}}` says

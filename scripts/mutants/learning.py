@@ -323,8 +323,8 @@ LEARNING = (
     mutant(
         "one_host_of_each_instance_taken_for_certainty",
         "benchmark/table.py",
-        "new_instances=new_instances or hosts == 1",
-        "new_instances=new_instances",
+        "new_instances = new_instances or hosts == 1",
+        "new_instances = new_instances",
         "benchmark/test_comparison.py::test_one_host_of_each_instance_is_not_taken_for_certainty",
     ),
 )

@@ -6,8 +6,11 @@
 
 import gymnasium
 
-SUITES = ("toy", "digits", "mnist1d", "shift", "stream", "cpu")
-"""Suites and tasks with an id of their own: esper/Growth-<suite>-v0. `esper.make_env` makes any other."""
+SUITES = (
+    *("toy", "toy_shift", "toy_slots", "digits", "mnist1d", "cpu", "shift", "stream", "hosts"),
+    *("adapt", "adapt_stream", "backbone"),
+)
+"""Suites, and tasks, with an id of their own: esper/Growth-<suite>-v0. `esper.make_env` makes any other."""
 
 for _suite in SUITES:
     gymnasium.register(

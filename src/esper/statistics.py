@@ -24,6 +24,10 @@ LEAST = 6
 """Values from which an interval is made: of five, not even equal signs of all would be a difference at 5 % (2 / 2^5),
 and drawing from two takes noise for a difference every other time."""
 DRAWS = 4000
+COARSE = 80
+"""Comparisons for which DRAWS are fine enough: the smallest p value they give is 4 % when adjusted for all."""
+FINE = 400
+"""Draws for each comparison where there are more: the smallest p value, adjusted for all of them, is 2 / FINE."""
 LEVEL = 0.95
 _MEAN_DRAWS = 2000
 
@@ -97,6 +101,7 @@ def enough(instances: int, seeds: int, *, new_instances: bool = False) -> bool:
     """Whether so many hosts make an interval.
 
     Drawn within instances, hosts vary around the mean of theirs: there are to be LEAST - 1 more hosts than instances.
+    Of members nothing is asked: over a few that differ, an interval says less of others than its level.
     """
     return (instances if new_instances else instances * (seeds - 1) + 1) >= LEAST
 
@@ -106,12 +111,18 @@ def least_seeds(instances: int) -> int:
     return 1 + ceil((LEAST - 1) / instances)
 
 
+def draws_for(comparisons: int) -> int:
+    """Draws that a p value is to come from, so that it can be small enough once it is adjusted for so many."""
+    return DRAWS if comparisons <= COARSE else FINE * comparisons
+
+
 class Resamples:
     """Bootstrap draws of members and hosts, the same for every arm of one design.
 
-    Seeds are drawn within each instance, members as a whole, both with replacement: two levels where there are
-    several members. Of n, n - 1 are drawn: the variance of a drawn mean is then that of the mean, not (n - 1) / n of
-    it (Rao and Wu, 1988).
+    Seeds are drawn within each instance, members as a whole, both with replacement. Of n, n - 1 are drawn. Where one
+    level is drawn, the variance of a drawn mean is then that of the mean, not (n - 1) / n of it (Rao and Wu, 1988);
+    where several are, noise that is each episode's own comes in at every level, and intervals are too wide for it.
+    An interval over two to five members that differ is too short: `benchmarks/study_intervals.py` measures both.
 
     new_instances  draw the instances too: what to expect of others like them, a wider interval
 
@@ -182,7 +193,10 @@ class Resamples:
         return weights
 
     def _members(self, scores: Scores) -> NDArray[np.int64]:
-        """(draw, member). Arms with equally many members draw the same ones: copies of a controller stay paired."""
+        """(draw, member). Arms with equally many members draw the same ones: copies of a controller stay paired.
+
+        Of two members a draw has one, so that the ends of an interval are hardly beyond what the two are worth.
+        """
         rng = np.random.default_rng((0x3E3B, self._seed, len(scores)))
         return rng.integers(len(scores), size=(self.draws, _drawn_of(len(scores))))
 
@@ -195,6 +209,7 @@ class Resamples:
 
 
 def _drawn_of(count: int) -> int:
+    """How many of so many a draw has."""
     return max(count - 1, 1)
 
 

@@ -68,6 +68,14 @@ def test_findings_are_adjusted_for_the_number_of_comparisons() -> None:
     )
 
 
+def test_a_plain_difference_is_found_among_more_than_a_hundred_comparisons() -> None:
+    ours = {f"mine_{number}": flat(0.6 + 0.01 * number, 0.001) for number in range(4)}
+    others = {f"rule_{number}": flat(0.5 - 0.01 * number, 0.001) for number in range(27)}
+    table = bench_table(made(6, 4, wait=flat(0.55, 0.001), **ours, **others), list(ours))
+    assert len(table.comparisons) == 118
+    assert {each.finding for each in table.comparisons} == {"better", "worse"}
+
+
 def test_the_gate_and_the_share_of_the_gap() -> None:
     def each(rng: np.random.Generator, instance: int, seed: int) -> float:
         del rng, seed

@@ -262,8 +262,8 @@ def test_the_verdict_says_after_how_many_hosts_the_training_is_paid_back() -> No
     table = bench_table(rows, ["learned"], training_epochs={"learned": 30.0 * rows[0].epochs})
     assert table.notes[0].paid_back == {"try_2": 20.0, "successive_halving": 60.0}
     assert (
-        "Training it took 30 runs of hosts, which is what is spared by 20 hosts of try_2, 60 hosts of "
-        "successive_halving." in verdict(table)
+        "Training it took as much as 30 runs of these hosts, which is what is spared by 20 hosts of try_2, 60 "
+        "hosts of successive_halving." in verdict(table)
     )
     unknown = bench_table(rows, ["learned"])
     assert unknown.notes[0].training_runs is None

@@ -69,6 +69,25 @@ def test_unknown_probabilities_are_not_made_up(folder: Path, tmp_path: Path) -> 
     assert (report.weighted, report.effective) == (None, None)
 
 
+def test_episodes_that_were_cut_short_have_no_return(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Seven of forty lost their host: what they would have returned is unknown."""
+    recording = random_episodes(40)
+    lost = torch.arange(40) % 6 == 0
+    path = tmp_path / "lost.safetensors"
+    write_episodes(path, replace(recording, terminated=~lost))
+    report = judge_offline(folder / "waits", [path], updates=1)
+    assert (report.episodes, report.cut_short) == (33, 7)
+    assert report.recorded == pytest.approx(recording.returns[~lost].mean().item(), abs=1e-5)
+    known = ["evaluate", "waits", "--updates", "1", "--directory"]
+    assert main([*known, str(folder), "--offline", str(path)]) == 0
+    assert "waits from 33 recorded episodes (7 more were cut short), greedy" in capsys.readouterr().out
+    write_episodes(path, replace(recording, terminated=torch.zeros(40, dtype=torch.bool)))
+    with pytest.raises(ConfigError, match="all of the 40 recorded episodes were cut short"):
+        judge_offline(folder / "waits", [path], updates=1)
+
+
 def test_a_shipped_controller_is_judged_on_other_slots(folder: Path) -> None:
     report = judge_offline("cpu-v1", [folder / "random.safetensors"], updates=1)
     assert report.policy == "cpu-v1"

@@ -221,7 +221,7 @@ def test_a_finished_run_says_so_and_stays_as_it_is(capsys: pytest.CaptureFixture
     assert main(["resume", "mine", "--rounds", "2"]) == 0
     told = capsys.readouterr()
     assert "going on" not in told.out
-    path = Path("runs/mine").resolve()
+    path = Path("runs/mine")
     assert told.err == (
         f"esper: note: run {path} is finished, with 2 rounds; `esper resume {path} --rounds N` goes on to N\n"
     )

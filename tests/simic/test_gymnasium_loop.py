@@ -176,6 +176,17 @@ def test_learning_leaves_lost_steps_out(monkeypatch: pytest.MonkeyPatch) -> None
     assert curve.returns == [3.0]
 
 
+def test_evaluation_plays_a_lost_episode_again() -> None:
+    envs = Losing(counting(9, 2))  # type: ignore[arg-type]  # Gymnasium orders its type variables otherwise
+    policy = ActorCritic(
+        1, action_layout(envs.single_action_space), generator=torch.Generator().manual_seed(0)
+    )
+    agent = PPOAgent(policy, PPOConfig(num_minibatches=1), num_envs=2, num_steps=3, seed=0)
+    judged = evaluate(agent.actor(2), envs, 2, seed=0)
+    assert judged.lengths == (7, 2), "the first two steps of env 0 are of an episode that it lost"
+    assert judged.returns == (sum(range(3, 10)), 3.0)
+
+
 def test_evaluation_begins_every_episode_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     envs = counting(2, 3)
     policy = RecurrentActorCritic(

@@ -120,7 +120,7 @@ def test_a_long_round_reports_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -
     config, news = _config(rounds=2, run_telemetry="off"), list[News]()
     monkeypatch.setattr(loop, "QUIET_SECONDS", math.inf)
     train_ppo_vectorized(config, progress=news.append)
-    before = ["drawing the cases...", "looking for baselines that are kept..."]
+    before = ["drawing the instances...", "looking which baselines are on disk..."]
     assert [one.part for one in news if isinstance(one, Working)] == before
     news.clear()
     monkeypatch.setattr(loop, "QUIET_SECONDS", 0.0)
@@ -152,6 +152,19 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, saved: str, reco
     assert _same(_weights(recorded.directory), _weights(tmp_path))
     whole = recorded.result
     assert (resumed.env_steps, resumed.best_score) == (whole.env_steps, whole.best_score)
+
+
+def test_without_a_baseline_the_best_checkpoint_is_chosen_by_utility(tmp_path: Path) -> None:
+    listener = Listener()
+    result = train_ppo_vectorized(
+        _config(reward_control_variate=False, rounds=4),
+        checkpoints=Checkpoints(tmp_path / "checkpoints"),
+        sink=listener,
+    )
+    judged = [event for event in listener.events if isinstance(event, EvaluationFinished)]
+    assert [event.mean_gain for event in judged] == [None, None]
+    assert result.best_score == max(event.mean_utility for event in judged if event.mean_utility is not None)
+    assert (tmp_path / "checkpoints" / "best.pt").is_file()
 
 
 def test_environments_of_another_version_are_refused_by_name(tmp_path: Path) -> None:

@@ -91,7 +91,8 @@ def open_controller(file: ControllerFile, suite: str) -> Controller:
     except (ConfigError, CheckpointError, CloningError, saved.ControllerError) as error:
         raise ControllerError(str(error)) from None
     agent, reward = training.agent, training.envs.episodes.reward
-    return Controller(config, training.envs.space, agent.actor, reward.counts, agent.env_steps)
+    steps = config.whole_cost(agent.env_steps)
+    return Controller(config, training.envs.space, agent.actor, reward.counts, steps)
 
 
 def _open_saved(folder: Path, space: GrowthSpace) -> Controller:
@@ -100,7 +101,8 @@ def _open_saved(folder: Path, space: GrowthSpace) -> Controller:
     config = TrainingConfig.of(controller.card.training.settings).in_one_process()
     card = controller.card
     actor = partial(controller.actor, space)
-    return Controller(config, space, actor, card.reward.counts, card.training.env_steps)
+    steps = config.whole_cost(card.training.env_steps)
+    return Controller(config, space, actor, card.reward.counts, steps)
 
 
 def _open_clone(path: Path) -> Controller:

@@ -52,6 +52,7 @@ from esper.benchmark.stream_rivals import (
 from esper.benchmark.stream_rules import LOOK_AGAIN, fit_look_again
 from esper.benchmark.suites import SEEDS_EACH, BenchSuite, PlanError, bench_suite
 from esper.benchmark.verdict import counted
+from esper.leyline.errors import nearest
 from esper.simic.env.making import require_device, require_suite
 from esper.tolaria.tasks import Instance
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
@@ -254,7 +255,10 @@ def _require_names(request: BenchRequest) -> None:
             raise PlanError(f"arm {name!r} is a trained controller; say which with --controller")
         if name not in (*ALL_ARMS, *request.controllers):
             known = ", ".join(ALL_ARMS)
-            raise PlanError(f"no arm is named {name!r}; there are {known}, and those that --controller names")
+            raise PlanError(
+                f"no arm is named {name!r}; there are {known}, and those that --controller names"
+                f"{nearest(name, (*ALL_ARMS, *request.controllers))}"
+            )
     known_references = (*request.controllers, *RULES)
     if request.match is not None and request.match not in known_references:
         raise PlanError(f"match is {request.match!r}; expected a learned arm or one of {', '.join(RULES)}")

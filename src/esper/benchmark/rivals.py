@@ -177,7 +177,11 @@ def first_birth(schedule: str) -> int | None:
 
 
 def _seen(outcomes: Outcomes, samples: Mapping[str, int], epoch: int) -> Floats:
-    """(host, feature) of waiting hosts."""
+    """(host, feature) of waiting hosts.
+
+    By the curves in the outcomes, which are not of the half of validation that the rule sees as it plays; what that
+    costs is in docs/benchmark.md.
+    """
     rows = []
     for case in outcomes.cases:
         for seed in outcomes.seeds:

@@ -209,6 +209,7 @@ def _table(
 
 
 def _features(outcome: Outcome, look: int, samples: int) -> tuple[float, ...]:
+    """By the curve in the outcome, which is not of the half of validation that the rule sees as it plays."""
     train = outcome.train_accuracies[look]
     return look_features(samples, outcome.validation_accuracies[look - 1 : look + 1], float(train or 0.0))
 

@@ -51,7 +51,10 @@ def bench_suite(name: str) -> BenchSuite:
 
 
 def host_seed(instance: str, seed: int) -> int:
-    """The rng seed of an instance's host, the same for every arm; no two instances share one."""
+    """The rng seed of an instance's host, the same for every arm.
+
+    Two instances of one suite here share none; others may by chance, one pair in a million.
+    """
     if not 0 <= seed < SEEDS_EACH:
         raise ValueError(f"seed is {seed}; expected 0..{SEEDS_EACH - 1}")
     return _FIRST_HOST_SEED + (zlib.crc32(instance.encode()) % 1_000_000) * SEEDS_EACH + seed

@@ -13,10 +13,12 @@ from esper.benchmark.rivals import HALVING, RIVALS, TRIES
 from esper.benchmark.rows import BenchRow, RowsError
 from esper.benchmark.stream_rivals import STREAM_RIVALS
 from esper.statistics import (
+    DRAWS,
     Estimate,
     Resamples,
     Scores,
     detectable_difference,
+    draws_for,
     enough,
     holm,
     interquartile_mean,
@@ -241,7 +243,7 @@ def bench_table(
         seeds=len(table.seeds),
         arms=tuple(_summary(table, arm, resamples, anew) for arm in table.arms),
         headroom=headroom,
-        comparisons=_comparisons(table, known, resamples, anew),
+        comparisons=_comparisons(table, known, anew),
         notes=tuple(
             _notes(table, treatment, headroom, resamples, anew, training_epochs.get(treatment))
             for treatment in known
@@ -250,10 +252,11 @@ def bench_table(
     )
 
 
-def _resamples(table: ScoreTable, *, new_instances: bool = False) -> Resamples:
+def _resamples(table: ScoreTable, *, new_instances: bool = False, draws: int = DRAWS) -> Resamples:
     """With one host of each instance there is nothing to draw within it: then instances are drawn in any case."""
     hosts = len(table.seeds)
-    return Resamples(len(table.instances), hosts, new_instances=new_instances or hosts == 1)
+    new_instances = new_instances or hosts == 1
+    return Resamples(len(table.instances), hosts, draws=draws, new_instances=new_instances)
 
 
 def _summary(table: ScoreTable, arm: str, resamples: Resamples, anew: Resamples) -> ArmSummary:
@@ -282,15 +285,14 @@ def _mean(table: ScoreTable, arm: str, value: Value) -> float | None:
     return None if np.isnan(values).all() else float(np.nanmean(values))
 
 
-def _comparisons(
-    table: ScoreTable, treatments: Sequence[str], resamples: Resamples, anew: Resamples
-) -> tuple[Comparison, ...]:
+def _comparisons(table: ScoreTable, treatments: Sequence[str], anew: Resamples) -> tuple[Comparison, ...]:
     pairs = [
         (treatment, control)
         for treatment in treatments
         for control in table.arms
         if control != treatment and not (control in treatments and control < treatment)
     ]
+    resamples = _resamples(table, draws=draws_for(len(pairs)))
     drawn = {
         pair: resamples.distribution(paired_difference, table.arms[pair[0]], table.arms[pair[1]])
         for pair in pairs

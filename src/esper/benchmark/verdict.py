@@ -118,7 +118,7 @@ def _where(table: BenchTable) -> str:
 
 def _training_cost(notes: TreatmentNotes) -> str:
     """What training took, and after how many hosts running each of them several times would have cost as much."""
-    text = f"Training it took {notes.training_runs:,.0f} runs of hosts"
+    text = f"Training it took as much as {notes.training_runs:,.0f} runs of these hosts"
     hosts = [f"{count:,.0f} hosts of {arm}" for arm, count in notes.paid_back.items()]
     return f"{text}, which is what is spared by {', '.join(hosts)}." if hosts else f"{text}."
 

@@ -281,7 +281,7 @@ class EvaluationFinished:
     mean_return: float | None
     """Mean undiscounted return; null if no episode counts."""
     mean_utility: float | None
-    """Mean utility (validation score on the judged half minus rent) of the final models; null if there is none."""
+    """Mean utility (judged validation score minus rent; condemned: the worst); null if no episode counts."""
     mean_gain: float | None
     """Mean gain (utility minus the baseline's); null without baselines."""
     gain_low: float | None

@@ -154,11 +154,13 @@ BATCH = 32
 
 @dataclass(frozen=True, slots=True)
 class OfflineReport:
-    """What recorded episodes say of a policy; all are mean discounted returns."""
+    """What recorded episodes say of a policy; all are mean discounted returns of whole episodes."""
 
     policy: str
     episodes: int
-    """Episodes on record."""
+    """Whole episodes on record."""
+    cut_short: int
+    """Others, which only fitted Q learns from: what they would have returned is unknown."""
     recorded: float
     """Of whoever decided them."""
     fitted: float
@@ -185,7 +187,13 @@ def judge_offline(
             return recording
         return recording.seen_through(normalize, policy.privileged_features)
 
-    everything = seen(dataset.read(range(len(dataset))))
+    recorded = dataset.read(range(len(dataset)))
+    whole = recorded.terminated.nonzero()[:, 0].tolist()
+    if not whole:
+        raise ConfigError(
+            f"all of the {len(dataset)} recorded episodes were cut short, as with lost hosts; expected whole ones"
+        )
+    ended = seen(recorded.part(whole))
     gamma = dataset.terms.reward.gamma
     judge = FittedQ(
         policy,
@@ -202,15 +210,16 @@ def judge_offline(
     )
     draw = torch.Generator().manual_seed(seed)
     judge.fit(lambda: seen(dataset.draw(BATCH, draw)), updates)
-    returns = discounted(everything, gamma)
-    known = not bool(everything.log_prob.isnan().any())
-    ratio = log_ratios(policy, everything, greedy=greedy) if known else None
+    returns = discounted(ended, gamma)
+    known = not bool(ended.log_prob.isnan().any())
+    ratio = log_ratios(policy, ended, greedy=greedy) if known else None
     weighted = None if ratio is None else importance_weighted(ratio, returns)
     return OfflineReport(
         policy=name,
-        episodes=len(dataset),
+        episodes=len(whole),
+        cut_short=len(dataset) - len(whole),
         recorded=returns.mean().item(),
-        fitted=judge.value(everything).mean().item(),
+        fitted=judge.value(ended).mean().item(),
         weighted=None if weighted is None else weighted.value,
         effective=None if weighted is None else weighted.effective,
     )

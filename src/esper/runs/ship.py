@@ -153,7 +153,7 @@ def with_evidence(controller: Controller, suite: str, scores: Sequence[HeldOutSc
 def _training_record(
     run: Path, checkpoint: Path, config: TrainingConfig, policy: GrowthPolicy, horizon: int
 ) -> TrainingRecord:
-    counters = read_checkpoint(checkpoint)["counters"]
+    saved = read_checkpoint(checkpoint)
     provenance = read_provenance(run)
     return TrainingRecord(
         suite=config.suite,
@@ -161,8 +161,8 @@ def _training_record(
         slots=policy.space.slot_config.slot_ids,
         blueprints=policy.space.blueprints,
         seed=config.seed,
-        rounds=counters["updates"],
-        env_steps=counters["env_steps"],
+        rounds=saved["extra"]["round"],
+        env_steps=config.whole_cost(saved["counters"]["env_steps"]),
         seconds=_seconds(run),
         device=config.device,
         esper=provenance.esper,

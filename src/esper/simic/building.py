@@ -1,5 +1,6 @@
 """From a `TrainingConfig` to what it describes: environments, agent, the cases to select by."""
 
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,7 +25,8 @@ from esper.simic.env.making import (
     device_of_hosts,
     require_reparametrisable,
 )
-from esper.simic.reports import Preparing
+from esper.simic.reports import Preparing, Working
+from esper.simic.timing import QUIET_SECONDS
 from esper.tamiyo import GrowthPolicy
 from esper.tamiyo.actions import GrowthSpace
 from esper.tolaria.worlds.baselines import BaselineCurves
@@ -116,7 +118,7 @@ def build_agent(
 def prepare_baselines(
     training: Training,
     config: TrainingConfig,
-    progress: Callable[[Preparing], None] = lambda _: None,
+    progress: Callable[[Preparing | Working], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Preparing | None:
     """Train the baselines that will be needed and are not on disk yet, until `stop` returns True.
@@ -133,10 +135,18 @@ def prepare_baselines(
         latest = Preparing(done, total, done if latest is None else latest.kept)
         progress(latest)
 
+    told = time.monotonic()
+
+    def look(done: int, total: int) -> None:
+        nonlocal told
+        if time.monotonic() - told >= QUIET_SECONDS:
+            told = time.monotonic()
+            progress(Working(0, "looking which baselines are on disk", done, total))
+
     wanted = list(training.pool.pairs())
     if config.eval_every:
         wanted += selection_cases(training, config.eval_episodes)
-    baselines.prepare(wanted, progress=count, stop=stop)
+    baselines.prepare(wanted, progress=count, looking=look, stop=stop)
     return latest
 
 

@@ -143,7 +143,7 @@ def learn(
 
 @torch.inference_mode()
 def evaluate(actor: Actor, envs: AnyVectorEnv, episodes: int, *, seed: int) -> Evaluation:
-    """Play `episodes` episodes, an equal share from each env: no favour to short ones."""
+    """Play `episodes` episodes, an equal share from each env: no favour to short ones. Lost ones are played again."""
     if episodes % envs.num_envs:
         raise ValueError(f"episodes is {episodes}; expected a multiple of the {envs.num_envs} envs")
     require_same_step_autoreset(envs)
@@ -164,7 +164,7 @@ def evaluate(actor: Actor, envs: AnyVectorEnv, episodes: int, *, seed: int) -> E
         step = take_step(envs, action)
         observation, info, ended = step.observation, step.info, step.terminated | step.truncated
         running, steps = running + step.reward, steps + 1
-        for env_idx in np.flatnonzero(ended):
+        for env_idx in np.flatnonzero(ended & ~read_lost(step)):
             finished[env_idx].append((float(running[env_idx]), int(steps[env_idx])))
         running[ended], steps[ended] = 0.0, 0
         actor.reset(torch.from_numpy(ended))

@@ -30,7 +30,7 @@ from esper.leyline import (
     RunStarted,
     RunStatus,
 )
-from esper.simic.agent.checkpoint import CheckpointError, read_checkpoint, require_same_form
+from esper.simic.agent.checkpoint import CheckpointError, read_checkpoint
 from esper.simic.building import (
     Training,
     build,
@@ -44,7 +44,7 @@ from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env import FlatVectorEnv
 from esper.simic.env.episodes import HOSTS
 from esper.simic.env.flat import Flat
-from esper.simic.evaluation import LearnedPlayer, play_cases
+from esper.simic.evaluation import LearnedPlayer, play_cases, utilities
 from esper.simic.gymnasium_loop import Info, collect
 from esper.simic.offline.dataset import EPISODES_FOLDER, write_episodes
 from esper.simic.offline.recorder import EpisodeRecorder
@@ -83,7 +83,7 @@ class TrainingResult:
     interrupted: str | None
     """Ctrl-C or the signal that ended it, and what that interrupted besides training; None if it came to its end."""
     best_score: float | None
-    """Mean validation gain that the best checkpoint was chosen by."""
+    """Mean validation gain that the best checkpoint was chosen by; utility with `reward_control_variate=False`."""
     last_checkpoint: Path | None
 
 
@@ -308,7 +308,10 @@ class VectorizedPPOTrainer:
         self._save(self.checkpoints, "last", score, extra)
 
     def evaluate(self) -> float | None:
-        """The mean gain of the greedy policy on hosts it does not train on; by this the best checkpoint is chosen."""
+        """How the greedy policy does on hosts it does not train on; by this the best checkpoint is chosen.
+
+        The mean gain, or the mean utility where no baseline is measured.
+        """
         wanted = selection_cases(self.training, self.config.eval_episodes)
         episodes = evaluation_episodes(self.training, self.config, min(len(wanted), self.config.num_envs))
         judged = play_cases(
@@ -319,7 +322,7 @@ class VectorizedPPOTrainer:
         )
         played = [episode for episode in judged if not episode.lost]
         gains = [episode.gain for episode in played if episode.gain is not None]
-        gain = mean_of_known(gains)
+        gain, utility = mean_of_known(gains), mean_of_known(utilities(played, self.config.reward_family))
         low, high = (mean_interval(gains) if gains else None) or (None, None)
         self._emit(
             EvaluationFinished(
@@ -329,14 +332,14 @@ class VectorizedPPOTrainer:
                 suite=self.config.suite,
                 episodes=len(played),
                 mean_return=mean_of_known(episode.episode_return for episode in played),
-                mean_utility=mean_of_known(episode.utility for episode in played),
+                mean_utility=utility,
                 mean_gain=gain,
                 gain_low=low,
                 gain_high=high,
                 mean_accuracy=mean_of_known(episode.validation_accuracy for episode in played),
             )
         )
-        return gain
+        return gain if self.config.reward_control_variate else utility
 
     def _save(
         self, store: CheckpointStore, reason: CheckpointReason, score: float | None, extra: dict[str, Any]
@@ -354,7 +357,6 @@ class VectorizedPPOTrainer:
             "best_score": self.best_score,
             "config": self.config.to_dict(),
             "envs": self._save_envs(),
-            **({} if self.agent.start is None else {"start": self.agent.start.state_dict()}),
         }
 
     def _save_envs(self) -> dict[str, object]:
@@ -375,10 +377,8 @@ class VectorizedPPOTrainer:
         """Go on from a checkpoint; on the CPU the run is then the same, bit for bit, as if it had never stopped."""
         extra: dict[str, Any] = _require_run_parts(path, self.agent.load(path))
         self.round, self.best_score = extra["round"], extra["best_score"]
-        if self.agent.holds_to_start:
-            start, saved = self.agent.hold_to_start(), extra.get("start")
-            require_same_form(path, "start", start.state_dict(), saved)
-            start.load_state_dict(cast("dict[str, object]", saved))
+        if self.agent.holds_to_start and self.agent.start is None:
+            raise CheckpointError(f"{path}: it lacks the policy that start_kl holds to: begin the run anew")
         try:
             self._observation, self._info = self.envs.load_state_dict(extra["envs"])
         except Exception as error:  # a damaged state can fail anywhere in what it is given to
@@ -443,7 +443,7 @@ def train_ppo_vectorized(
             else:
                 config = config.continuing(TrainingConfig.of(read_run_checkpoint(resume)["extra"]["config"]))
             tell = progress or (lambda _: None)
-            tell(Working(0, "drawing the cases..."))
+            tell(Working(0, "drawing the instances..."))
             training = build(config, failure_checkpoint=failed)
             fresh = VectorizedPPOTrainer(
                 config, training, checkpoints=checkpoints, sink=sink, progress=progress
@@ -455,7 +455,7 @@ def train_ppo_vectorized(
                 accept()
             trainer = fresh
             trainer.start(resumed=resume, note=note)
-            tell(Working(0, "looking for baselines that are kept..."))
+            tell(Working(0, "looking which baselines are on disk..."))
             prepared = prepare_baselines(training, config, trainer.report, lambda: bool(stop))
             if stop:
                 return trainer.finish(_stopped_early(stop, prepared))

@@ -223,6 +223,12 @@ def test_few_epochs_or_no_memory_do_not_warn() -> None:
     assert make(replace(CONFIG, n_epochs=20, clip_value=True), plain).n_epochs == 20
 
 
+def test_a_learning_rate_that_nothing_learns_by_warns() -> None:
+    with pytest.warns(RuntimeWarning, match="lr is 1000: .* the default is 0.0003"):
+        make(replace(CONFIG, lr=1000.0))
+    make(replace(CONFIG, lr=0.5))
+
+
 def test_value_clipping_with_memory_and_epochs_warns_of_stale_values() -> None:
     with pytest.warns(RuntimeWarning, match="stale values"):
         make(replace(CONFIG, clip_value=True))
@@ -453,9 +459,9 @@ def test_entropy_coefficient_follows_the_updates() -> None:
 
 def test_anomalies_are_raised_in_the_loop() -> None:
     policy = ActorCritic(1, discrete_layout(2), generator=torch.Generator().manual_seed(0))
-    agent = PPOAgent(
-        policy, PPOConfig(lr=1.0, target_kl=None, max_grad_norm=100.0), num_envs=4, num_steps=16, seed=0
-    )
+    config = PPOConfig(lr=1.0, target_kl=None, max_grad_norm=100.0)
+    with pytest.warns(RuntimeWarning, match="lr is 1: "):
+        agent = PPOAgent(policy, config, num_envs=4, num_steps=16, seed=0)
     source = ActionIsObservation(4, torch.Generator().manual_seed(0))
     observation, mask = source.reset()
     kinds = {

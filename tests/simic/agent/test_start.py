@@ -10,6 +10,7 @@ import torch
 
 import esper
 from esper.nissa import Checkpoints
+from esper.simic.agent import PPOAgent
 from esper.simic.agent.checkpoint import CheckpointError, read_checkpoint
 from esper.simic.agent.losses import head_kl
 from esper.simic.building import build
@@ -19,6 +20,7 @@ from esper.simic.config.ppo import PPOConfig
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.timing import StopRequest
 from esper.simic.trainer import VectorizedPPOTrainer, train_ppo_vectorized
+from esper.tamiyo import ActorCritic, discrete_layout
 
 pytestmark = pytest.mark.filterwarnings("ignore:advantage std:RuntimeWarning")
 
@@ -159,13 +161,13 @@ def test_a_run_that_is_held_goes_on_bit_for_bit(giver: Path, tmp_path: Path) -> 
     store = Checkpoints(tmp_path / "part")
     part = train_ppo_vectorized(replace(whole, rounds=2), checkpoints=store).last_checkpoint
     assert part is not None
-    assert "start" in read_checkpoint(part)["extra"]
+    assert "start" in read_checkpoint(part)
     other = train_ppo_vectorized(whole, checkpoints=store, resume=part).last_checkpoint
     assert one is not None
     assert other is not None
     theirs = policy_of(other)
     assert all(torch.equal(value, theirs[name]) for name, value in policy_of(one).items())
-    assert "start" not in read_checkpoint(one)["extra"], "the KL has faded, nothing is held to"
+    assert "start" not in read_checkpoint(one), "the KL has faded, nothing is held to"
 
 
 def test_a_checkpoint_without_its_start_is_refused(giver: Path, tmp_path: Path) -> None:
@@ -173,10 +175,64 @@ def test_a_checkpoint_without_its_start_is_refused(giver: Path, tmp_path: Path) 
     path = train_ppo_vectorized(chosen, checkpoints=Checkpoints(tmp_path / "c")).last_checkpoint
     assert path is not None
     content = read_checkpoint(path)
-    del content["extra"]["start"]
+    saved = content.pop("start")
     torch.save(content, path)
-    with pytest.raises(CheckpointError, match="does not fit this agent's start"):
+    with pytest.raises(CheckpointError, match="lacks the policy that start_kl holds to"):
         train_ppo_vectorized(replace(chosen, rounds=2), resume=path)
+    torch.save(content | {"start": {**saved, "hidden": saved["hidden"][..., :3]}}, path)
+    with pytest.raises(CheckpointError, match="does not fit this agent's start: hidden"):
+        train_ppo_vectorized(replace(chosen, rounds=2), resume=path)
+
+
+def held_agent(**changes: object) -> PPOAgent:
+    layout, generator = discrete_layout(3), torch.Generator().manual_seed(0)
+    settings = PPOConfig(start_kl=1.0, lr=0.01, head_names=layout.names, **changes)  # type: ignore[arg-type]
+    return PPOAgent(ActorCritic(5, layout, generator=generator), settings, num_envs=2, num_steps=7, seed=0)
+
+
+def learn(agent: PPOAgent, generator: torch.Generator) -> torch.Tensor:
+    """One rollout and update; returns what the start said of the first step, which is always the same one."""
+    agent.act(torch.full((2, 5), 3.0))
+    assert agent.start is not None
+    said = agent.start.logits[:, 0].clone()
+    running = np.zeros(2, dtype=np.bool_)
+    while True:
+        agent.observe(torch.randn(2, generator=generator), running, running)
+        observation = 3.0 + 2.0 * torch.randn(2, 5, generator=generator)
+        if agent.ready:
+            agent.update(observation)
+            return said
+        agent.act(observation)
+
+
+def test_an_agent_that_is_held_is_saved_with_what_it_is_held_to(tmp_path: Path) -> None:
+    one, other, generator = held_agent(), held_agent(), torch.Generator().manual_seed(5)
+    one.hold_to_start()
+    for _ in range(3):
+        learn(one, generator)
+    one.save(tmp_path / "held.pt")
+    other.load(tmp_path / "held.pt")
+    again = torch.Generator().set_state(generator.get_state())
+    learn(one, generator)
+    learn(other, again)
+    theirs = other.policy.state_dict()
+    assert all(torch.equal(value, theirs[name]) for name, value in one.policy.state_dict().items())
+
+
+def test_the_start_sees_through_the_statistics_that_it_began_with(tmp_path: Path) -> None:
+    agent, generator = held_agent(normalize_observations=True), torch.Generator().manual_seed(5)
+    learned = torch.Generator().manual_seed(6)
+    with torch.no_grad():
+        for parameter in agent.policy.parameters():
+            parameter.add_(0.5 * torch.randn(parameter.shape, generator=learned))
+    agent.hold_to_start()
+    said = [learn(agent, generator) for _ in range(3)]
+    assert torch.equal(said[0], said[1])
+    assert torch.equal(said[0], said[2])
+    agent.save(tmp_path / "held.pt")
+    other = held_agent(normalize_observations=True)
+    other.load(tmp_path / "held.pt")
+    assert torch.equal(learn(other, generator), said[0])
 
 
 # What a run gives

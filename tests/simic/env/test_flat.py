@@ -1,5 +1,8 @@
 """One Discrete choice and one vector: what other libraries need."""
 
+import tempfile
+from pathlib import Path
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -71,8 +74,10 @@ def test_what_is_no_choice_or_no_growth_env_is_named() -> None:
 
 
 @pytest.mark.slow
-def test_maskable_ppo_trains_under_its_masks() -> None:
+def test_maskable_ppo_trains_under_its_masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sb3_contrib
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where its logger makes a folder
 
     env = flat()
     model = sb3_contrib.MaskablePPO(
@@ -87,12 +92,15 @@ def test_maskable_ppo_trains_under_its_masks() -> None:
     assert info["summary"].utility is not None
 
 
-def test_masks_of_the_factored_env_are_refused_to_sb3() -> None:
+def test_masks_of_the_factored_env_are_refused_to_sb3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its masks have a row for each choice of another head; sb3 would take them for rows of a batch, or stumble."""
     from sb3_contrib import MaskablePPO
     from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
     from stable_baselines3.common.vec_env import DummyVecEnv
 
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where its logger makes a folder
     env = make_single_env("toy")
     assert is_masking_supported(env)  # so that it asks, and is answered
     for asked in (env, DummyVecEnv([lambda: env])):

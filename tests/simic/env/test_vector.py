@@ -490,3 +490,11 @@ def test_rewards_are_averaged_on_demand() -> None:
     averaged = envs.telemetry.take()
     assert averaged["total"] == pytest.approx(np.mean(rewards))
     assert envs.telemetry.take() == {}
+
+
+def test_what_is_closed_takes_no_step() -> None:
+    envs = make_env("toy", 2)
+    envs.reset(seed=0)
+    envs.close()
+    with pytest.raises(RuntimeError, match="the environments are closed"):
+        envs.step(envs.sample_legal(np.random.default_rng(0)))

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import esper
+from esper.benchmark.controllers import find_controller, open_controller
 from esper.karn.console import line_of
 from esper.leyline import RoundFinished, RunFinished, RunStarted
 from esper.nissa import read_events
@@ -16,6 +17,7 @@ from esper.runs.offline import judge_offline
 from esper.runs.ship import controller_of_run, require_checkpoint
 from esper.runs.train import require_trainable
 from esper.simic.agent.checkpoint import read_checkpoint
+from esper.simic.agent.ppo import NonFiniteUpdateError
 from esper.simic.cloning import require_warm_start
 from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
@@ -76,7 +78,23 @@ def test_a_run_is_recorded_and_judged_like_any_other(data: Path, tmp_path: Path)
     scores = evaluate_checkpoint(chosen, require_checkpoint(run), episodes=2, policies=())
     assert {score.policy for score in scores} == {"wait", "learned"}
     controller = controller_of_run(run, require_checkpoint(run), name="from-data")
-    assert controller.card.training.env_steps == 0
+    taught = controller.card.training
+    assert (taught.rounds, taught.env_steps) == (3, None)  # what the data took is not known
+    benched = open_controller(find_controller(run), "toy")
+    assert benched.env_steps is None
+
+
+@pytest.mark.filterwarnings("ignore:lr is 1e.30:RuntimeWarning")
+def test_a_run_that_learns_nothing_any_more_fails_and_says_so(data: Path, tmp_path: Path) -> None:
+    """Weights that have gone to infinity give no finite loss: every update is skipped."""
+    with pytest.raises(NonFiniteUpdateError, match=r"3 rounds in a row.*last\.pt.*Lower lr"):
+        esper.train(config(data, tmp_path, lr=1e30, rounds=9))
+    rounds = [record.event for record in read_events(tmp_path / "offline", kinds=["round_finished"])]
+    assert [event.minibatches_applied for event in rounds if isinstance(event, RoundFinished)][-3:] == [0] * 3
+    (last,) = [record.event for record in read_events(tmp_path / "offline", kinds=["run_finished"])]
+    assert isinstance(last, RunFinished)
+    assert last.status == "failed"
+    assert require_checkpoint(tmp_path / "offline").exists()
 
 
 def test_a_run_that_goes_on_equals_one_that_never_stopped(data: Path, tmp_path: Path) -> None:
@@ -133,7 +151,7 @@ def test_the_rewards_unit_is_that_of_ppo(data: Path, tmp_path: Path) -> None:
     [
         (
             {"gamma": 0.9},
-            r"offline names data .*they have reward .*'gamma': 1\.0.* instead of .*'gamma': 0\.9",
+            r"offline names data .*they have reward gamma 1\.0 instead of 0\.9; set suite",
         ),
         ({"suite": "toy_slots"}, "they have slots"),
         ({"horizon": 19}, "they have horizon 20 instead of 19"),
@@ -157,7 +175,10 @@ def test_what_the_critic_may_see_must_have_been_recorded(data: Path, tmp_path: P
         terms=recording.terms.model_copy(update={"privileged": ()}),
     )
     write_episodes(tmp_path / "blind.safetensors", blind)
-    with pytest.raises(ConfigError, match="privileged_critic is on, and what only the critic may see"):
+    with pytest.raises(
+        ConfigError,
+        match=r"privileged_critic is on, .* expected privileged_critic=False, --no-privileged-critic",
+    ):
         require_trainable(config(tmp_path / "blind.safetensors", tmp_path))
     require_trainable(config(tmp_path / "blind.safetensors", tmp_path, privileged_critic=False))
     require_trainable(config(data, tmp_path, privileged_critic=False))
@@ -211,6 +232,9 @@ def test_ppo_goes_on_from_an_offline_run(data: Path, tmp_path: Path) -> None:
     assert result.env_steps == 2 * 2 * 20
     before, after = weights(tmp_path / "offline"), weights(tmp_path / "online")
     assert not torch.equal(before["actor.heads.op.weight"], after["actor.heads.op.weight"])
+    run = tmp_path / "online"
+    record = controller_of_run(run, require_checkpoint(run), name="further").card.training
+    assert (record.rounds, record.env_steps) == (2, None)  # it had begun with more than its own steps
 
 
 def test_a_run_on_hosts_is_no_offline_run(data: Path, tmp_path: Path) -> None:

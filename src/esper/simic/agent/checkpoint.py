@@ -48,9 +48,9 @@ def write_checkpoint(path: Path, parts: Mapping[str, object], extra: Mapping[str
 def read_fitting_checkpoint(
     path: Path, parts: Mapping[str, object], device: torch.device | str = "cpu"
 ) -> dict[str, Any]:
-    """The data of a checkpoint that has the parts of this agent, in their layout and form."""
+    """The data of a checkpoint that has the parts of this agent, in their layout and form; it may lack the start."""
     checkpoint = read_checkpoint(path, device)
-    ours, theirs = {"version", *parts, "extra"}, set(checkpoint)
+    ours, theirs = ({"version", *each, "extra"} - {"start"} for each in (parts, checkpoint))
     if ours != theirs:
         lacking, unknown = sorted(ours - theirs), sorted(theirs - ours)
         raise CheckpointError(f"{path}: the checkpoint lacks {lacking} and has unknown parts {unknown}")

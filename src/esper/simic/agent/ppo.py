@@ -20,6 +20,7 @@ from esper.simic.agent.checkpoint import (
     generator_from,
     optimizer_state,
     read_fitting_checkpoint,
+    require_same_form,
     write_checkpoint,
 )
 from esper.simic.agent.losses import entropy_coefficient, entropy_floor, legal_counts
@@ -152,12 +153,12 @@ class PPOAgent:
         if self.buffer.full:
             raise RuntimeError("the rollout is full: call update() before the next act()")
         mask = self._all_legal if mask is None else mask.to(self.device, copy=True)
-        observation = self._see(observation)
+        raw, observation = observation, self._see(observation)
         plain = unwrap(self.policy)
         with autocast(self.config, self.device, cache=False):
             action, output, hidden = plain.choose(observation, mask, self.state, self.action_generator)
             if self.start is not None:
-                self.start.look(observation, self.state, self.buffer.step)
+                self.start.look(raw.to(self.device, torch.float32), self.state, self.buffer.step)
         decision = Decision(observation, mask, action, output.logits, output.value, self._begins)
         self._pending = (self.state, decision)
         self.state = ActorState(hidden.float(), action, self.state.previous_reward)
@@ -249,9 +250,16 @@ class PPOAgent:
 
     def hold_to_start(self) -> StartPolicy:
         """From here on `start_kl` holds it to the policy as it is now; before the first step of an episode."""
-        plain = unwrap(self.policy)
-        self.start = StartPolicy(plain, num_envs=self.num_envs, num_steps=self.buffer.num_steps)
+        self.start = self._copied()
         return self.start
+
+    def _copied(self) -> StartPolicy:
+        return StartPolicy(
+            unwrap(self.policy),
+            num_envs=self.num_envs,
+            num_steps=self.buffer.num_steps,
+            statistics=self.observation_stats if self.config.normalize_observations else None,
+        )
 
     def close_rollout(self) -> None:
         """End the rollout before it is full: `update` learns from the steps so far."""
@@ -329,6 +337,7 @@ class PPOAgent:
     def load(self, path: Path) -> dict[str, Plain]:
         """Take up where `save` left off; returns `extra`. What does not fit is refused by name.
 
+        What `start_kl` holds it to comes back too, if it was held to something.
         All is checked before anything is changed. The optimiser keeps its own options.
         """
         checkpoint = read_fitting_checkpoint(path, self._parts(), self.device)
@@ -339,6 +348,11 @@ class PPOAgent:
         optimizer = optimizer_state(path, self.optimizer, checkpoint["optimizer"])
         action_generator = generator_from(path, checkpoint, "action_generator", self.device)
         shuffle_generator = generator_from(path, checkpoint, "shuffle_generator", torch.device("cpu"))
+        start = None
+        if "start" in checkpoint:
+            start = self._copied()
+            require_same_form(path, "start", start.state_dict(), checkpoint["start"])
+            start.load_state_dict(checkpoint["start"])
         unwrap(self.policy).load_state_dict(checkpoint["policy"])
         self.optimizer.load_state_dict(optimizer)
         self.reward_normalizer.load_state_dict(checkpoint["reward_normalizer"])
@@ -350,7 +364,7 @@ class PPOAgent:
         self.updates, self.env_steps = counters["updates"], counters["env_steps"]
         self.non_finite_in_a_row = counters["non_finite_in_a_row"]
         self._begins = checkpoint["begins"].cpu().numpy().copy()
-        self._pending = None
+        self._pending, self.start = None, start
         self.buffer.clear()
         return cast("dict[str, Plain]", checkpoint["extra"])
 
@@ -383,6 +397,7 @@ class PPOAgent:
                 "env_steps": self.env_steps,
                 "non_finite_in_a_row": self.non_finite_in_a_row,
             },
+            **({} if self.start is None else {"start": self.start.state_dict()}),
         }
 
     def _see(self, observation: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from esper.simic.agent.losses import (
     mean_over,
     value_loss,
 )
+from esper.simic.agent.normalization import RunningMeanStd
 from esper.simic.agent.rollout_buffer import Minibatch, Rollout, autocast, minibatches
 from esper.simic.agent.update_metrics import GradientMeter, MinibatchReport, PPOUpdateMetrics, UpdateMeter
 from esper.simic.config.ppo import PPOConfig
@@ -30,6 +31,8 @@ from esper.tamiyo import ActorState, Policy, PolicyInputs, unwrap
 from esper.tamiyo.distributions import HeadEvaluation
 
 MAX_RECURRENT_EPOCHS = 4
+HIGHEST_LR = 0.5
+"""Above it a learning rate is warned about."""
 
 KL_STOP_FACTOR = 1.5
 """An update stops once its KL exceeds target_kl times this."""
@@ -248,6 +251,13 @@ def recurrent_epochs(config: PPOConfig) -> int:
 def build_optimizer(policy: Policy, config: PPOConfig) -> torch.optim.Adam:
     """Adam without decay; with it AdamW over groups named actor, shared and critic. Fused on CUDA."""
     lr, eps, decay = config.lr, config.adam_eps, config.weight_decay
+    if lr > HIGHEST_LR:
+        warnings.warn(
+            f"lr is {lr:g}: Adam moves every weight by about lr a step, and steps over {HIGHEST_LR:g} break "
+            f"a policy; the default is {PPOConfig().lr:g}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
     fused, foreach = (True, None) if policy.device.type == "cuda" else (None, True)
     if decay == 0.0:
         return torch.optim.Adam(policy.parameters(), lr=lr, eps=eps, fused=fused, foreach=foreach)
@@ -261,11 +271,15 @@ def build_optimizer(policy: Policy, config: PPOConfig) -> torch.optim.Adam:
 class StartPolicy:
     """A frozen copy of a policy, with its own memory of the episodes that the other one plays.
 
-    num_steps  steps of a rollout
+    num_steps   steps of a rollout
+    statistics  what the policy's observations are normalised by, of which it keeps a copy; None if they are not
     """
 
-    def __init__(self, policy: Policy, *, num_envs: int, num_steps: int) -> None:
+    def __init__(
+        self, policy: Policy, *, num_envs: int, num_steps: int, statistics: RunningMeanStd | None = None
+    ) -> None:
         self.policy = deepcopy(policy).requires_grad_(False)
+        self.statistics = deepcopy(statistics)
         device = policy.device
         self.logits = torch.zeros(num_envs, num_steps, policy.layout.width, device=device)
         """(env, step, width): what it said in the steps of the rollout so far."""
@@ -274,7 +288,12 @@ class StartPolicy:
 
     @torch.inference_mode()
     def look(self, observation: Tensor, state: ActorState, step: int) -> None:
-        """See a step of every env as the other policy does: observation (env, feature), last action and reward."""
+        """See a step of every env as the other policy does: observation (env, feature), last action and reward.
+
+        The observation is as it is given to the agent, before any statistics.
+        """
+        if self.statistics is not None:
+            observation = self.statistics.normalize(observation)
         inputs = PolicyInputs(observation, state.previous_action, state.previous_reward)
         self._before = self._hidden
         output, hidden = self.policy.step(inputs, self._hidden)
@@ -288,8 +307,9 @@ class StartPolicy:
         self._hidden = self._hidden.masked_fill(ended.unsqueeze(-1), 0.0)
 
     def state_dict(self) -> dict[str, object]:
-        """Its weights and its memory."""
-        return {"policy": self.policy.state_dict(), "hidden": self._hidden.clone()}
+        """Its weights, its memory and its statistics."""
+        statistics = {} if self.statistics is None else {"statistics": self.statistics.state_dict()}
+        return {"policy": self.policy.state_dict(), "hidden": self._hidden.clone(), **statistics}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on from a `state_dict` of as many envs and a policy of the same sizes."""
@@ -298,3 +318,7 @@ class StartPolicy:
         assert isinstance(hidden, Tensor)
         self.policy.load_state_dict(weights)
         self._hidden = hidden.to(self._hidden.device).clone()
+        if self.statistics is not None:
+            statistics = state["statistics"]
+            assert isinstance(statistics, dict)
+            self.statistics.load_state_dict(statistics)

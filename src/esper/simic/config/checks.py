@@ -133,9 +133,15 @@ class ConfigError(EsperError, ValueError):
     """A setting that cannot be, or does not go with another."""
 
 
+FEW = 20
+"""Settings that an error lists."""
+
+
 def unknown_setting(name: object, known: Iterable[str]) -> str:
     """The message for a setting that does not exist."""
-    return f"there is no setting {name!r}{nearest(name, known) or '; `esper train --help` lists them'}"
+    known = list(known)
+    listed = f"; there are {', '.join(known)}" if len(known) <= FEW else "; `esper train --help` lists them"
+    return f"there is no setting {name!r}{nearest(name, known) or listed}"
 
 
 def explained(cls: type[T]) -> type[T]:

@@ -36,6 +36,8 @@ def read_settings(path: Path) -> dict[str, object]:
 def write_settings(path: Path, settings: Mapping[str, JsonValue]) -> None:
     """Write settings in the format of the path's extension; `read_settings` reads them back equal."""
     _require_known_extension(path, f"{path} ")
+    if not path.parent.is_dir():
+        raise ConfigError(f"path is {str(path)!r}; there is no folder {str(path.parent)!r}")
     if path.suffix == ".json":
         text = json.dumps(dict(settings), indent=2, allow_nan=False) + "\n"
     elif path.suffix == ".toml":

@@ -36,7 +36,10 @@ MAY_CHANGE = frozenset(
         *("run_telemetry", "run_tensorboard", "run_wandb"),
     )
 )
-"""Settings that a run may go on under with another value: none changes what a round computes."""
+"""Settings that a run may go on under with another value.
+
+None changes what a round computes, but for `cluster_round_deadline`: a round that it closes learns from fewer steps.
+"""
 LEAST_TRAINING_EPOCHS, LEAST_HOLDING_EPOCHS = 1, 1
 """Of a seed's life, by the growth rules' defaults."""
 
@@ -81,7 +84,7 @@ class TrainingConfig(PPOSettings):
     num_envs: checks.HostCount = 32
     """Hosts that grow side by side."""
     workers: checks.CountOrZero = 0
-    """Processes to spread the hosts over; 0 runs them in this one, on a cluster one a CPU. Same numbers."""
+    """Processes to spread the hosts over; 0 is this process, or one for each CPU of a cluster. Same numbers."""
     worker_timeout: checks.PositiveOrNone = 1800.0
     """Seconds a worker may take for an answer; then the run ends with an error that names it. None waits for ever."""
     cluster: checks.Cluster = None
@@ -329,6 +332,13 @@ class TrainingConfig(PPOSettings):
     def minibatches(self) -> int:
         """Groups of envs in a pass over a rollout."""
         return self.num_minibatches or min(DEFAULT_MINIBATCHES, self.num_envs)
+
+    def whole_cost(self, env_steps: int | None) -> int | None:
+        """Epochs of hosts behind a controller, given those of its run; None where it began with more than that.
+
+        What recorded episodes, a rule's clone or an earlier run took is not known here.
+        """
+        return None if self.offline or self.warm_start is not None else env_steps
 
     @property
     def critic_sees_baseline(self) -> bool:

@@ -155,7 +155,12 @@ class GrowthEnv(OverEpisodes, gym.Env[Observation, Actions]):
         """One action (head,); an episode whose worker died is truncated, with `info["lost"]`."""
         if self._over:
             raise RuntimeError("the episode is over: call reset() before the next step()")
-        result = self.episodes.step(np.asarray(action, dtype=np.int64)[np.newaxis])
+        chosen, heads = np.asarray(action, dtype=np.int64), self.episodes.space.action_layout.names
+        if chosen.shape != (len(heads),):
+            raise ValueError(
+                f"action has shape {chosen.shape}; expected ({len(heads)},), for {', '.join(heads)}"
+            )
+        result = self.episodes.step(chosen[np.newaxis])
         lost = bool(result.lost[0])
         info = self._info() | {"reward": result.components.of(0), "lost": lost}
         info["shown_reward"] = float(result.shown_rewards[0])
@@ -272,6 +277,8 @@ class GrowthVectorEnv(OverEpisodes, VectorEnv[Observation, Actions, NDArray[Any]
 
     def step(self, actions: Actions) -> tuple[Observation, NDArray[np.float64], Flags, Flags, Info]:
         """One action (env, head) in every env; what ended is begun anew."""
+        if self.closed:
+            raise RuntimeError("the environments are closed: make new ones with esper.make_env()")
         result = self._last_step = self.episodes.step(np.asarray(actions, dtype=np.int64))
         info = self._begin_anew(result.finished) if result.finished else {}
         for env_idx, outcome in enumerate(result.outcomes):

@@ -1,6 +1,6 @@
 """Environments by the name of a suite or a task instance: the one place that knows which world runs what."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
@@ -283,6 +283,7 @@ def make_env(
 
     Sets torch to one thread, here as in the workers, so that the numbers are the same wherever hosts train.
     """
+    _require_options(suite, device, reward, options)
     setting = make_world(
         suite,
         num_envs,
@@ -306,10 +307,31 @@ def make_single_env(
     **options: Any,
 ) -> GrowthEnv:
     """One environment over a suite or a task instance; `options` are those of `EpisodeOptions`."""
+    _require_options(suite, device, reward, options)
     setting = make_world(suite, 1, device=device)
     return GrowthEnv(
         setting.episodes(reward=reward, on_illegal=on_illegal, **options), render_mode=render_mode
     )
+
+
+MAKING = ("num_envs", "device", "workers", "cluster", "horizon", "governor", "reward", "render_mode")
+"""Options of `make_env` that are no `EpisodeOptions`."""
+
+
+def _require_options(suite: str, device: str, reward: object, options: Mapping[str, object]) -> None:
+    """Raise ConfigError for what an environment cannot be made with, in the words of the caller's options."""
+    if isinstance(suite, str):  # else it is refused with the counts
+        require_device(str(device), suite)
+    if reward is not None and not isinstance(reward, RewardConfig):
+        raise ConfigError(
+            f"reward is {reward!r}; expected a RewardConfig, such as RewardConfig(mode='sparse')"
+        )
+    known = (*MAKING, *EpisodeOptions.__annotations__)
+    for name in options:
+        if name not in known:
+            raise ConfigError(
+                f"there is no option {name!r}; there are {', '.join(known)}{nearest(name, known)}"
+            )
 
 
 def make_registered_vector_env(num_envs: int, suite: str, **options: Any) -> GrowthVectorEnv:
@@ -327,7 +349,10 @@ def _engine_cases(name: str) -> tuple[CaseSource, tuple[str, ...]]:
     tasks = [row.name for row in all_tasks()]
     if name.partition(":")[0] not in tasks:
         suites = ", ".join([*TOY_SUITES, *suite_names()])
-        raise ValueError(f"no suite is named {name!r}; there are {suites}. Tasks are {', '.join(tasks)}")
+        known = nearest(name, [*TOY_SUITES, *suite_names(), *tasks])
+        raise ValueError(
+            f"no suite is named {name!r}; there are {suites}. Tasks are {', '.join(tasks)}{known}"
+        )
     case = str(Instance.parse(name))
     return CaseList((case,), name=case), (case,)
 

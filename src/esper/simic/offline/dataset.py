@@ -234,7 +234,9 @@ def _files_of(place: Path) -> list[Path]:
         if files:
             return files
     found = (
-        f"it has no *{_SUFFIX} and no folder {EPISODES_FOLDER}" if place.is_dir() else "there is no such file"
+        f"it has no *{_SUFFIX} and no folder {EPISODES_FOLDER}, which `esper train --run-record-episodes` fills"
+        if place.is_dir()
+        else "there is no such file"
     )
     raise DatasetError(f"{place} is no data set: {found}")
 

@@ -91,6 +91,9 @@ class EpisodeRecorder:
         )
         # What is illegal is not executed: the host waits.
         executed = np.where(episodes.choices.allowed(actions, mask)[:, None], actions, 0)
+        # One decision, one record: a head that the operation does not use may have been left anywhere.
+        matters = episodes.space.action_layout.relevance.numpy()[executed[:, 0]]
+        executed = np.where(matters, executed, 0)
         known = np.full(len(mask), np.nan) if self._log_probs is None else self._log_probs()
         for env_idx in range(len(mask)):
             if episodes.episode(env_idx).epoch == 0:

@@ -196,8 +196,14 @@ class Terms(BaseModel):
         """The first field in which others differ, in words; None if they are the same."""
         ours, theirs = self.model_dump(mode="json"), other.model_dump(mode="json")
         for name, value in ours.items():
-            if value != theirs[name]:
-                return f"{name} {theirs[name]} instead of {value}"
+            other_value = theirs[name]
+            if value != other_value and isinstance(value, dict) and isinstance(other_value, dict):
+                parts = [part for part in value if value[part] != other_value.get(part)]
+                return ", ".join(
+                    f"{name} {part} {other_value.get(part)} instead of {value[part]}" for part in parts
+                )
+            if value != other_value:
+                return f"{name} {other_value} instead of {value}"
         return None
 
 

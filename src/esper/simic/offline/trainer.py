@@ -31,6 +31,7 @@ from esper.leyline import (
 from esper.simic.agent.checkpoint import CheckpointError, generator_from, optimizer_state, require_same_form
 from esper.simic.agent.losses import mean_over
 from esper.simic.agent.normalization import RunningMeanStd
+from esper.simic.agent.ppo import NON_FINITE_LIMIT, NonFiniteUpdateError
 from esper.simic.building import Training, build
 from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
@@ -66,7 +67,7 @@ def require_fit(training: Training, config: TrainingConfig, found: Terms) -> Non
     if privileged and found.privileged != privileged:
         raise ConfigError(
             "privileged_critic is on, and what only the critic may see was not recorded; expected "
-            "privileged_critic=False"
+            "privileged_critic=False, --no-privileged-critic"
         )
     difference = terms_of(training.envs.episodes, found.privileged).difference(found)
     if difference is not None:
@@ -188,9 +189,13 @@ class OfflineTrainer:
         )
         self._generator = torch.Generator().manual_seed(config.seed)
         self.round, self._began = 0, time.perf_counter()
+        self._skipped_in_a_row = 0
 
     def train(self, stop: StopRequest) -> TrainingResult:
-        """Round after round, until the config's rounds are done or a stop is requested."""
+        """Round after round, until the config's rounds are done or a stop is requested.
+
+        Raises NonFiniteUpdateError after three rounds in which no loss was finite.
+        """
         while self.round < self.config.rounds and not stop:
             self._run_round(stop)
         return self.finish(stop.reason)
@@ -218,6 +223,15 @@ class OfflineTrainer:
         self.round += 1
         self._emit(self._finished(tally, lr, time.perf_counter() - began))
         self._save_all()
+        self._skipped_in_a_row = 0 if tally.terms else self._skipped_in_a_row + 1
+        if self._skipped_in_a_row == NON_FINITE_LIMIT:
+            kept = (
+                "" if self.checkpoints is None else f"; all is saved in {self.checkpoints.folder / 'last.pt'}"
+            )
+            raise NonFiniteUpdateError(
+                f"no update of {NON_FINITE_LIMIT} rounds in a row had a finite loss, and none was applied{kept}. "
+                f"Lower lr; then look for extreme rewards and observations in {', '.join(self.config.offline)}"
+            )
 
     def _pace(self) -> "_Pace":
         """First critics learn what was done until the end, which travels fast, then what is best from each state on.

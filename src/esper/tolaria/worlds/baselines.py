@@ -126,16 +126,21 @@ class BaselineCurves:
         *,
         workers: int = 1,
         progress: Callable[[int, int], None] = lambda done, total: None,  # noqa: ARG005
+        looking: Callable[[int, int], None] = lambda done, total: None,  # noqa: ARG005
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """Compute what is missing, and keep each as it is done.
 
         workers   processes to start for it, where there is no `trainer`
         progress  called with how many of how many are there, first of all with those that were kept
+        looking   called before that with how many of how many were looked for: data are made for it, which takes time
         stop      called after each; where it returns True the rest is left
         """
         cases = dict.fromkeys((str(Instance.parse(case)), seed) for case, seed in wanted)
-        missing = [(case, seed) for case, seed in cases if self._find(case, seed) is None]
+        missing = []
+        for looked, (case, seed) in enumerate(cases):
+            looking(looked, len(cases))
+            missing += [] if self._find(case, seed) is not None else [(case, seed)]
         if not missing or stop():
             return
         kept, total = len(cases) - len(missing), len(cases)

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from esper.kasmina import GrowingModel
 from esper.kasmina.coalitions import Coalition, CoalitionPlan, settle
-from esper.kasmina.governor import Governor, GovernorRules, ModelSnapshot, Verdict, Vitals
+from esper.kasmina.governor import Governor, GovernorRules, Verdict, Vitals
 from esper.kasmina.persistence import ModelRecord, describe, reinstate
+from esper.kasmina.snapshots import ModelSnapshot
 from esper.leyline import (
     ActionSpec,
     Beginning,
@@ -265,7 +266,7 @@ class EngineWorld:
         model, memory = self.host(host_idx).model, self._memories[host_idx]
         if memory is None:
             return None
-        present = ModelSnapshot(model)
+        present = ModelSnapshot(model, options=True)
         memory[0].restore()
         try:
             return {**_written(model), "stream": memory[1]}
@@ -277,9 +278,9 @@ class EngineWorld:
         host, governor = self.host(host_idx), self._governors[host_idx]
         memory = state["memory"]
         if memory is not None and governor is not None:
-            untrained = ModelSnapshot(host.model)
+            untrained = ModelSnapshot(host.model, options=True)
             _read_into(host, memory)
-            self._memories[host_idx] = ModelSnapshot(host.model), memory["stream"]
+            self._memories[host_idx] = ModelSnapshot(host.model, options=True), memory["stream"]
             untrained.restore()
         _read_into(host, state)
         host.stream.load_state_dict(state["stream"])
@@ -366,7 +367,7 @@ class EngineWorld:
     def _remember(self, host_idx: int) -> None:
         host, memory = self.host(host_idx), self._memories[host_idx]
         if memory is None:
-            snapshot = ModelSnapshot(host.model)
+            snapshot = ModelSnapshot(host.model, options=True)
         else:
             snapshot = memory[0]
             snapshot.take()
