@@ -54,7 +54,9 @@ lint: $(STAMP) ## ruff, mypy strict, import contracts
 	$(BIN)/lint-imports
 
 docs: $(STAMP) ## the pages, in build/site; a broken link fails
+	@echo "Building the pages: some 20 seconds the first time, without a word."
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "Open build/site/index.html"
 
 bench: $(STAMP) ## the benchmarks: tables here, JSON in benchmarks/results
 	$(BIN)/python benchmarks/run.py

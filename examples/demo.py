@@ -27,7 +27,7 @@ import importlib
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,10 +43,10 @@ from esper.leyline import RoundFinished, RunStarted
 from esper.simic.building import build
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.reports import News
-from esper.simic.timing import QUIET_SECONDS, SteadyEstimate, UnitTimes
 from esper.statistics import Estimate
 from esper.tolaria.worlds.toy.instance import TOY_SUITES
 from learn_toy import Examiner
+from side_by_side import Ticker, compare, mean_and_error, tick, verdict
 
 BARS = "▁▂▃▄▅▆▇█"
 ROUNDS_A_LINE = 10
@@ -70,44 +70,6 @@ class Scale:
     encoder_epochs: int = 20
     rounds: int = 80
     draws: int = 64
-
-
-class Ticker:
-    """How many units of work are done, and how long the rest takes: on one line of a terminal, else now and then.
-
-    kinds  kinds of units, which take turns and may take times of their own
-    """
-
-    def __init__(
-        self, total: int, units: str, kinds: int = 1, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._total, self._units, self._kinds, self._clock = total, units, kinds, clock
-        self._times, self._steady = UnitTimes(), SteadyEstimate(clock)
-        self._done_at, self._shown = clock(), -math.inf
-
-    def show(self, done: int) -> None:
-        """Call it with 0 where the work begins, and after each unit."""
-        now = self._clock()
-        if done:
-            self._times.add((done - 1) % self._kinds, now - self._done_at)
-        self._done_at = now
-        if now - self._shown < (0.2 if sys.stdout.isatty() else QUIET_SECONDS):
-            return
-        self._shown = now
-        _tick(f"{done} of {self._total} {self._units}{self._left(done)}")
-
-    def _left(self, done: int) -> str:
-        each = [self._times.of(unit % self._kinds) for unit in range(done, self._total)]
-        known = [seconds for seconds in each if seconds is not None]
-        return f", {time_left(self._steady.take(sum(known)))}" if len(known) == len(each) else ""
-
-
-def _tick(text: str) -> None:
-    """A line that the next one replaces, where there is a terminal."""
-    if sys.stdout.isatty():
-        print(f"   {text:60}", end="\r", flush=True)
-    else:
-        print(f"   {text}", flush=True)
 
 
 def changing_data(folder: Path, scale: Scale) -> BenchResult:
@@ -171,7 +133,7 @@ def _share_done(progress: BenchProgress) -> None:
         print("\n   Stopping after the networks that are being trained; Ctrl-C again stops now.", flush=True)
         return
     left = "" if progress.seconds_left is None else f", {time_left(progress.seconds_left)}"
-    _tick(f"{progress.done} of {progress.total} trainings{left}")
+    tick(f"{progress.done} of {progress.total} trainings{left}")
 
 
 def _of_an_arm(arm: ArmSummary) -> str:
@@ -185,19 +147,18 @@ def _of_an_arm(arm: ArmSummary) -> str:
 
 def frozen_encoder(scale: Scale) -> str:
     """Act 2: returns the sentence that sums it up."""
-    side_by_side = importlib.import_module("side_by_side")
     problem = importlib.import_module("frozen_encoder").PROBLEM
     explain(
         "The encoder was trained on the digits 0 to 4 and is frozen; what is trained now tells 5 to 9 apart, from "
         "150 images (guessing scores 20 %). Mean ± standard error over pairs that begin alike."
     )
     ticker = Ticker(3 * scale.encoders, "networks trained", kinds=3)
-    outcomes = side_by_side.compare(problem, scale.encoders, scale.encoder_epochs, progress=ticker.show)
+    outcomes = compare(problem, scale.encoders, scale.encoder_epochs, progress=ticker.show)
     for name, each in outcomes.items():
         trained = sum(one.trained for one in each) / len(each)
-        accuracy = side_by_side.mean_and_error([100 * one.accuracy for one in each], digits=1)
+        accuracy = mean_and_error([100 * one.accuracy for one in each], digits=1)
         print(f"   {name:12} {trained:6,.0f} trained parameters   accuracy {accuracy} %")
-    sentence: str = side_by_side.verdict(outcomes)
+    sentence = verdict(outcomes)
     print(f"   {sentence}")
     return sentence
 

@@ -11,6 +11,7 @@ windows; the grown one may add parameters up to a budget, and gives back what ha
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from statistics import mean, stdev
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 import esper
 from esper.kasmina.hosts import ConvNet
+from side_by_side import Ticker
 
 POINTS, STATES, BATCH, STEPS = 40, 4, 64, 12
 
@@ -117,11 +119,17 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, list[Life]]:
     parser.add_argument("--budget", type=int, default=1500, help="parameters that may be added")
     chosen = parser.parse_args(arguments)
     seeds = range(chosen.seeds)
-    lives = {
-        "fine-tuned": [live(seed, chosen.epochs) for seed in seeds],
-        "wider": [live(seed, chosen.epochs, width=12) for seed in seeds],
-        "grown": [live(seed, chosen.epochs, budget=chosen.budget) for seed in seeds],
+    ways: dict[str, dict[str, int]] = {
+        "fine-tuned": {},
+        "wider": {"width": 12},
+        "grown": {"budget": chosen.budget},
     }
+    lives: dict[str, list[Life]] = {name: [] for name in ways}
+    ticker = Ticker(3 * chosen.seeds, "lives", kinds=3)
+    ticker.show(0)
+    for number, (seed, name) in enumerate(product(seeds, ways), start=1):
+        lives[name].append(live(seed, chosen.epochs, **ways[name]))
+        ticker.show(number)
     print(lives["grown"][0].story, "\n")
     print(
         f"{'':12}{'parameters':>11}" + "".join(f"{f'phase {n}':>9}" for n in range(1, 5)) + "     life  gain"

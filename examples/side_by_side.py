@@ -1,7 +1,9 @@
 """What the examples share: the same model left alone, grown, and widened to the grown size, side by side."""
 
 import argparse
+import math
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +15,8 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import esper
+from esper.karn.drawing import time_left
+from esper.simic.timing import QUIET_SECONDS, SteadyEstimate, UnitTimes
 from esper.tamiyo.rules import RulePolicy
 
 Split = tuple[Tensor, Tensor]
@@ -61,6 +65,44 @@ class Outcome:
     loss: float
     seconds: float
     grower: esper.Grower | None = None
+
+
+class Ticker:
+    """How many units of work are done, and how long the rest takes: on one line of a terminal, else now and then.
+
+    kinds  kinds of units, which take turns and may take times of their own
+    """
+
+    def __init__(
+        self, total: int, units: str, kinds: int = 1, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._total, self._units, self._kinds, self._clock = total, units, kinds, clock
+        self._times, self._steady = UnitTimes(), SteadyEstimate(clock)
+        self._done_at, self._shown = clock(), -math.inf
+
+    def show(self, done: int) -> None:
+        """Call it with 0 where the work begins, and after each unit."""
+        now = self._clock()
+        if done:
+            self._times.add((done - 1) % self._kinds, now - self._done_at)
+        self._done_at = now
+        if now - self._shown < (0.2 if sys.stdout.isatty() else QUIET_SECONDS):
+            return
+        self._shown = now
+        tick(f"{done} of {self._total} {self._units}{self._left(done)}")
+
+    def _left(self, done: int) -> str:
+        each = [self._times.of(unit % self._kinds) for unit in range(done, self._total)]
+        known = [seconds for seconds in each if seconds is not None]
+        return f", {time_left(self._steady.take(sum(known)))}" if len(known) == len(each) else ""
+
+
+def tick(text: str) -> None:
+    """A line that the next one replaces, where there is a terminal."""
+    if sys.stdout.isatty():
+        print(f"   {text:60}", end="\r", flush=True)
+    else:
+        print(f"   {text}", flush=True)
 
 
 def accuracy_and_loss(model: nn.Module, split: Split) -> tuple[float, float]:
@@ -228,4 +270,10 @@ def run(problem: Problem, description: str | None, arguments: Sequence[str] | No
     if options.seeds < 1 or options.epochs < 1:
         parser.error("--seeds and --epochs must be at least 1")
     torch.set_num_threads(1)
-    show(problem, compare(problem, options.seeds, options.epochs))
+    ticker = Ticker(3 * options.seeds, "networks trained", kinds=3)
+    try:
+        outcomes = compare(problem, options.seeds, options.epochs, progress=ticker.show)
+    except KeyboardInterrupt:
+        print("\nStopped; nothing was kept.")
+        raise SystemExit(130) from None
+    show(problem, outcomes)

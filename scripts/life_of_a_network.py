@@ -36,8 +36,8 @@ PRUNED = "PRUNED"
 WORDS = {
     "TRAINING": "training",
     "BLENDING": "blending",
-    "HOLDING": "held",
-    "FOSSILIZED": "kept",
+    "HOLDING": "holding",
+    "FOSSILIZED": "fossilised",
     PRUNED: "pruned",
 }
 """Stage of a seed -> the word below it."""
@@ -235,8 +235,8 @@ def draw(found: Record) -> str:
         body += part[1]
     alone, grown = mean(found.alone), mean(found.grown)
     words = (
-        f"Accuracy of a network under three changes of its data: {grown:.2f} over its life where it may grow, "
-        f"{alone:.2f} left alone"
+        f"Accuracy of a network under three changes of its data: {grown:.0%} over its life where it may grow, "
+        f"{alone:.0%} left alone"
     )
     return "\n".join(
         [
@@ -245,7 +245,7 @@ def draw(found: Record) -> str:
             f"<style>{chr(10).join(styles)}</style>",
             f'<rect class="card" width="{WIDTH}" height="{HEIGHT}" rx="14"/>',
             '<text class="ink" x="24" y="30" font-size="15" font-weight="700">One network, whose data change three '
-            "times: it grows when accuracy falls, and keeps what helps</text>",
+            "times: accuracy falls, seeds are tried, what helps is kept</text>",
             *body,
             "</svg>",
             "",
@@ -404,8 +404,8 @@ def _plot(found: Record) -> tuple[list[str], list[str]]:
     for begin, end in pairwise(bounds[1:]):
         ours, theirs = mean(found.grown[begin:end]), mean(found.alone[begin:end])
         parts.append(
-            f'<text class="ink" x="{x_of(begin) + 8:.0f}" y="{TOP + 12}">{theirs:.2f} left alone, '
-            f'<tspan font-weight="700">{ours:.2f} grown</tspan></text>'
+            f'<text class="ink" x="{x_of(begin) + 8:.0f}" y="{TOP + 12}">{theirs:.0%} left alone, '
+            f'<tspan font-weight="700">{ours:.0%} grown</tspan></text>'
         )
     return [], parts
 
@@ -432,7 +432,7 @@ def _lanes(found: Record) -> tuple[list[str], list[str]]:
             f'<g transform="translate({RIGHT + 8} {y_of(value):.0f})">'
             f'<text fill="{colour}" font-weight="700">{words}</text>'
             f'<text class="faint" y="14" font-size="11">{size} parameters</text>'
-            f'<text class="ink" x="74" {animated("sum")}>mean {life:.2f}</text></g>'
+            f'<text class="ink" x="74" {animated("sum")}>mean {life:.0%}</text></g>'
         )
     parts.append(
         f'<rect class="card cover" x="{LEFT}" y="{TOP - 8}" width="{RIGHT - LEFT}" height="{floor - TOP + 8}" '
@@ -446,7 +446,8 @@ def _lanes(found: Record) -> tuple[list[str], list[str]]:
         ]
     parts += [
         f'<text class="faint" x="{LEFT}" y="{TOP - 12}">accuracy</text>',
-        f'<text class="faint" x="{RIGHT + 8}" y="{floor - 4}" font-size="11">seeds by slot</text>',
+        f'<text class="faint" x="{RIGHT + 8}" y="{floor - 18}" font-size="11">seeds by slot,</text>',
+        f'<text class="faint" x="{RIGHT + 8}" y="{floor - 4}" font-size="11">as high as alpha</text>',
         f'<text class="faint" x="{RIGHT + 20}" y="{floor + 16}">epochs</text>',
         f'<path class="head" d="M{RIGHT} {TOP - 8} V{floor}" stroke-opacity="0" {animated("head")}/>',
     ]

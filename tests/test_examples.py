@@ -72,7 +72,7 @@ def test_the_best_epoch_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
 def test_regression_by_a_metric(capsys: pytest.CaptureFixture[str]) -> None:
     grower = importlib.import_module("diabetes").main(["--epochs", "9"])
     told = capsys.readouterr().out
-    assert "score: validation metric / " in told
+    assert "score: validation metric, in units of its span in the first epochs, " in told
     assert float(told.rpartition(" ")[2]) > 0.3  # predicting the mean has 0
     assert grower.history[-1].metrics.validation_loss is not None
     assert any(decision.action.op is LifecycleOp.GERMINATE for decision in grower.history)

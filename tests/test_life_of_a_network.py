@@ -41,7 +41,7 @@ def test_it_stands_alone_and_moves_without_a_script(found: life.Record) -> None:
     text = life.PICTURE.read_text()
     assert len(text) < 150_000
     assert not re.search(r"<script|href|url\(|@import", text)
-    assert f"{mean(found.grown):.2f} over its life where it may grow, {mean(found.alone):.2f} left" in text
+    assert f"{mean(found.grown):.0%} over its life where it may grow, {mean(found.alone):.0%} left" in text
     moved = set(re.findall(r"animation-name:(\w+)", text))
     assert moved == set(re.findall(r"@keyframes (\w+)", text))
     for name in moved:

@@ -99,8 +99,10 @@ def test_pages_name_only_what_exists(page: Path) -> None:
 
 def test_the_map_leads_to_files() -> None:
     text = (DOCS / "map.md").read_text().partition("## The model")[2]
-    paths = re.findall(r"`([\w/]+(?:\.py|/))`", text)
-    assert len(paths) > 40
-    for path in paths:
+    links = re.findall(r"\[`([\w/]+(?:\.py|/))`\]\((\S+)\)", text)
+    assert len(links) > 40
+    assert len(links) == len(re.findall(r"`[\w/]+(?:\.py|/)`", text))
+    for path, target in links:
         home = ROOT if path.startswith("scripts/") else ROOT / "src" / "esper"
         assert (home / path).exists(), path
+        assert (DOCS / target).resolve() == home / path

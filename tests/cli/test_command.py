@@ -60,6 +60,17 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["resume", "x", "--hel"], "there is no option --hel; see `esper resume --help`"),
         (["resume", "x", "--round", "2"], "there is no option --round; did you mean --rounds?"),
         (["resume", "no-such-run"], "there is no run 'no-such-run' in runs; `esper runs` lists"),
+        (
+            ["evaluate", "cpu-v2"],
+            "there is no run 'cpu-v2' in runs, and no controller of that name or folder; did you mean cpu-v1?",
+        ),
+        (["runs", "--directory", "nowhere"], "--directory is 'nowhere'; there is no such folder"),
+        (
+            ["train", "--config", "."],
+            "--config is '.', which is a folder; expected a .json, .toml or .yaml file",
+        ),
+        (["bench", "--arms", "waitt"], "no arm is named 'waitt'; there are wait, random"),
+        (["grow", "cpu"], "task is 'cpu', a suite: it draws instances of tasks; expected one of digits"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(

@@ -157,7 +157,7 @@ def test_a_controller_from_a_folder_within_a_budget(capsys: pytest.CaptureFixtur
     ("arguments", "message"),
     [
         (["grow", "nope"], "task is 'nope'; expected one of digits, "),
-        (["grow", "cpu"], "task is 'cpu'; expected one of digits, "),
+        (["grow", "cpu"], "task is 'cpu', a suite: it draws instances of tasks; expected one of digits, "),
         (["grow", "toy"], "task is 'toy', a suite in which no network trains; expected one of digits, "),
         (["grow", "tiny", "--controller", "plato"], "esper: --controller is 'plato'; expected one of"),
         (

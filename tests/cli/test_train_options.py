@@ -7,10 +7,11 @@ import pytest
 
 from esper.cli import main
 from esper.cli.common import BadInput
-from esper.cli.train import parse
+from esper.cli.train import _told, parse
 from esper.leyline import Style
 from esper.simic.config.checks import ConfigError
 from esper.simic.config.training_config import TrainingConfig
+from esper.simic.trainer import TrainingResult
 
 
 def settings_of(*arguments: str) -> TrainingConfig:
@@ -127,3 +128,9 @@ def test_a_mistake_names_the_option_as_it_was_typed(capsys: pytest.CaptureFixtur
     told = capsys.readouterr().err
     assert "--lr is 'x'; expected a number > 0" in told
     assert "--num_envs is 0; expected" in told
+
+
+@pytest.mark.parametrize(("baseline", "told"), [(True, "+25.00 points"), (False, "utility 0.2500")])
+def test_what_the_best_checkpoint_was_chosen_by_has_its_own_unit(baseline: bool, told: str) -> None:
+    result = TrainingResult(None, 1, 20, 1.0, None, 0.25, None)
+    assert _told(result, TrainingConfig(reward_control_variate=baseline))["best_score"] == told

@@ -209,8 +209,26 @@ def test_an_interrupted_run_can_be_resumed(trainer: Trainer, capsys: pytest.Capt
     trainer.error = None
     for given in ("mine", "runs/mine"):
         assert main(["resume", given, "--quiet"]) == 0
-        assert trainer.resumed[-1] == Path("runs/mine/checkpoints/last.pt").resolve()
+        assert trainer.resumed[-1] == Path("runs/mine/checkpoints/last.pt")
         assert trainer.configs[-1].suite == "toy"
+
+
+def test_a_run_is_resumed_where_it_is_and_named_as_it_was(
+    trainer: Trainer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main([*TRAIN, "--quiet"]) == 0
+    assert main(["resume", "mine"]) == 0
+    assert capsys.readouterr().out.startswith("run runs/mine: ")
+    monkeypatch.chdir("runs/mine")
+    assert main(["resume", ".", "--quiet"]) == 0
+    assert trainer.configs[-1].run_name == "mine"
+
+
+def test_what_is_refused_was_not_announced(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TRAIN, "--quiet", "--rounds", "3"]) == 0
+    assert main(["resume", "mine", "--rounds", "2"]) == 2
+    assert capsys.readouterr() == ("", "esper: --rounds is 2; 3 are done\n")
+    assert len(trainer.configs) == 1
 
 
 def test_a_signal_ends_a_run_in_order(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -314,6 +332,12 @@ def test_sql(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().err.startswith(
             "esper: there is no column mean_gin; spelled most like it are mean_gain, "
         )
+    assert main(["sql", "mine", "select round, count(*) from rounds"]) == 2
+    assert "must appear in the GROUP BY clause" in capsys.readouterr().err
+    assert main(["sql", "mine", "select rnd from rounds"]) == 2
+    assert "no column rnd; spelled most like it are round" in capsys.readouterr().err
+    assert main(["sql", "mine", "select case from episodes"]) == 2
+    assert capsys.readouterr().err.endswith("; the column of case is called instance\n")
     assert main(["sql", "mine", "select mean_gain fro rounds"]) == 2
     assert capsys.readouterr().err == 'esper: Parser Error: syntax error at or near "rounds"\n'
     assert trainer.configs

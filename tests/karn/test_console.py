@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from esper.karn.console import ANOMALIES_SHOWN, LiveConsole, RunView, render
+from esper.karn.console import ANOMALIES_SHOWN, LiveConsole, RunView, line_of, render
 from esper.leyline import HEAD_NAMES, AnomalyRaised, EvaluationFinished, RoundFinished
 from esper.simic.reports import Preparing, Working
 from run_examples import example
@@ -75,6 +75,17 @@ def test_the_best_judgement_is_kept() -> None:
     assert "gain -25.00 points on hosts it does not train on (round 3), best +0.00 points" in text_of(view)
 
 
+def test_a_utility_is_not_told_as_a_gain() -> None:
+    """Without a baseline there is no gain, and the best checkpoint is chosen by utility."""
+    view = RunView()
+    view.take(ROUND)
+    for round_number, utility in ((1, 0.75), (2, 0.5)):
+        view.take(replace(JUDGED, round=round_number, mean_gain=None, mean_utility=utility))
+    assert "utility 0.5000 on hosts it does not train on (round 2), best 0.7500" in text_of(view)
+    told = line_of(replace(JUDGED, mean_gain=None, mean_utility=0.5))
+    assert told == f"  judged on {JUDGED.episodes} hosts it does not train on: utility 0.5000"
+
+
 def test_preparing_is_told_until_the_first_round() -> None:
     view = RunView()
     assert "first round" in text_of(view)
@@ -96,14 +107,16 @@ def test_a_long_round_shows_what_it_is_at() -> None:
 
 def test_the_live_console_draws_bar_and_picture_and_lets_go() -> None:
     console = Console(file=io.StringIO(), width=160, force_terminal=True, color_system=None)
-    with LiveConsole(20, console) as live:
+    assert isinstance(console.file, io.StringIO)
+    with LiveConsole(20, console, "run runs/mine: 20 rounds on toy") as live:
+        assert console.file.getvalue() == ""  # it may yet be refused
         live.show(Preparing(0, 8))
         live.show(Preparing(8, 8))
         live.show(replace(ROUND, round=11))  # resumed
         live.show(replace(ROUND, round=12))
         live.show(JUDGED)
-    assert isinstance(console.file, io.StringIO)
     told = console.file.getvalue()
+    assert told.startswith("run runs/mine: 20 rounds on toy\n")
     assert "12/20" in told
     assert "s left" in told or "min left" in told  # from the first round on
     assert "baseline 0.750" in told

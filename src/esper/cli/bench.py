@@ -22,8 +22,8 @@ _SUMMARY = """Play every arm on the same held-out hosts and compare them in pair
   esper bench report DIR     the same as a page with pictures, DIR/report.html
 
 Arms: wait; the rules random, periodic, plateau, fit_ratio, probe_and_keep, detect_then_probe, by_layout,
-frozen_spread, live_on; on the suite adapt fine_tuning, lora4, lora16 (the base trained in these ways, and nothing
-grown); the open-loop schedules sbs (the single best one on training draws), sbs_hindsight (on these
+frozen_spread, live_on; on the suites adapt and adapt_stream fine_tuning, lora4, lora16 (the base trained in these
+ways, and nothing grown); the open-loop schedules sbs (the single best one on training draws), sbs_hindsight (on these
 instances) and vbs (the best of each instance, of as many as were tried, chosen on other hosts); what a user would try
 first, fitted on training draws: look_up (the best schedule for the layout of the host's slots), look_once (a linear
 rule at one early epoch), try_2, try_3, try_5 (so many whole runs, the best on validation kept), successive_halving
@@ -88,8 +88,6 @@ def _minutes(text: str) -> float:
 
 
 def _play(chosen: "Namespace") -> int:
-    if not chosen.quiet:
-        print("counting what is to be played...", flush=True)
     from esper.benchmark import BenchRequest
     from esper.benchmark.bench import bench
     from esper.benchmark.planning import bench_size
@@ -108,6 +106,7 @@ def _play(chosen: "Namespace") -> int:
     size = bench_size(request)
     _require_controllers(request)
     if not chosen.quiet:
+        print("counting what is to be played...", flush=True)
         _show_size(size)
         if chosen.instances is not None and chosen.instances > size.instances:
             note(f"--instances is {chosen.instances}, and there are {size.instances}: all of them are played")
@@ -137,12 +136,15 @@ def _play(chosen: "Namespace") -> int:
     elif not chosen.quiet:
         print(tables_text(result.tables))
         print(
-            "\nUtility: test accuracy less rent for added parameters, interquartile mean. Points: plain means."
-        )
-        print(
             f"Tables are of all that was played in {chosen.out}; `esper bench report {chosen.out}` makes a page of it"
         )
     return int(stopped is not None)
+
+
+def _split_of(tables: "Sequence[BenchTable]") -> str:
+    """By which accuracies arms are judged: the toy has no test split."""
+    tested = any(arm.test_accuracy is not None for each in tables for arm in each.arms)
+    return "test" if tested else "validation"
 
 
 def _going_on(stopped: str, out: Path) -> str:
@@ -271,6 +273,10 @@ def tables_text(made: "Sequence[BenchTable]") -> str:
         parts.append(_lines(each))
         if each is not made[0] and each.headroom is not None:
             parts.append(gate(each))
+    parts.append(
+        f"\nUtility: {_split_of(made)} accuracy less rent for added parameters, interquartile mean. "
+        "Points: plain means."
+    )
     return "\n".join(parts)
 
 

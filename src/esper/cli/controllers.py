@@ -7,7 +7,17 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, as_typed, find_run, note, table
+from esper.cli.common import (
+    INTERRUPTED,
+    BadInput,
+    VerbParser,
+    as_json,
+    as_typed,
+    did_you_mean,
+    find_run,
+    note,
+    table,
+)
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -112,7 +122,8 @@ UPDATES = 500
 EPISODES = 24
 """Held-out episodes of a saved controller, by default."""
 _JUDGE = """Judge a run's best controller, or a saved one (`esper controllers`), without learning, on the held-out
-instances of its suite or on another. A saved controller serves any suite; a run's own policy those with its slots.
+instances of its suite or on another: other draws and hosts than a training chooses its best checkpoint by. A saved
+controller serves any suite; a run's own policy those with its slots and kinds of seeds.
 Rules play under the controller's menu and first_growth; in `esper bench` they are free."""
 
 
@@ -162,6 +173,24 @@ def _is_controller(chosen: "Namespace") -> bool:
     return controller_folder(chosen.run) is not None
 
 
+def _run_or_controller(chosen: "Namespace") -> Path:
+    """The folder of the run that is to be judged; what is neither a run nor a controller is said to be neither."""
+    from esper.tamiyo.controller import shipped_controllers
+
+    try:
+        return find_run(chosen.run, chosen.directory)
+    except BadInput:
+        known = [
+            *(path.parent.name for path in sorted(chosen.directory.glob("*/config.json"))),
+            *shipped_controllers(),
+        ]
+        hint = did_you_mean(chosen.run, known, "`esper runs` and `esper controllers` list what is there")
+        found = f"{chosen.run!r} is neither a run nor a controller"
+        if not Path(chosen.run).is_dir():
+            found = f"there is no run {chosen.run!r} in {chosen.directory}, and no controller of that name or folder"
+        raise BadInput(f"{found}; {hint}") from None
+
+
 def _judging_controller(chosen: "Namespace") -> "tuple[str, Callable[..., object]]":
     from esper.simic.held_out import evaluate_controller
     from esper.tamiyo.controller import Controller
@@ -175,7 +204,8 @@ def _judging_controller(chosen: "Namespace") -> "tuple[str, Callable[..., object
 
 
 def _judging_run(chosen: "Namespace") -> "tuple[str, Callable[..., object]]":
-    path = find_run(chosen.run, chosen.directory)
+    path = _run_or_controller(chosen)
+    from esper.nissa import describe_run
     from esper.runs.ship import require_checkpoint
     from esper.simic.config.training_config import TrainingConfig
     from esper.simic.held_out import evaluate_checkpoint
@@ -183,7 +213,10 @@ def _judging_run(chosen: "Namespace") -> "tuple[str, Callable[..., object]]":
     checkpoint = require_checkpoint(path)
     config = TrainingConfig.load(path / "config.json")
     episodes = chosen.episodes or config.eval_episodes
-    title = f"{checkpoint.stem} checkpoint of {path.name} on {chosen.task or config.suite}, held out"
+    going_on = ", which is still training" if describe_run(path).standing == "running" else ""
+    title = (
+        f"{checkpoint.stem} checkpoint of {path.name}{going_on} on {chosen.task or config.suite}, held out"
+    )
     return title, partial(
         evaluate_checkpoint, config, checkpoint, name=chosen.task, episodes=episodes, seed=chosen.seed
     )
@@ -211,7 +244,9 @@ def _judge_offline(chosen: "Namespace") -> int:
             None if report.effective is None else f"{report.effective:.1f}",
         ),
     ]
-    print(f"{report.policy} from {report.episodes} recorded episodes, greedy\n{table(columns, rows)}")
+    left_out = f" ({report.cut_short} more were cut short)" if report.cut_short else ""
+    title = f"{report.policy} from {report.episodes} recorded episodes{left_out}, greedy"
+    print(f"{title}\n{table(columns, rows)}")
     return 0
 
 

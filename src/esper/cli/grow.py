@@ -59,7 +59,7 @@ def run_grow(arguments: list[str]) -> int:
 def _grow(chosen: "Namespace") -> int:
     from esper.leyline.errors import nearest
     from esper.simic.env.making import require_device, require_suite, use_one_thread
-    from esper.tolaria.tasks import all_tasks
+    from esper.tolaria.tasks import all_tasks, suite_names
     from esper.tolaria.worlds.toy.instance import TOY_SUITES
 
     tasks = [row.name for row in all_tasks()]
@@ -69,9 +69,10 @@ def _grow(chosen: "Namespace") -> int:
         )
     if chosen.task.partition(":")[0] not in tasks:
         known = ", ".join(tasks)
-        toy = ", a suite in which no network trains" if chosen.task in TOY_SUITES else ""
+        suite = ", a suite: it draws instances of tasks" if chosen.task in suite_names() else ""
+        suite = ", a suite in which no network trains" if chosen.task in TOY_SUITES else suite
         raise BadInput(
-            f"task is {chosen.task!r}{toy}; expected one of {known}, with parameters if you like"
+            f"task is {chosen.task!r}{suite}; expected one of {known}, with parameters if you like"
             f"{nearest(chosen.task.partition(':')[0], tasks)}"
         )
     require_suite(chosen.task)

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from esper.cli.common import VerbParser, as_json, find_run, table
+from esper.cli.common import RUNS, BadInput, VerbParser, as_json, find_run, note, table
 
 RUN_COLUMNS = ("run", "standing", "rounds", "started", "lasted")
 
@@ -14,6 +14,8 @@ def run_runs(arguments: list[str]) -> int:
         return _export_episodes(arguments[1:])
     summary = "List the runs in a folder, and how each stands. `esper runs export` writes their episodes for others."
     chosen = VerbParser("runs", summary, "esper runs --directory runs", "directory", "json").parse(arguments)
+    if chosen.directory != RUNS and not chosen.directory.is_dir():
+        raise BadInput(f"--directory is {str(chosen.directory)!r}; there is no such folder")
     from esper.nissa import list_runs
 
     listings = list_runs(chosen.directory)
@@ -75,6 +77,9 @@ def run_sql(arguments: list[str]) -> int:
 
     answer = query(find_run(chosen.run, chosen.directory), chosen.sql)
     objects = (dict(zip(answer.columns, row, strict=True)) for row in answer.rows)
+    if not answer.rows and not chosen.json:
+        note(f"no rows; the query has {len(answer.columns)} columns")
+        return 0
     print(as_json(list(objects)) if chosen.json else table(answer.columns, answer.rows))
     return 0
 

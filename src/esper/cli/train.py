@@ -44,7 +44,9 @@ def run_train(arguments: list[str]) -> int:
         config, chosen = parse(arguments)
         from esper.runs.train import with_name
 
-        return train_recorded(with_name(config), quiet=chosen.quiet, json=chosen.json)
+        return train_recorded(
+            with_name(config), quiet=chosen.quiet, json=chosen.json, hint=_hint(chosen, config)
+        )
 
 
 def _typed(arguments: Sequence[str]) -> dict[str, str]:
@@ -58,6 +60,10 @@ def parse(arguments: Sequence[str]) -> tuple[TrainingConfig, Namespace]:
     chosen = _parser().parse([_dashed(argument) for argument in arguments])
     settings = {} if chosen.preset is None else dict(preset_settings(chosen.preset))
     if chosen.config is not None:
+        if chosen.config.is_dir():
+            raise BadInput(
+                f"--config is {str(chosen.config)!r}, which is a folder; expected a .json, .toml or .yaml file"
+            )
         try:
             settings |= read_settings(chosen.config)
             TrainingConfig.of(settings)
@@ -69,6 +75,12 @@ def parse(arguments: Sequence[str]) -> tuple[TrainingConfig, Namespace]:
         if name in _SETTINGS
     }
     return TrainingConfig.of({**settings, **flags}), chosen
+
+
+def _hint(chosen: Namespace, config: TrainingConfig) -> str:
+    """What to know of a run at the defaults, on a suite where hosts train."""
+    at_defaults = chosen.preset is None and chosen.config is None and not config.suite.startswith("toy")
+    return "; at the defaults that can take hours, `--preset toy` takes two minutes" if at_defaults else ""
 
 
 class _TrainParser(VerbParser):
@@ -151,8 +163,13 @@ def _dashed(argument: str) -> str:
 # What `esper train` and `esper resume` share
 
 
-def train_recorded(config: TrainingConfig, *, quiet: bool, json: bool, resume: bool = False) -> int:
-    """Train a run that has its name, showing how far it is; returns the exit code."""
+def train_recorded(
+    config: TrainingConfig, *, quiet: bool, json: bool, resume: bool = False, hint: str = ""
+) -> int:
+    """Train a run that has its name, showing how far it is; returns the exit code.
+
+    hint  what else to say of the run where it begins
+    """
     from esper.runs.train import require_trainable, train
     from esper.simic.agent import NonFiniteUpdateError
 
@@ -160,10 +177,8 @@ def train_recorded(config: TrainingConfig, *, quiet: bool, json: bool, resume: b
     run = config.run_directory / config.run_name
     silent = quiet or json
     try:
-        require_trainable(config, resume=resume)  # before anything is shown
-        if not silent:
-            print(f"run {run}: {config.rounds:,} rounds on {config.suite}", flush=True)
-        with _following(config.rounds, silent=silent) as progress:
+        require_trainable(config, resume=resume)
+        with _following(config, hint, silent=silent) as progress:
             result = train(config, resume=resume, progress=progress)
     except KeyboardInterrupt:
         if not run.is_dir():
@@ -176,32 +191,39 @@ def train_recorded(config: TrainingConfig, *, quiet: bool, json: bool, resume: b
     if json:
         print(as_json(result))
     elif not quiet:
-        print(table(("result", ""), list(_told(result).items())))
+        print(table(("result", ""), list(_told(result, config).items())))
     if result.interrupted is not None:
         note(f"stopped by {result.interrupted}; `esper resume {run}` goes on")
         return INTERRUPTED
     return 0
 
 
-def _told(result: "TrainingResult") -> dict[str, object]:
-    """A result for people: the gain by which the best checkpoint was chosen is in points."""
+def _told(result: "TrainingResult", config: "TrainingConfig") -> dict[str, object]:
+    """A result for people: the gain by which the best checkpoint was chosen is in points, a utility is one."""
     from esper.karn.drawing import in_points
 
-    best = None if result.best_score is None else in_points(result.best_score)
+    best: str | None = None
+    if result.best_score is not None:
+        gains = config.reward_control_variate
+        best = in_points(result.best_score) if gains else f"utility {result.best_score:.4f}"
     return {**asdict(result), "best_score": best}
 
 
 @contextlib.contextmanager
-def _following(rounds: int, *, silent: bool) -> "Iterator[Progress]":
-    """A live picture at a terminal, lines elsewhere."""
+def _following(config: TrainingConfig, hint: str, *, silent: bool) -> "Iterator[Progress]":
+    """A live picture at a terminal, lines elsewhere. What is trained is said with the first news: before it, the run
+    may yet be refused."""
     from esper.karn.console import LineConsole, LiveConsole
 
     if silent:
         yield lambda _: None
-    elif not sys.stdout.isatty():
-        yield LineConsole(rounds).show
+        return
+    rounds = "1 round" if config.rounds == 1 else f"{config.rounds:,} rounds"
+    announcement = f"run {config.run_directory / str(config.run_name)}: {rounds} on {config.suite}{hint}"
+    if not sys.stdout.isatty():
+        yield LineConsole(config.rounds, announcement=announcement).show
     else:
-        with LiveConsole(rounds) as console:
+        with LiveConsole(config.rounds, announcement=announcement) as console:
             yield console.show
 
 
@@ -210,8 +232,8 @@ _RESUME_SUMMARY = """Go on with a run from its newest sound checkpoint, as if it
 With --rounds it goes on beyond the rounds first asked for. Annealing of lr and entropy_coef that follows the rounds
 keeps the length it had: further rounds are trained at its end.
 
-A run keeps its settings. Those that are options here may change, as none changes what a round computes; by default
-they are as they were."""
+A run keeps its settings. Those that are options here may change, as none changes what a round computes, but for a
+deadline that closes it early; by default they are as they were."""
 _SYNONYMS = {
     "--learning-rate": "--lr",
     "--epochs": "--rounds",
@@ -240,7 +262,9 @@ def run_resume(arguments: list[str]) -> int:
     for name in _RESUMED:
         _add_setting(parser, name, _MEANINGS[name])
     chosen = parser.parse([_dashed(argument) for argument in arguments])
-    path = find_run(chosen.run, chosen.directory).resolve()
+    path = find_run(chosen.run, chosen.directory)
+    if path.name in ("", ".."):  # `esper resume .`: a run's name is that of its folder
+        path = path.resolve()
     config = TrainingConfig.load(path / "config.json")
     changed = {name: getattr(chosen, name) for name in _RESUMED if hasattr(chosen, name)}
     if chosen.rounds is not None:

@@ -1,5 +1,6 @@
 """A run in progress, in the process that trains: line by line for logs and pipes, or as a live picture."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -82,7 +83,7 @@ def line_of(news: News, rounds: int | None = None) -> str | None:
     if isinstance(news, AnomalyRaised):
         return f"  {news.name}: {news.detail}. {news.advice}"
     if isinstance(news, EvaluationFinished):
-        return f"  judged on {news.episodes} hosts it does not train on: gain {in_points(news.mean_gain)}"
+        return f"  judged on {news.episodes} hosts it does not train on: {' '.join(_judgement(news))}"
     if isinstance(news, Working):
         return f"  {_work(news)}"
     return None
@@ -131,8 +132,8 @@ class RunView:
     """The last round."""
     judged: EvaluationFinished | None = None
     """The last evaluation."""
-    best_gain: float | None = None
-    """The best mean gain of all evaluations."""
+    best: EvaluationFinished | None = None
+    """The evaluation with the best mean gain, or utility where no gain is measured."""
     working: Working | None = None
     """What it is at, since the last other news."""
     anomalies: deque[AnomalyRaised] = field(default_factory=lambda: deque(maxlen=ANOMALIES_SHOWN))
@@ -149,8 +150,7 @@ class RunView:
             self.anomalies.append(news)
         elif isinstance(news, EvaluationFinished):
             self.judged = news
-            known = (gain for gain in (news.mean_gain, self.best_gain) if gain is not None)
-            self.best_gain = max(known, default=None)
+            self.best = max(filter(None, (self.best, news)), key=_chosen_by)
 
 
 def render(view: RunView) -> RenderableType:
@@ -189,16 +189,33 @@ def _rows(view: RunView, news: RoundFinished) -> dict[str, str]:
         "speed": f"{speed} env-epochs/s   {news.env_steps:,} steps",
     }
     if view.judged is not None:
-        gain, best = in_points(view.judged.mean_gain), in_points(view.best_gain)
-        rows["judged"] = f"gain {gain} on hosts it does not train on (round {view.judged.round}), best {best}"
+        name, score = _judgement(view.judged)
+        best = UNKNOWN if view.best is None else _judgement(view.best)[1]
+        rows["judged"] = (
+            f"{name} {score} on hosts it does not train on (round {view.judged.round}), best {best}"
+        )
     return rows
+
+
+def _chosen_by(news: EvaluationFinished) -> float:
+    """What the best checkpoint is chosen by."""
+    known = (score for score in (news.mean_gain, news.mean_utility) if score is not None)
+    return next(known, -math.inf)
+
+
+def _judgement(news: EvaluationFinished) -> tuple[str, str]:
+    """What an evaluation goes by, and how much of it there is: utility where no baseline is measured."""
+    if news.mean_gain is None and news.mean_utility is not None:
+        return "utility", number(news.mean_utility, 4)
+    return "gain", in_points(news.mean_gain)
 
 
 class LineConsole:
     """A run in lines, for logs and pipes; a round's line has the time that is left. Pass its `show` as `progress`.
 
-    rounds  rounds the run will have
-    write   called with each line
+    rounds        rounds the run will have
+    write         called with each line
+    announcement  the line before the first news
     """
 
     def __init__(
@@ -206,14 +223,19 @@ class LineConsole:
         rounds: int,
         write: Callable[[str], None] = lambda line: print(line, flush=True),
         clock: Callable[[], float] = time.monotonic,
+        announcement: str | None = None,
     ) -> None:
         self._pace, self._write, self._clock, self._rounds = Pace(rounds, clock), write, clock, rounds
+        self._announcement = announcement
         self._rounds_known, self._written = False, clock()
         self._alarms: dict[str, tuple[int, int]] = {}
         """Anomaly -> the first and the last round in a row that it was last raised in."""
 
     def show(self, news: News) -> None:
         """Write the news if it is worth a line."""
+        if self._announcement is not None:
+            self._write(self._announcement)
+            self._announcement = None
         self._pace.take(news)
         self._rounds_known |= isinstance(news, RoundFinished)
         if isinstance(news, Working) and self._rounds_known and self._clock() - self._written < _PATIENCE:
@@ -248,11 +270,13 @@ class LineConsole:
 class LiveConsole:
     """A live picture of a run. Use it as a context manager, and pass its `show` as the run's `progress`.
 
-    rounds   rounds the run will have
-    console  where to draw; stdout by default
+    rounds        rounds the run will have
+    console       where to draw; stdout by default
+    announcement  a line above it; nothing is drawn before the first news
     """
 
-    def __init__(self, rounds: int, console: Console | None = None) -> None:
+    def __init__(self, rounds: int, console: Console | None = None, announcement: str | None = None) -> None:
+        self._announcement = announcement
         self.view = RunView()
         self._rounds = rounds
         self._bar = Progress(
@@ -268,6 +292,10 @@ class LiveConsole:
 
     def show(self, news: News) -> None:
         """Draw the run with this news."""
+        if not self._live.is_started:
+            if self._announcement is not None:
+                self._live.console.print(self._announcement, highlight=False, markup=False, soft_wrap=True)
+            self._live.start(refresh=True)
         first = self.view.round is None
         self.view.take(news)
         self._pace.take(news)
@@ -284,7 +312,6 @@ class LiveConsole:
         return Group(self._bar, render(self.view))
 
     def __enter__(self) -> Self:
-        self._live.start(refresh=True)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from enum import Enum, IntEnum
 from pathlib import Path
 from types import NoneType
@@ -119,25 +120,32 @@ def query(run: Path | Sequence[Path], sql: str) -> Rows:
                 pass
         return _answer(runs, sql, tables, in_place=False)
     except duckdb.Error as error:
-        raise QueryError(_mended(str(error), tables)) from error
+        raise QueryError(_mended(str(error), sql, tables)) from error
 
 
-def _mended(told: str, tables: Collection[str]) -> str:
+def _mended(told: str, sql: str, tables: Collection[str]) -> str:
     """The database's message without the line that points into the query, which has one line here.
 
     Of the columns it names a few that are spelled alike; it goes on with how to see all.
     """
     told = re.sub(r"\s+LINE \d+:.*", "", told, flags=re.DOTALL)
-    unknown = re.search(r'column (?:named )?"([^"]+)"(?:.*?bindings:[: ]*(.+))?$', told, flags=re.DOTALL)
+    if "syntax error" in told:  # a field whose name is a word of SQL
+        renamed = [f"; the column of {name} is called {column}" for name, column in RENAMED.items()]
+        return told + "".join(hint for name, hint in zip(RENAMED, renamed, strict=True) if _names(sql, name))
+    unknown = re.search(r'(?:Referenced column|column named) "([^"]+)"', told)
     if unknown is None:
         return told
-    name, candidates = unknown.groups()
-    alike = f"; spelled most like it are {candidates.replace(chr(34), '')}" if candidates else ""
+    columns = [column for table in tables for column in _table(table, []).column_names]
+    close = get_close_matches(unknown[1], dict.fromkeys(columns), n=4, cutoff=0.5)
+    alike = f"; spelled most like it are {', '.join(close)}" if close else ""
     see = "`describe TABLE` lists all columns of one"
     if len(tables) == 1:
-        (table,) = tables
-        see = f"{table} has {len(_table(table, []).column_names)} columns, which `describe {table}` lists"
-    return f"there is no column {name}{alike}; {see}"
+        see = f"{next(iter(tables))} has {len(columns)} columns, which `describe {next(iter(tables))}` lists"
+    return f"there is no column {unknown[1]}{alike}; {see}"
+
+
+def _names(sql: str, word: str) -> bool:
+    return re.search(rf"\b{word}\b", sql, flags=re.IGNORECASE) is not None
 
 
 def _answer(runs: Sequence[tuple[str, Path]], sql: str, tables: Collection[str], *, in_place: bool) -> Rows:

@@ -37,6 +37,7 @@ def test_learning(gains: list[float], mood: str, said: str) -> None:
     tile = learning(state_with(gains))
     assert tile.mood == mood
     assert said in tile.value
+    assert tile.marked == {"good": "✓ ", "neutral": "", "bad": "! ", "unknown": "? "}[mood] + tile.value
 
 
 def test_only_the_last_rounds_speak() -> None:

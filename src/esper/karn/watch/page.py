@@ -151,10 +151,13 @@ class EpisodeView:
     def build(self) -> None:
         """Make the picker here."""
         with ui.element("div").classes("picker"):
-            self._env = ui.select({}, label="env", on_change=self._env_chosen).props("dense outlined")
+            self._env = ui.select({}, label="env", on_change=self._env_chosen)
+            self._env.props("dense outlined stack-label")
             self._env.style("width: 90px").props('data-testid="env"')
             self._episode = ui.select({}, label="episode", on_change=self._episode_chosen)
-            self._episode.props("dense outlined").style("width: 330px").props('data-testid="episode"')
+            self._episode.props("dense outlined stack-label").style("width: 330px").props(
+                'data-testid="episode"'
+            )
             button("latest", self._latest)
             button("best gain", lambda: self._extreme(best=True))
             button("worst gain", lambda: self._extreme(best=False))

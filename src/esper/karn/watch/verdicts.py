@@ -26,7 +26,7 @@ WINDOW = 10
 """Rounds that "now" means."""
 MOST_PARTS = 12
 """Parts of a round that are listed."""
-_MARKS: dict[Mood, str] = {"good": "▲ ", "neutral": "", "bad": "▼ ", "unknown": "? "}
+_MARKS: dict[Mood, str] = {"good": "✓ ", "neutral": "", "bad": "! ", "unknown": "? "}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Warning:
     @property
     def marked(self) -> str:
         """The name for people, with a mark if it is recent."""
-        return f"{'▼ ' if self.recent else ''}{clipped(self.name, 60).replace('_', ' ')}"
+        return f"{_MARKS['bad'] if self.recent else ''}{clipped(self.name, 60).replace('_', ' ')}"
 
     @property
     def when(self) -> str:
