@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from esper.cli import main
+from esper.cli import doctor, main
 from esper.leyline import CheckpointStore, RoundFinished, RunFinished, RunSink, RunStarted, RunStatus
 from esper.runs.train import new_name
 from esper.simic.agent import NonFiniteUpdateError
@@ -21,6 +22,7 @@ from esper.simic.trainer import TrainingResult
 from esper.tamiyo.controller import HeldOutScore
 from run_examples import example
 
+ROOT = Path(__file__).parents[2]
 RESULT = TrainingResult(
     directory=None,
     rounds=3,
@@ -375,6 +377,23 @@ def test_doctor(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch:
     assert found["data: mnist"] == f"not in {tmp_path / 'data' / 'mnist'}"
     assert found["data: cifar10"].startswith("damaged: ")
     assert found["cache"].endswith("can be written")
+
+
+def test_doctor_knows_the_extras_that_are_installed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = {"esper-grow": "0.1.0", "onnx": "1.2", "nicegui": "3.4"}
+    monkeypatch.setattr(doctor, "_version", there.get)
+    main(["doctor", "--json"])
+    rows = json.loads(capsys.readouterr().out)
+    found = {each["what"]: (each["found"], each["advice"]) for each in rows}
+    assert found["extra: watch"] == ("nicegui 3.4", None)
+    partly = "onnx 1.2, onnxruntime (missing), onnxscript (missing)"
+    assert found["extra: onnx"] == (partly, "pip install 'esper-grow[onnx]'")
+    assert found["extra: ray"] == ("not installed", "pip install 'esper-grow[ray]'")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    ours = {"architectures", "dev", "docs"}
+    assert set(doctor.EXTRAS) == project["optional-dependencies"].keys() - ours
 
 
 def test_doctor_finds_a_cache_that_cannot_be_written(

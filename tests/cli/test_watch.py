@@ -38,6 +38,19 @@ def test_this_machine_only_by_default(
     assert "token" not in capsys.readouterr().out
 
 
+def test_ctrl_c_is_how_it_ends(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def serve(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(server, "serve", serve)
+    assert main(["watch", "--directory", str(runs)]) == 0
+    told = capsys.readouterr()
+    assert told.out.endswith("stopped watching\n")
+    assert not told.err
+
+
 def test_another_address_needs_a_token_that_is_printed_once(
     runs: Path, served: list[dict[str, object]], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,15 +2,20 @@
 
 import os
 import platform
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 
 from esper.cli.common import VerbParser, as_json, table
+from esper.leyline.errors import install
 
-PACKAGES = ("esper-grow", "torch", "numpy", "gymnasium", "pydantic", "duckdb", "tensorboard", "safetensors")
+DISTRIBUTION = "esper-grow"
+PACKAGES = (DISTRIBUTION, "torch", "numpy", "gymnasium", "pydantic", "duckdb", "tensorboard", "safetensors")
+EXTRAS = ("draw", "watch", "onnx", "lightning", "transformers", "peft", "wandb", "ray", "sb3", "minari")
+"""Those that users ask for; the others are for work on Esper itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,7 @@ def run_doctor(arguments: list[str]) -> int:
     """Print the findings; returns 1 if Esper cannot work here."""
     summary = "See what this machine has, and what is wrong with it."
     chosen = VerbParser("doctor", summary, "esper doctor", "json").parse(arguments)
-    findings = [*_versions(), *_hardware(), *_data_sets(), _cache()]
+    findings = [*_versions(), *_extras(), *_hardware(), *_data_sets(), _cache()]
     rows = ((each.what, each.found, each.advice or "") for each in findings)
     print(as_json(findings) if chosen.json else table(("what", "found", "advice"), rows))
     return int(any(each.broken for each in findings))
@@ -40,10 +45,31 @@ def run_doctor(arguments: list[str]) -> int:
 def _versions() -> Iterator[Finding]:
     yield Finding("python", platform.python_version(), None, sys.version_info < (3, 11))
     for package in PACKAGES:
-        try:
-            yield Finding(package, version(package))
-        except PackageNotFoundError:
+        found = _version(package)
+        if found is None:
             yield Finding(package, "not installed", f"pip install {package}", broken=True)
+        else:
+            yield Finding(package, found)
+
+
+def _extras() -> Iterator[Finding]:
+    """Each extra with the versions of what it installs."""
+    asked = requires(DISTRIBUTION) if _version(DISTRIBUTION) else None
+    for extra in EXTRAS if asked else ():
+        named = (re.match(rf"[\w.-]+(?=.*extra == ['\"]{extra}['\"])", each) for each in asked or ())
+        found = {package: _version(package) for package in (each.group() for each in named if each)}
+        if any(found.values()):
+            told = ", ".join(f"{package} {number or '(missing)'}" for package, number in found.items())
+        else:
+            told = "not installed"
+        yield Finding(f"extra: {extra}", told, None if all(found.values()) else install(extra))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _hardware() -> Iterator[Finding]:

@@ -94,7 +94,10 @@ def _serve(folder: "RunsFolder", name: str | None, host: str, wanted: int | None
         print(warning, flush=True)
     from esper.karn.watch.server import serve
 
-    serve(folder, run=name, host=host, port=port, token=token)
+    try:
+        serve(folder, run=name, host=host, port=port, token=token)
+    except KeyboardInterrupt:  # how it is meant to end
+        print("stopped watching")
 
 
 def _require(*packages: str) -> None:
