@@ -26,7 +26,7 @@ from esper.leyline import (
 )
 from esper.simic.agent import Anomaly, AnomalyDetector, AnomalyKind, GradientStats, PPOUpdateMetrics
 from esper.simic.agent.anomaly import ADVICE
-from esper.simic.agent.update_metrics import ValueDiagnostics
+from esper.simic.agent.types import ValueDiagnostics
 from esper.simic.building import build
 from esper.simic.config.training_config import TrainingConfig
 from esper.simic.env.episodes import StepResult

@@ -7,8 +7,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from esper.leyline import HEAD_NAMES, LifecycleOp
-from esper.simic.agent.losses import compute_gae, compute_per_head_advantages, masked_mean_std
-from esper.tamiyo.layout import compute_causal_masks
+from esper.simic.agent.advantages import (
+    compute_causal_masks,
+    compute_gae,
+    compute_per_head_advantages,
+    masked_mean_std,
+)
 
 R = torch.tensor([[0.0, 0, 1, 0, -0.5], [0, 0, 0, 0, 1]])
 V = torch.tensor([[1.0, 4, -3, -2, -1, -1], [-3, -2, -1, 0, 5, -1]])

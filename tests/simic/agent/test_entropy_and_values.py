@@ -8,8 +8,8 @@ import torch
 
 from esper.simic.agent import PPOConfig
 from esper.simic.agent.losses import entropy_coefficient, entropy_floor, legal_counts
+from esper.simic.agent.types import ValueDiagnostics
 from esper.simic.agent.update_metrics import (
-    ValueDiagnostics,
     explained_variance,
     normalized_rmse,
     pack_value_diagnostics,

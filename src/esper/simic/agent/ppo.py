@@ -26,8 +26,8 @@ from esper.simic.agent.checkpoint import (
 from esper.simic.agent.losses import entropy_coefficient, entropy_floor, legal_counts
 from esper.simic.agent.normalization import RewardNormalizer, RunningMeanStd
 from esper.simic.agent.rollout_buffer import Decision, Outcome, Rollout, TamiyoRolloutBuffer, autocast
+from esper.simic.agent.types import PPOUpdateMetrics
 from esper.simic.agent.update import StartPolicy, build_optimizer, recurrent_epochs, run_update
-from esper.simic.agent.update_metrics import PPOUpdateMetrics
 from esper.simic.config.ppo import PPOConfig
 from esper.tamiyo import Actor, ActorState, Policy, PolicyInputs, unwrap
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.simic.agent.losses import compute_gae
+from esper.simic.agent.advantages import compute_gae
 from esper.simic.config.ppo import PPOConfig
 from esper.tamiyo import ActionLayout, ActorState, Policy, PolicyInputs, SequencePlan
 from esper.tamiyo.policy import NO_ACTION

@@ -11,21 +11,21 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from esper.simic.agent.advantages import compute_per_head_advantages, masked_mean_std
 from esper.simic.agent.losses import (
     clipped_surrogate,
     clipped_value_loss,
-    compute_per_head_advantages,
     entropy_coefficient,
     head_kl,
     joint_log_ratio,
     k3,
-    masked_mean_std,
     mean_over,
     value_loss,
 )
 from esper.simic.agent.normalization import RunningMeanStd
 from esper.simic.agent.rollout_buffer import Minibatch, Rollout, autocast, minibatches
-from esper.simic.agent.update_metrics import GradientMeter, MinibatchReport, PPOUpdateMetrics, UpdateMeter
+from esper.simic.agent.types import PPOUpdateMetrics
+from esper.simic.agent.update_metrics import GradientMeter, MinibatchReport, UpdateMeter
 from esper.simic.config.ppo import PPOConfig
 from esper.tamiyo import ActorState, Policy, PolicyInputs, unwrap
 from esper.tamiyo.distributions import HeadEvaluation
