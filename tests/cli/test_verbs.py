@@ -338,6 +338,17 @@ def test_sql(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
     assert "must appear in the GROUP BY clause" in capsys.readouterr().err
     assert main(["sql", "mine", "select rnd from rounds"]) == 2
     assert "no column rnd; spelled most like it are round" in capsys.readouterr().err
+    of_another = "select e.approx_kl from episodes e join rounds r on e.round = r.round"
+    assert main(["sql", "mine", of_another]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(
+        "esper: there is no column approx_kl in what it is asked of, as there is in rounds; spelled"
+    )
+    assert "like it are approx_kl" not in told
+    assert main(["sql", "mine", "with a as (select round as r from rounds) select round from a"]) == 2
+    assert "as there is in rounds; spelled most like it are r;" in capsys.readouterr().err
+    assert main(["sql", "mine", "select case when round > 1 then 2 from rounds"]) == 2
+    assert capsys.readouterr().err == 'esper: Parser Error: syntax error at or near "from"\n'
     assert main(["sql", "mine", "select case from episodes"]) == 2
     assert capsys.readouterr().err.endswith("; the column of case is called instance\n")
     assert main(["sql", "mine", "select mean_gain fro rounds"]) == 2

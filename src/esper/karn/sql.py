@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from enum import Enum, IntEnum
+from itertools import chain
 from pathlib import Path
 from types import NoneType
 from typing import Literal, get_args, get_origin, get_type_hints
@@ -130,22 +131,25 @@ def _mended(told: str, sql: str, tables: Collection[str]) -> str:
     """
     told = re.sub(r"\s+LINE \d+:.*", "", told, flags=re.DOTALL)
     if "syntax error" in told:  # a field whose name is a word of SQL
-        renamed = [f"; the column of {name} is called {column}" for name, column in RENAMED.items()]
-        return told + "".join(hint for name, hint in zip(RENAMED, renamed, strict=True) if _names(sql, name))
+        meant = [name for name in RENAMED if re.search(rf"\b{name}\b(?!.*\bwhen\b)", sql, re.I | re.S)]
+        return told + "".join(f"; the column of {name} is called {RENAMED[name]}" for name in meant)
     unknown = re.search(r'(?:Referenced column|column named) "([^"]+)"', told)
     if unknown is None:
         return told
-    columns = [column for table in tables for column in _table(table, []).column_names]
-    close = get_close_matches(unknown[1], dict.fromkeys(columns), n=4, cutoff=0.5)
+    name, columns = unknown[1], {table: _table(table, []).column_names for table in tables}
+    if owners := [table for table in tables if name in columns[table]]:  # asked of another, or of an alias
+        missing = f"there is no column {name} in what it is asked of, as there is in {' and '.join(owners)}"
+        candidates = told.partition("Candidate bindings:")[2]
+        close = re.findall(r'"([^"]+)"', candidates)
+    else:
+        missing = f"there is no column {name}"
+        close = get_close_matches(name, dict.fromkeys(chain(*columns.values())), n=4, cutoff=0.5)
     alike = f"; spelled most like it are {', '.join(close)}" if close else ""
     see = "`describe TABLE` lists all columns of one"
-    if len(tables) == 1:
-        see = f"{next(iter(tables))} has {len(columns)} columns, which `describe {next(iter(tables))}` lists"
-    return f"there is no column {unknown[1]}{alike}; {see}"
-
-
-def _names(sql: str, word: str) -> bool:
-    return re.search(rf"\b{word}\b", sql, flags=re.IGNORECASE) is not None
+    if len(columns) == 1:
+        ((table, own),) = columns.items()
+        see = f"{table} has {len(own)} columns, which `describe {table}` lists"
+    return f"{missing}{alike}; {see}"
 
 
 def _answer(runs: Sequence[tuple[str, Path]], sql: str, tables: Collection[str], *, in_place: bool) -> Rows:

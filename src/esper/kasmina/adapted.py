@@ -181,7 +181,7 @@ class _Adapter(nn.Module):
 
     def hold(self, tensors: Mapping[str, Tensor]) -> None:
         """Keep these too; those that are kept already stay."""
-        for name in tensors.keys() - set(self._names):
+        for name in sorted(tensors.keys() - set(self._names)):  # in every process the same place
             self.register_buffer(f"tensor_{len(self._names)}", tensors[name])
             self._names.append(name)
 
