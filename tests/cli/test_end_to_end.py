@@ -86,23 +86,23 @@ def test_train_then_ask_then_evaluate(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_stopped_run_goes_on_to_the_same_weights(capsys: pytest.CaptureFixture[str], between: Path) -> None:
-    child = EsperInACopy(*train("stopped", 8), folder=between)
+    child = EsperInACopy(*train("stopped", 20), folder=between)
     child.wait_for("round    3")
     returned, told = child.stop(signal.SIGTERM)
     assert returned == 130
     assert told == "esper: stopped by SIGTERM; `esper resume runs/stopped` goes on\n"
     (listing,) = ask(capsys, "runs")
     assert listing["standing"] == "interrupted"
-    assert listing["last_round"] < 8
+    assert listing["last_round"] < 20
 
     assert main(["resume", "stopped", "--quiet"]) == 0
-    assert main(train("whole", 8, "--quiet")) == 0
+    assert main(train("whole", 20, "--quiet")) == 0
     require_equal_weights("stopped", "whole")
     rounds = "select round, mean_return, approx_kl from rounds order by round"
     recorded = [ask(capsys, "sql", run, rounds) for run in ("stopped", "whole")]
     assert recorded[0] == recorded[1]
     counted = [ask(capsys, "sql", run, "select count(*) as n from episodes") for run in ("stopped", "whole")]
-    assert counted == [[{"n": 32}]] * 2
+    assert counted == [[{"n": 80}]] * 2
 
 
 def test_what_a_run_may_go_on_with_is_an_option_of_resume(capsys: pytest.CaptureFixture[str]) -> None:

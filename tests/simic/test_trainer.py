@@ -205,21 +205,21 @@ def _finish(config: TrainingConfig, directory: Path) -> TrainingResult:
 
 
 @pytest.fixture(scope="module")
-def six_rounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def twelve_rounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was never stopped."""
     directory = tmp_path_factory.mktemp("whole")
-    train_ppo_vectorized(SIX_ROUNDS, checkpoints=Checkpoints(directory / "checkpoints"))
+    train_ppo_vectorized(TWELVE_ROUNDS, checkpoints=Checkpoints(directory / "checkpoints"))
     return directory
 
 
-SIX_ROUNDS = _config(rounds=6, eval_every=0, num_envs=3, num_minibatches=1)
+TWELVE_ROUNDS = _config(rounds=12, eval_every=0, num_envs=3, num_minibatches=1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(
-    tmp_path: Path, number: signal.Signals, six_rounds: Path
+    tmp_path: Path, number: signal.Signals, twelve_rounds: Path
 ) -> None:
-    training = _until_round(3, SIX_ROUNDS, tmp_path)
+    training = _until_round(3, TWELVE_ROUNDS, tmp_path)
     time.sleep(0.05)  # somewhere in a rollout
     returned, said = training.stop(number)
     if number is signal.SIGKILL:
@@ -227,6 +227,6 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(
     else:
         assert returned == 0
         assert f"stopped by {'Ctrl-C' if number is signal.SIGINT else number.name}" in said
-    resumed = _finish(SIX_ROUNDS, tmp_path)
-    assert resumed.rounds == 6
-    assert _same(_weights(six_rounds), _weights(tmp_path))
+    resumed = _finish(TWELVE_ROUNDS, tmp_path)
+    assert resumed.rounds == 12
+    assert _same(_weights(twelve_rounds), _weights(tmp_path))
