@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -418,6 +419,22 @@ def test_a_batch_that_is_not_finite_moves_nothing() -> None:
     before = {name: value.clone() for name, value in learner.q.state_dict().items()}
     broken = replace(recording, reward=recording.reward * np.nan)
     assert learner.update(broken).q_loss.isnan()
+    assert learner.updates == 0
+    assert all(torch.equal(value, learner.q.state_dict()[name]) for name, value in before.items())
+
+
+def test_a_gradient_that_is_not_finite_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of finite losses, too: clipping by an infinite norm would write NaN into every weight."""
+    learner, recording = growth_learner(IQLConfig()), random_episodes(40)
+    before = {name: value.clone() for name, value in learner.q.state_dict().items()}
+    grad = torch.autograd.grad
+
+    def overflowing(*args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+        first, *others = grad(*args, **kwargs)
+        return torch.full_like(first, torch.inf), *others
+
+    monkeypatch.setattr(torch.autograd, "grad", overflowing)
+    assert learner.update(recording).q_loss.isfinite()
     assert learner.updates == 0
     assert all(torch.equal(value, learner.q.state_dict()[name]) for name, value in before.items())
 

@@ -97,6 +97,22 @@ def test_a_run_that_learns_nothing_any_more_fails_and_says_so(data: Path, tmp_pa
     assert require_checkpoint(tmp_path / "offline").exists()
 
 
+@pytest.mark.filterwarnings("ignore:lr is 1e.30:RuntimeWarning")
+def test_a_run_that_goes_on_fails_where_it_would_have_failed(data: Path, tmp_path: Path) -> None:
+    def rounds(name: str) -> int:
+        return sum(1 for _ in read_events(tmp_path / name, kinds=["round_finished"]))
+
+    whole = config(data, tmp_path, run_name="whole", lr=1e30, rounds=9)
+    with pytest.raises(NonFiniteUpdateError):
+        esper.train(whole)
+    part = config(data, tmp_path, run_name="part", lr=1e30, rounds=9)
+    esper.train(replace(part, rounds=rounds("whole") - 1))
+    for _ in range(2):
+        with pytest.raises(NonFiniteUpdateError):
+            esper.train(part, resume=True)
+    assert rounds("part") == rounds("whole") + 1  # one more each time that it is tried again
+
+
 def test_a_run_that_goes_on_equals_one_that_never_stopped(data: Path, tmp_path: Path) -> None:
     whole = config(data, tmp_path, run_name="whole")
     esper.train(whole)

@@ -258,24 +258,25 @@ class IQL:
     ) -> IQLTerms:
         """One step on a batch, of the critics and, unless `policy` is False, of the policy and its own critic.
 
-        By these learning rates and `trace` instead of the config's if they are given. Nothing moves if a loss is not
-        finite.
+        By these learning rates and `trace` instead of the config's if they are given. Nothing moves if a loss or a
+        gradient is not finite.
         """
         terms = self.terms(batch, trace=trace, policy=policy)
         losses = [terms.value_loss + terms.q_loss]
         if policy:
             losses += [terms.policy_loss, terms.critic_loss]
-        if not bool(torch.isfinite(torch.stack(losses)).all()):
-            return terms
+        norms = []
         self.optimizer.zero_grad(set_to_none=True)
         for loss, parameters in zip(losses, self._networks, strict=False):
             shared = loss is terms.policy_loss  # the policy's own critic reads the same memory
             gradients = torch.autograd.grad(loss, parameters, retain_graph=shared)
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
-            norm = nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
+            norms.append(nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM))
             if shared:
-                terms = replace(terms, grad_norm=norm)
+                terms = replace(terms, grad_norm=norms[-1])
+        if not bool(torch.isfinite(torch.stack([*losses, *norms])).all()):
+            return terms
         for group, rate in zip(self.optimizer.param_groups, (lr, policy_lr), strict=True):
             group["lr"] = self.config.lr if rate is None else rate
         self.optimizer.step()

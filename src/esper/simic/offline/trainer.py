@@ -194,7 +194,7 @@ class OfflineTrainer:
     def train(self, stop: StopRequest) -> TrainingResult:
         """Round after round, until the config's rounds are done or a stop is requested.
 
-        Raises NonFiniteUpdateError after three rounds in which no loss was finite.
+        Raises NonFiniteUpdateError after three rounds in which no loss, or no gradient, was finite.
         """
         while self.round < self.config.rounds and not stop:
             self._run_round(stop)
@@ -221,15 +221,16 @@ class OfflineTrainer:
             if stop:
                 return
         self.round += 1
+        self._skipped_in_a_row = 0 if tally.terms else self._skipped_in_a_row + 1
         self._emit(self._finished(tally, lr, time.perf_counter() - began))
         self._save_all()
-        self._skipped_in_a_row = 0 if tally.terms else self._skipped_in_a_row + 1
-        if self._skipped_in_a_row == NON_FINITE_LIMIT:
+        if self._skipped_in_a_row >= NON_FINITE_LIMIT:
             kept = (
                 "" if self.checkpoints is None else f"; all is saved in {self.checkpoints.folder / 'last.pt'}"
             )
             raise NonFiniteUpdateError(
-                f"no update of {NON_FINITE_LIMIT} rounds in a row had a finite loss, and none was applied{kept}. "
+                f"no update of {self._skipped_in_a_row} rounds in a row had a finite loss and gradient, and none was "
+                f"applied{kept}. "
                 f"Lower lr; then look for extreme rewards and observations in {', '.join(self.config.offline)}"
             )
 
@@ -338,7 +339,11 @@ class OfflineTrainer:
             "best_score": None,
             "config": self.config.to_dict(),
             "envs": {},
-            "offline": {**self.learner.state_dict(), "generator": self._generator.get_state()},
+            "offline": {
+                **self.learner.state_dict(),
+                "generator": self._generator.get_state(),
+                "skipped_in_a_row": self._skipped_in_a_row,
+            },
         }
 
     def resume(self, path: Path) -> None:
@@ -354,6 +359,7 @@ class OfflineTrainer:
         generator = generator_from(path, saved, "generator", torch.device("cpu"))
         self.learner.load_state_dict({**saved, "optimizer": moments})
         self.round, self._generator = extra["round"], generator
+        self._skipped_in_a_row = saved.get("skipped_in_a_row", 0)  # earlier versions did not write it
 
 
 def _joint_entropy(terms: IQLTerms) -> torch.Tensor:
