@@ -29,7 +29,9 @@ def test_silence_is_filled_and_the_exit_code_kept(tmp_path: Path, capsys: pytest
     assert lines[lines.index("begins") + 1 : -1]  # it may be silent as it starts, too
     first, *others = [line for line in lines if line not in ("begins", "ends")]
     assert re.fullmatch(r" +\d+ s, 3 MB in .*(?<!works)", first)
-    again = re.compile(rf" +\d+ s, {re.escape(first.partition(', ')[2])}, nothing new: it downloads, or works")
+    again = re.compile(
+        rf" +\d+ s, {re.escape(first.partition(', ')[2])}, nothing new: it downloads, or works"
+    )
     assert all(map(again.fullmatch, others))
 
 

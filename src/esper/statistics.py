@@ -24,10 +24,10 @@ LEAST = 6
 """Values from which an interval is made: of five, not even equal signs of all would be a difference at 5 % (2 / 2^5),
 and drawing from two takes noise for a difference every other time."""
 DRAWS = 4000
-COARSE = 80
-"""Comparisons for which DRAWS are fine enough: the smallest p value they give is 4 % when adjusted for all."""
-FINE = 400
-"""Draws for each comparison where there are more: the smallest p value, adjusted for all of them, is 2 / FINE."""
+ENOUGH_FOR = 80
+"""Comparisons that DRAWS serve: the smallest p value they give is 4 % when it is adjusted for all of them."""
+DRAWS_EACH = 400
+"""Draws for each comparison where there are more: the smallest p value, adjusted for all, is 2 / DRAWS_EACH."""
 LEVEL = 0.95
 _MEAN_DRAWS = 2000
 
@@ -113,7 +113,7 @@ def least_seeds(instances: int) -> int:
 
 def draws_for(comparisons: int) -> int:
     """Draws that a p value is to come from, so that it can be small enough once it is adjusted for so many."""
-    return DRAWS if comparisons <= COARSE else FINE * comparisons
+    return DRAWS if comparisons <= ENOUGH_FOR else DRAWS_EACH * comparisons
 
 
 class Resamples:
@@ -195,7 +195,7 @@ class Resamples:
     def _members(self, scores: Scores) -> NDArray[np.int64]:
         """(draw, member). Arms with equally many members draw the same ones: copies of a controller stay paired.
 
-        Of two members a draw has one, so that the ends of an interval are hardly beyond what the two are worth.
+        Where there are two, a draw takes one of them: an interval then reaches from the one to the other.
         """
         rng = np.random.default_rng((0x3E3B, self._seed, len(scores)))
         return rng.integers(len(scores), size=(self.draws, _drawn_of(len(scores))))
@@ -209,7 +209,7 @@ class Resamples:
 
 
 def _drawn_of(count: int) -> int:
-    """How many of so many a draw has."""
+    """How many a draw takes where there are `count`."""
     return max(count - 1, 1)
 
 
@@ -222,12 +222,24 @@ def interval(value: float, drawn: Floats) -> Estimate:
     return Estimate(value, low, high)
 
 
-def two_sided_p(drawn: Floats) -> float:
-    """The p value of a difference from 0, from its draws; never quite 0, and NaN where they are not defined."""
-    if np.isnan(drawn).all():
-        return nan
-    beyond = min(int((drawn <= 0.0).sum()), int((drawn >= 0.0).sum()))
-    return min(1.0, 2.0 * (beyond + 1) / (len(drawn) + 1))
+class TwoSidedP:
+    """The p values of differences from 0, from draws that come a batch at a time and are not kept."""
+
+    def __init__(self) -> None:
+        self._draws, self._counts = 0, np.zeros((2, 0), dtype=np.int64)
+
+    def add(self, drawn: Floats) -> None:
+        """(difference, draw), the same differences each time; NaN where they are not defined."""
+        counts = np.stack([(drawn <= 0.0).sum(axis=1), (drawn >= 0.0).sum(axis=1)])  # (side, difference)
+        self._counts = self._counts + counts if self._draws else counts
+        self._draws += drawn.shape[1]
+        self._unknown = np.isnan(drawn).all(axis=1)
+
+    def values(self) -> list[float]:
+        """(difference,): never quite 0, and NaN where no draw is defined."""
+        found = np.minimum(1.0, 2.0 * (self._counts.min(axis=0) + 1) / (self._draws + 1))
+        values: list[float] = np.where(self._unknown, nan, found).tolist()
+        return values
 
 
 # Comparisons

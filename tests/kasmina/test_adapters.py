@@ -93,7 +93,13 @@ def test_what_an_adapter_replaces_is_kept_in_the_order_of_its_names(noise: Path)
     """In the order of a set each process had its own, and loaded what another saved into the wrong places."""
     model = esper.load_adapter(frozen_base(), noise)
     base, shown = frozen_base().state_dict(), model.state_dict()
-    replaced = ("head.bias", "head.weight", "norm.num_batches_tracked", "norm.running_mean", "norm.running_var")
+    replaced = (
+        "head.bias",
+        "head.weight",
+        "norm.num_batches_tracked",
+        "norm.running_mean",
+        "norm.running_var",
+    )
     for index, name in enumerate(replaced):
         assert torch.equal(shown[f"held.0.tensor_{index}"], base[name])
 

@@ -8,11 +8,11 @@ from esper.statistics import (
     Floats,
     Resamples,
     Scores,
+    TwoSidedP,
     enough,
     interval,
     least_seeds,
     paired_difference,
-    two_sided_p,
 )
 
 
@@ -113,9 +113,13 @@ def test_the_fewest_hosts_do_not_take_noise_for_a_difference_as_a_rule() -> None
 
 
 def test_p_values() -> None:
-    assert two_sided_p(np.ones(999)) == 2 / 1000
-    assert two_sided_p(np.zeros(10)) == 1.0
-    assert two_sided_p(np.array([-1.0, 1.0, 1.0, 1.0])) == pytest.approx(2 * 2 / 5)
+    """Of the draws of all batches together: nine of each difference here."""
+    tails = TwoSidedP()
+    tails.add(np.array([[1.0] * 5, [0.0] * 5, [-1.0, 1.0, 1.0, 1.0, 1.0], [np.nan] * 5]))
+    tails.add(np.array([[1.0] * 4, [0.0] * 4, [-1.0, 1.0, 1.0, 1.0], [np.nan] * 4]))
+    *known, unknown = tails.values()
+    assert known == pytest.approx([2 / 10, 1.0, 2 * 3 / 10])
+    assert np.isnan(unknown)
 
 
 def test_draws_without_an_answer_do_not_count() -> None:

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from math import ceil
 from types import MappingProxyType
 from typing import Literal
 
@@ -17,15 +19,14 @@ from esper.statistics import (
     Estimate,
     Resamples,
     Scores,
+    TwoSidedP,
     detectable_difference,
     draws_for,
     enough,
     holm,
     interquartile_mean,
-    interval,
     paired_difference,
     share_of_gap,
-    two_sided_p,
     wins,
     within_deviation,
 )
@@ -243,7 +244,7 @@ def bench_table(
         seeds=len(table.seeds),
         arms=tuple(_summary(table, arm, resamples, anew) for arm in table.arms),
         headroom=headroom,
-        comparisons=_comparisons(table, known, anew),
+        comparisons=_comparisons(table, known, resamples, anew),
         notes=tuple(
             _notes(table, treatment, headroom, resamples, anew, training_epochs.get(treatment))
             for treatment in known
@@ -252,11 +253,11 @@ def bench_table(
     )
 
 
-def _resamples(table: ScoreTable, *, new_instances: bool = False, draws: int = DRAWS) -> Resamples:
+def _resamples(table: ScoreTable, *, new_instances: bool = False, seed: int = 0) -> Resamples:
     """With one host of each instance there is nothing to draw within it: then instances are drawn in any case."""
     hosts = len(table.seeds)
     new_instances = new_instances or hosts == 1
-    return Resamples(len(table.instances), hosts, draws=draws, new_instances=new_instances)
+    return Resamples(len(table.instances), hosts, seed=seed, new_instances=new_instances)
 
 
 def _summary(table: ScoreTable, arm: str, resamples: Resamples, anew: Resamples) -> ArmSummary:
@@ -285,19 +286,16 @@ def _mean(table: ScoreTable, arm: str, value: Value) -> float | None:
     return None if np.isnan(values).all() else float(np.nanmean(values))
 
 
-def _comparisons(table: ScoreTable, treatments: Sequence[str], anew: Resamples) -> tuple[Comparison, ...]:
+def _comparisons(
+    table: ScoreTable, treatments: Sequence[str], resamples: Resamples, anew: Resamples
+) -> tuple[Comparison, ...]:
     pairs = [
         (treatment, control)
         for treatment in treatments
         for control in table.arms
         if control != treatment and not (control in treatments and control < treatment)
     ]
-    resamples = _resamples(table, draws=draws_for(len(pairs)))
-    drawn = {
-        pair: resamples.distribution(paired_difference, table.arms[pair[0]], table.arms[pair[1]])
-        for pair in pairs
-    }
-    p_values = [two_sided_p(drawn[pair]) for pair in pairs]
+    p_values = _p_values(table, pairs)
     compared = []
     for pair, p_value, adjusted in zip(pairs, p_values, holm(p_values), strict=True):
         treatment, control = (table.arms[name] for name in pair)
@@ -309,7 +307,7 @@ def _comparisons(table: ScoreTable, treatments: Sequence[str], anew: Resamples) 
             Comparison(
                 treatment=pair[0],
                 control=pair[1],
-                difference=interval(float(treatment.mean() - control.mean()), drawn[pair]),
+                difference=resamples.estimate_of_means(paired_difference, treatment, control),
                 on_new_instances=anew.estimate_of_means(paired_difference, treatment, control),
                 improvement=resamples.estimate_of_means(lambda mean: mean, wins(treatment, control)),
                 p_value=p_value,
@@ -318,6 +316,18 @@ def _comparisons(table: ScoreTable, treatments: Sequence[str], anew: Resamples) 
             )
         )
     return tuple(compared)
+
+
+def _p_values(table: ScoreTable, pairs: Sequence[tuple[str, str]]) -> list[float]:
+    """(pair,): from as many draws as so many comparisons ask for, DRAWS of them at a time."""
+    if not pairs:
+        return []
+    tails, compared = TwoSidedP(), dict.fromkeys(chain(*pairs))
+    for seed in range(ceil(draws_for(len(pairs)) / DRAWS)):  # those of the intervals first
+        resamples = _resamples(table, seed=seed)
+        means = {arm: resamples.distribution(lambda mean: mean, table.arms[arm]) for arm in compared}
+        tails.add(np.stack([paired_difference(means[one], means[other]) for one, other in pairs]))
+    return tails.values()
 
 
 def _headroom(
