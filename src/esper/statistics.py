@@ -238,8 +238,8 @@ class TwoSidedP:
     def values(self) -> list[float]:
         """(difference,): never quite 0, and NaN where no draw is defined."""
         found = np.minimum(1.0, 2.0 * (self._counts.min(axis=0) + 1) / (self._draws + 1))
-        values: list[float] = np.where(self._unknown, nan, found).tolist()
-        return values
+        pairs = zip(found.tolist(), self._unknown, strict=True)
+        return [nan if unknown else value for value, unknown in pairs]  # one nan: tables of it are then equal
 
 
 # Comparisons

@@ -103,6 +103,23 @@ def trainer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trainer:
 TRAIN = ["train", "--preset", "toy", "--run-name", "mine", "--no-run-tensorboard"]
 
 
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ([], "; at the defaults that can take hours, `--preset toy` takes two minutes"),
+        (["--rounds", "1"], ""),
+        (["--num-envs", "1", "--num-minibatches", "1"], ""),
+        (["--preset", "cpu"], ""),
+    ],
+)
+def test_a_run_as_long_as_by_default_says_so(
+    options: list[str], hint: str, trainer: Trainer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "--suite", "digits", "--run-name", "mine", *options]) == 0
+    assert trainer.configs
+    assert capsys.readouterr().out.splitlines()[0].endswith(f"on digits{hint}")
+
+
 def test_train_records_a_run(trainer: Trainer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TRAIN, "--rounds", "3"]) == 0
     told = capsys.readouterr()

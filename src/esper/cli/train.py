@@ -78,9 +78,13 @@ def parse(arguments: Sequence[str]) -> tuple[TrainingConfig, Namespace]:
 
 
 def _hint(chosen: Namespace, config: TrainingConfig) -> str:
-    """What to know of a run at the defaults, on a suite where hosts train."""
-    at_defaults = chosen.preset is None and chosen.config is None and not config.suite.startswith("toy")
-    return "; at the defaults that can take hours, `--preset toy` takes two minutes" if at_defaults else ""
+    """What to know of a run as long as by default, on a suite where hosts train."""
+    usual = TrainingConfig()
+    shorter = config.rounds < usual.rounds or config.num_envs < usual.num_envs
+    quick = shorter or bool(config.offline) or config.suite.startswith("toy")
+    if quick or chosen.preset is not None or chosen.config is not None:
+        return ""
+    return "; at the defaults that can take hours, `--preset toy` takes two minutes"
 
 
 class _TrainParser(VerbParser):

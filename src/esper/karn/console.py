@@ -198,16 +198,14 @@ def _rows(view: RunView, news: RoundFinished) -> dict[str, str]:
 
 
 def _chosen_by(news: EvaluationFinished) -> float:
-    """What the best checkpoint is chosen by."""
-    known = (score for score in (news.mean_gain, news.mean_utility) if score is not None)
-    return next(known, -math.inf)
+    score = news.score[1]
+    return -math.inf if score is None else score
 
 
 def _judgement(news: EvaluationFinished) -> tuple[str, str]:
-    """What an evaluation goes by, and how much of it there is: utility where no baseline is measured."""
-    if news.mean_gain is None and news.mean_utility is not None:
-        return "utility", number(news.mean_utility, 4)
-    return "gain", in_points(news.mean_gain)
+    """What an evaluation goes by, and how much of it there is."""
+    name, score = news.score
+    return name, number(score, 4) if name == "utility" else in_points(score)
 
 
 class LineConsole:

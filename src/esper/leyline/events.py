@@ -291,6 +291,13 @@ class EvaluationFinished:
     mean_accuracy: float | None
     """Mean validation accuracy of the final models, 0..1."""
 
+    @property
+    def score(self) -> tuple[Literal["gain", "utility"], float | None]:
+        """What the best checkpoint is chosen by: the mean gain, or where no baseline is measured the mean utility."""
+        if self.mean_gain is None and self.mean_utility is not None:
+            return "utility", self.mean_utility
+        return "gain", self.mean_gain
+
 
 @dataclass(frozen=True, slots=True)
 class RunFinished:

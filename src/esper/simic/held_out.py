@@ -172,9 +172,10 @@ def _require_fit(space: GrowthSpace, config: TrainingConfig, name: str) -> None:
     theirs = make_world(name, 1, device=config.device).space
     misfit = space.misfit(theirs.slot_config, theirs.blueprints)
     if misfit is not None:
+        exported = ". Exported (`esper controllers export RUN --to FOLDER`) it serves any suite"
         raise UnfitCaseError(
-            f"a run's policy trained on {config.suite} cannot be judged on {name}: {misfit}. Exported "
-            "(`esper controllers export RUN --to FOLDER`) it serves any suite"
+            f"a run's policy trained on {config.suite} cannot be judged on {name}: {misfit}"
+            f"{'' if config.normalize_observations else exported}"
         )
 
 

@@ -83,7 +83,13 @@ def test_the_held_out_tile_is_about_the_learned_policy() -> None:
     tile = tiles(Watched("run", state, {"rounds": 100}))[3]
     assert (tile.value, tile.mood) == ("+4.69 points", "good")
     assert tile.detail == "+3.12 to +6.25 points, round 4"
-    state.evaluations.append(replace(JUDGED, mean_gain=None, gain_low=None, gain_high=None))
+    state.evaluations.append(replace(JUDGED, mean_gain=None, mean_utility=0.5, gain_low=None, gain_high=None))
+    without_baseline = tiles(Watched("run", state, {"rounds": 100}))[3]
+    assert (without_baseline.title, without_baseline.value) == ("Held-out utility", "0.5000")
+    assert without_baseline.detail.endswith(", no baseline")
+    state.evaluations.append(
+        replace(JUDGED, mean_gain=None, mean_utility=None, gain_low=None, gain_high=None)
+    )
     tile = tiles(Watched("run", state, {"rounds": 100}))[3]
     assert (tile.value, tile.mood) == ("—", "neutral")
     assert tiles(Watched("run", state, {"rounds": 100}))[4].value == "20 of 100"

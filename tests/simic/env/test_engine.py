@@ -240,3 +240,18 @@ def test_what_no_environment_can_be_made_with_is_named(options: dict[str, Any], 
     for make in (make_env, make_single_env):
         with pytest.raises(ConfigError, match=message):
             make("digits", **options)
+
+
+def test_one_environment_has_the_options_that_it_is_offered() -> None:
+    with pytest.raises(ConfigError, match=r"there is no option 'horizn'; .*did you mean 'horizon'") as error:
+        make_single_env("toy", horizn=5)
+    env = make_single_env("toy", horizon=5, governor=GovernorRules(max_consecutive=2))
+    env.reset(seed=0)
+    steps = 1
+    while not env.step(env.sample_legal(np.random.default_rng(0)))[2]:
+        steps += 1
+    assert steps == 5
+    assert "workers" not in str(error.value)
+    for name in ("workers", "num_envs", "cluster"):
+        with pytest.raises(ConfigError, match=rf"no option '{name}'; .*; esper\.make_env, .*, has it"):
+            make_single_env("toy", **{name: 2})

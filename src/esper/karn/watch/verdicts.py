@@ -132,9 +132,12 @@ def _held_out(state: RunState) -> Tile:
     last = next((each for each in reversed(state.evaluations) if each.policy == "learned"), None)
     if last is None:
         return Tile("Held-out gain", UNKNOWN, "not evaluated yet", "unknown")
+    name, score = last.score
+    if name == "utility":
+        return Tile("Held-out utility", number(score, 4), f"round {last.round}, no baseline")
     known = interval_in_points(last.gain_low, last.gain_high)
     detail = f"{known}, round {last.round}" if known != UNKNOWN else f"round {last.round}"
-    return Tile("Held-out gain", in_points(last.mean_gain), detail, _mood(last.gain_low, last.gain_high))
+    return Tile("Held-out gain", in_points(score), detail, _mood(last.gain_low, last.gain_high))
 
 
 def warnings(state: RunState) -> list[Warning]:

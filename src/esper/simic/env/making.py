@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
+from inspect import signature
 from typing import Any, Unpack
 
 import numpy as np
@@ -283,7 +284,7 @@ def make_env(
 
     Sets torch to one thread, here as in the workers, so that the numbers are the same wherever hosts train.
     """
-    _require_options(suite, device, reward, options)
+    _require_options(make_env, suite, device, reward, options)
     setting = make_world(
         suite,
         num_envs,
@@ -301,37 +302,43 @@ def make_single_env(
     suite: str,
     *,
     device: str = "cpu",
+    horizon: int | None = None,
+    governor: GovernorRules = GovernorRules(),  # noqa: B008  frozen
     reward: RewardConfig | None = None,
     render_mode: str | None = None,
     on_illegal: OnIllegal = "noop",
     **options: Any,
 ) -> GrowthEnv:
-    """One environment over a suite or a task instance; `options` are those of `EpisodeOptions`."""
-    _require_options(suite, device, reward, options)
-    setting = make_world(suite, 1, device=device)
+    """One environment over a suite or a task instance; its options are as `make_env` has them."""
+    _require_options(make_single_env, suite, device, reward, options)
+    setting = make_world(suite, 1, device=device, horizon=horizon, governor=governor)
     return GrowthEnv(
         setting.episodes(reward=reward, on_illegal=on_illegal, **options), render_mode=render_mode
     )
 
 
-MAKING = ("num_envs", "device", "workers", "cluster", "horizon", "governor", "reward", "render_mode")
-"""Options of `make_env` that are no `EpisodeOptions`."""
-
-
-def _require_options(suite: str, device: str, reward: object, options: Mapping[str, object]) -> None:
-    """Raise ConfigError for what an environment cannot be made with, in the words of the caller's options."""
+def _require_options(
+    maker: Callable[..., object], suite: str, device: str, reward: object, options: Mapping[str, object]
+) -> None:
+    """Raise ConfigError for what an environment cannot be made with, in the words of its maker's options."""
     if isinstance(suite, str):  # else it is refused with the counts
         require_device(str(device), suite)
     if reward is not None and not isinstance(reward, RewardConfig):
         raise ConfigError(
             f"reward is {reward!r}; expected a RewardConfig, such as RewardConfig(mode='sparse')"
         )
-    known = (*MAKING, *EpisodeOptions.__annotations__)
+    known = _options_of(maker)
     for name in options:
         if name not in known:
-            raise ConfigError(
-                f"there is no option {name!r}; there are {', '.join(known)}{nearest(name, known)}"
-            )
+            several = "; esper.make_env, which makes several environments, has it"
+            hint = several if name in _options_of(make_env) else nearest(name, known)
+            raise ConfigError(f"there is no option {name!r}; there are {', '.join(known)}{hint}")
+
+
+def _options_of(maker: Callable[..., object]) -> list[str]:
+    parameters = signature(maker).parameters.values()
+    own = [each.name for each in parameters if each.name != "suite" and each.kind is not each.VAR_KEYWORD]
+    return list(dict.fromkeys((*own, *EpisodeOptions.__annotations__)))
 
 
 def make_registered_vector_env(num_envs: int, suite: str, **options: Any) -> GrowthVectorEnv:
