@@ -227,18 +227,19 @@ class TwoSidedP:
 
     def __init__(self) -> None:
         self._draws, self._counts = 0, np.zeros((2, 0), dtype=np.int64)
+        self._unknown: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
 
     def add(self, drawn: Floats) -> None:
         """(difference, draw), the same differences each time; NaN where they are not defined."""
         counts = np.stack([(drawn <= 0.0).sum(axis=1), (drawn >= 0.0).sum(axis=1)])  # (side, difference)
         self._counts = self._counts + counts if self._draws else counts
         self._draws += drawn.shape[1]
-        self._unknown = np.isnan(drawn).all(axis=1)
+        self._unknown = np.asarray(np.isnan(drawn).all(axis=1))
 
     def values(self) -> list[float]:
         """(difference,): never quite 0, and NaN where no draw is defined."""
         found = np.minimum(1.0, 2.0 * (self._counts.min(axis=0) + 1) / (self._draws + 1))
-        pairs = zip(found.tolist(), self._unknown, strict=True)
+        pairs = zip(found.tolist(), self._unknown.tolist(), strict=True)
         return [nan if unknown else value for value, unknown in pairs]  # one nan: tables of it are then equal
 
 

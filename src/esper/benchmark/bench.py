@@ -154,7 +154,10 @@ def merge_record(folder: Path, new: BenchRecord) -> BenchRecord:
             treatments=tuple(dict.fromkeys((*old.treatments, *new.treatments))),
             provenance=(*old.provenance, *new.provenance),
             schedules=new.schedules or old.schedules,
-            training_epochs={**old.training_epochs, **new.training_epochs},
+            training_epochs={
+                **{arm: epochs for arm, epochs in old.training_epochs.items() if arm not in new.treatments},
+                **new.training_epochs,  # without those that are unknown
+            },
         )
     write_bytes(folder / _FILE, (json.dumps(asdict(new), indent=1) + "\n").encode())
     return new

@@ -253,5 +253,6 @@ def test_one_environment_has_the_options_that_it_is_offered() -> None:
     assert steps == 5
     assert "workers" not in str(error.value)
     for name in ("workers", "num_envs", "cluster"):
+        others: dict[str, Any] = {name: 2}
         with pytest.raises(ConfigError, match=rf"no option '{name}'; .*; esper\.make_env, .*, has it"):
-            make_single_env("toy", **{name: 2})
+            make_single_env("toy", **others)

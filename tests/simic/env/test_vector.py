@@ -497,4 +497,6 @@ def test_what_is_closed_takes_no_step() -> None:
     envs.reset(seed=0)
     envs.close()
     with pytest.raises(RuntimeError, match="the environments are closed"):
+        envs.reset(seed=0)
+    with pytest.raises(RuntimeError, match="the environments are closed"):
         envs.step(envs.sample_legal(np.random.default_rng(0)))

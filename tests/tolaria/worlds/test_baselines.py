@@ -140,8 +140,14 @@ def test_preparing_stops_when_it_is_asked_to_and_keeps_what_is_done(directory: P
     )
     assert told == [(0, 5), (1, 5), (2, 5)]
     assert len(list(directory.iterdir())) == 2
-    curves.prepare(wanted, progress=lambda done, total: told.append((done, total)), stop=lambda: True)
-    assert len(told) == 3
+    looked: list[int] = []
+    curves.prepare(
+        wanted,
+        progress=lambda done, total: told.append((done, total)),
+        looking=lambda done, _: looked.append(done),
+        stop=lambda: True,
+    )
+    assert (len(told), looked) == (3, [0])
 
 
 def test_several_at_once_are_trained_by_whoever_is_there_for_it(directory: Path) -> None:

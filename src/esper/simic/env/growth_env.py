@@ -263,6 +263,7 @@ class GrowthVectorEnv(OverEpisodes, VectorEnv[Observation, Actions, NDArray[Any]
         seed     env i gets seed + i, or seeds one by one; without, the generators go on (or are drawn)
         options  "case" and "host_seed", one for all envs or one each, instead of drawn ones
         """
+        self._require_open()
         self._seed(seed)
         given = require_options(options)
         cases = _each(given, "case", self.num_envs)
@@ -277,8 +278,7 @@ class GrowthVectorEnv(OverEpisodes, VectorEnv[Observation, Actions, NDArray[Any]
 
     def step(self, actions: Actions) -> tuple[Observation, NDArray[np.float64], Flags, Flags, Info]:
         """One action (env, head) in every env; what ended is begun anew."""
-        if self.closed:
-            raise RuntimeError("the environments are closed: make new ones with esper.make_env()")
+        self._require_open()
         result = self._last_step = self.episodes.step(np.asarray(actions, dtype=np.int64))
         info = self._begin_anew(result.finished) if result.finished else {}
         for env_idx, outcome in enumerate(result.outcomes):
@@ -289,6 +289,10 @@ class GrowthVectorEnv(OverEpisodes, VectorEnv[Observation, Actions, NDArray[Any]
         info |= {"shown_reward": result.shown_rewards, "_shown_reward": everywhere}
         reward = result.components.total
         return self._observation(), reward, result.terminated, result.lost.copy(), info | self._info()
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise RuntimeError("the environments are closed: make new ones with esper.make_env()")
 
     def render(self) -> tuple[Frame, ...] | None:
         """A frame of every env in `render_mode`."""

@@ -91,7 +91,7 @@ class EpisodeRecorder:
         )
         # What is illegal is not executed: the host waits.
         executed = np.where(episodes.choices.allowed(actions, mask)[:, None], actions, 0)
-        # One decision, one record: a head that the operation does not use may have been left anywhere.
+        # One decision, one record: what a policy put into heads that the operation does not use says nothing.
         matters = episodes.space.action_layout.relevance.numpy()[executed[:, 0]]
         executed = np.where(matters, executed, 0)
         known = np.full(len(mask), np.nan) if self._log_probs is None else self._log_probs()

@@ -134,12 +134,14 @@ class BaselineCurves:
         workers   processes to start for it, where there is no `trainer`
         progress  called with how many of how many are there, first of all with those that were kept
         looking   called before that with how many of how many were looked for: data are made for it, which takes time
-        stop      called after each; where it returns True the rest is left
+        stop      called before each is looked for and after each is made; where it returns True the rest is left
         """
         cases = dict.fromkeys((str(Instance.parse(case)), seed) for case, seed in wanted)
         missing = []
         for looked, (case, seed) in enumerate(cases):
             looking(looked, len(cases))
+            if stop():
+                return
             missing += [] if self._find(case, seed) is not None else [(case, seed)]
         if not missing or stop():
             return
