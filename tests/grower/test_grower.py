@@ -232,8 +232,9 @@ def test_without_validation_what_holds_is_kept_and_that_is_told_once() -> None:
             grower.step(train_loss=loop.train(grower.model, optimizer), validation_accuracy=0.5)
         grower.finish()
     assert [str(each.message) for each in told if each.category is GrowthWarning] == [
-        "seeds grow, and without validate= it is unknown what each contributes: the controller does not know, and "
-        "finish() keeps what is HOLDING or FOSSILIZED"
+        "seeds grow, and without validate= it is unknown what each contributes: by_layout and other rules that go by "
+        "that take them out again, or leave them undecided; what is HOLDING or FOSSILIZED at the end is kept. Pass "
+        "validate= to have them judged"
     ]
     assert grower.model.slots["0"].stage is Stage.HOLDING
     assert grower.model.slots["1"].seed is None

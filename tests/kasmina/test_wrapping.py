@@ -3,7 +3,7 @@
 import copy
 import pickle
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -395,7 +395,13 @@ def test_a_model_can_be_pickled() -> None:
     assert again.slots[SLOT].snapshot() == model.slots[SLOT].snapshot()
 
 
-def test_isolation_penalty_is_validated() -> None:
-    for value in (-1.0, float("nan")):
-        with pytest.raises(WrapError, match="isolation_penalty must be >= 0"):
-            tiny_model(Layout.FLAT, isolation_penalty=value)
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), "x", None])
+def test_isolation_penalty_is_validated(value: Any) -> None:
+    with pytest.raises(WrapError, match=r"isolation_penalty is .*; expected a number >= 0"):
+        tiny_model(Layout.FLAT, isolation_penalty=value)
+
+
+@pytest.mark.parametrize("value", ["no", 1, None])
+def test_causal_is_true_or_false(value: Any) -> None:
+    with pytest.raises(WrapError, match=f"causal is {value!r}; expected True or False"):
+        tiny_model(Layout.FLAT, causal=value)

@@ -1,9 +1,11 @@
 """`esper.wrap`: from any nn.Module, and names or patterns of its submodules, to a growing model."""
 
 import difflib
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from numbers import Real
 from typing import TypedDict
 
 import torch
@@ -134,8 +136,10 @@ def wrap(
     model, replicas = recognise(model)
     if isinstance(model, GrowingModel):
         raise WrapError("the model is a GrowingModel already; its slots are model.slots")
-    if not isolation_penalty >= 0:
-        raise WrapError(f"isolation_penalty must be >= 0, not {isolation_penalty!r}")
+    if not isinstance(causal, bool):
+        raise WrapError(f"causal is {causal!r}; expected True or False")
+    if not isinstance(isolation_penalty, Real) or not 0 <= float(isolation_penalty) < math.inf:
+        raise WrapError(f"isolation_penalty is {isolation_penalty!r}; expected a number >= 0")
     if rules is not None and not isinstance(rules, GrowthRules):
         raise WrapError(f"rules must be a GrowthRules, not {rules!r}")
     if not isinstance(seed, int):
