@@ -41,7 +41,7 @@ WORDS = {
     "successive_halving": "five runs, halved twice",
 }
 Tables = tuple[BenchTable, ...]
-ROW, LEFT, RIGHT, TOP = 26, 290, 900, 46
+ROW, LEFT, RIGHT, TOP = 26, 350, 900, 46
 
 
 def verdict_text(tables: Tables) -> str:

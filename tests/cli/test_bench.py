@@ -9,6 +9,7 @@ import pytest
 import esper.cli.bench
 from bench_rows import rows_of
 from esper.benchmark import BenchProgress, BenchRequest, RowStore, read_bench
+from esper.benchmark.suites import PlanError
 from esper.cli import main
 from esper.cli.common import BadInput
 
@@ -66,6 +67,13 @@ def test_the_same_from_python() -> None:
     assert result.interrupted is None
     assert [arm.arm for arm in result.tables[0].arms] == ["wait", "plateau"]
     assert result == read_bench(Path("mine"))
+
+
+def test_a_suite_is_not_taken_for_a_folder() -> None:
+    for suite in ("toy", "cpu"):
+        with pytest.raises(PlanError, match=rf"directory is '{suite}', .*BenchRequest\(suite='{suite}'\)"):
+            esper.bench(suite)
+        assert not Path(suite).exists()
 
 
 def test_a_planted_copy_and_a_planted_point(capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,13 +93,23 @@ def verb_that(raises: BaseException) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (BadInput("a\nb"), 2)])
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (KeyboardInterrupt(), 130, "stopped by Ctrl-C; nothing was written"),
+        (KeyboardInterrupt("SIGTERM"), 130, "stopped by SIGTERM; nothing was written"),
+        (BadInput("a\nb"), 2, "a b"),
+    ],
+)
 def test_exit_codes(
-    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: BaseException,
+    code: int,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setitem(sys.modules, "esper.cli.listing", verb_that(error))
     assert main(["runs"]) == code
-    told = {130: "stopped by Ctrl-C; nothing was written", 2: "a b"}[code]
     assert capsys.readouterr().err == f"esper: {told}\n"
 
 

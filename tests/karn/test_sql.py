@@ -1,5 +1,8 @@
 """SQL over small runs: known answers, empty and broken runs, hostile content, nothing to reach from inside."""
 
+import os
+import signal
+import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -207,3 +210,12 @@ def test_a_connection_is_sealed_too(full: Path, tmp_path: Path) -> None:
 )
 def test_looking_around_is_allowed(full: Path, sql: str) -> None:
     assert query(full, sql).rows
+
+
+def test_ctrl_c_ends_a_query_at_once(full: Path) -> None:
+    endless = (
+        "with recursive again as (select 1 as n union all select n from again) select count(*) from again"
+    )
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        query(full, endless)

@@ -98,4 +98,6 @@ def test_units_of_several_kinds_take_their_own_time() -> None:
 def test_a_stop_has_the_name_that_people_know(number: signal.Signals, name: str) -> None:
     with stop_on_signals() as stop:
         signal.raise_signal(number)
+        with pytest.raises(KeyboardInterrupt, match=name):
+            signal.raise_signal(number)
     assert stop.reason == name

@@ -22,8 +22,10 @@ from esper.nissa import collect_provenance
 from esper.nissa.run_directory import EVENTS_FILE, WriterLock
 from esper.simic.env.making import use_one_thread
 from esper.simic.offline.dataset import EPISODES_FOLDER
+from esper.tolaria.tasks import suite_names
 from esper.tolaria.worlds.baselines import NUMERICS
 from esper.tolaria.worlds.cluster.connecting import require_cluster
+from esper.tolaria.worlds.toy.instance import TOY_SUITES
 from esper.tolaria.worlds.worker import end_if_imported
 
 _FILE = "bench.json"
@@ -198,7 +200,7 @@ def _tables(rows: tuple[BenchRow, ...], record: BenchRecord) -> tuple[BenchTable
 
 def bench(
     directory: Path | str,
-    request: BenchRequest = BenchRequest(),  # noqa: B008  frozen
+    request: BenchRequest | None = None,
     *,
     workers: int = 0,
     cluster: str | None = None,
@@ -210,16 +212,21 @@ def bench(
 
     directory  rows that are there already are not played again, so that a bench which was stopped goes on; one
                process at a time
-    request    what to compare, and on which hosts
+    request    what to compare, and on which hosts; without it all arms on the whole of `cpu`, which takes hours
     workers    processes to play in; 0 plays in this one. With some, the calling script needs an
                `if __name__ == "__main__":`
     cluster    a Ray cluster to play on: "local" starts one, "auto" joins that of this machine; or HOST:PORT. There,
                0 workers are as many as it has CPUs
     minutes    nothing is begun after so long
-    progress   called with how far it is, after each part
-
+    progress   called with how far it is, after each part: `progress=print` for a look
     record_episodes  keep every episode that is played now in the folder `episodes`, as a data set (docs/offline.md)
     """
+    if request is None and str(directory) in (*suite_names(), *TOY_SUITES):
+        raise PlanError(
+            f"directory is {str(directory)!r}, which is a suite: bench it by esper.bench('bench', "
+            f"esper.BenchRequest(suite={str(directory)!r}))"
+        )
+    request = request or BenchRequest()
     if workers > 0:
         end_if_imported()  # before anything is played
     if workers < 0:

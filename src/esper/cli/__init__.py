@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
-from esper.cli.common import BAD_INPUT, INTERRUPTED, BadInput, did_you_mean, note
+from esper.cli.common import BAD_INPUT, INTERRUPTED, BadInput, did_you_mean, note, stopped_by
 
 VERBS = {
     "train": "train a controller",
@@ -53,8 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BadInput as error:
         note(str(error))
         return BAD_INPUT
-    except KeyboardInterrupt:  # a verb that had written something says so itself
-        note("stopped by Ctrl-C; nothing was written")
+    except KeyboardInterrupt as interrupt:  # a verb that had written something says so itself
+        note(f"stopped by {stopped_by(interrupt)}; nothing was written")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of stdout is gone; nothing more may be written when Python closes it.

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, as_typed, note, table
+from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, as_typed, note, stopped_by, table
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -121,8 +121,8 @@ def _play(chosen: "Namespace") -> int:
             record_episodes=chosen.record_episodes,
             progress=progress,
         )
-    except KeyboardInterrupt:
-        print(_going_on(CTRL_C, chosen.out), flush=True)
+    except KeyboardInterrupt as interrupt:
+        print(_going_on(stopped_by(interrupt), chosen.out), flush=True)
         return INTERRUPTED
     stopped = result.interrupted
     if stopped is not None:

@@ -17,6 +17,11 @@ RUNS = Path("runs")
 """Folder of the runs, by default."""
 
 
+def stopped_by(interrupt: KeyboardInterrupt) -> str:
+    """What interrupted a verb: the signal that it was told, or else Ctrl-C."""
+    return str(interrupt) or "Ctrl-C"
+
+
 class BadInput(Exception):
     """An option or argument that cannot be used: the message names it, its value and what was expected."""
 

@@ -16,6 +16,7 @@ from esper.cli.common import (
     did_you_mean,
     find_run,
     note,
+    stopped_by,
     table,
 )
 
@@ -151,16 +152,16 @@ def run_evaluate(arguments: list[str]) -> int:
             require_suite(chosen.task)
     title, judge = _judging_controller(chosen) if _is_controller(chosen) else _judging_run(chosen)
     scores: list[HeldOutScore] = []
-    stopped = False
+    stopped: str | None = None
     try:
         judge(progress=_Progress(), scored=scores.append)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         if not scores:
             raise
-        stopped = True
+        stopped = stopped_by(interrupt)
     print(as_json(scores) if chosen.json else f"{title}\n{score_table(scores)}")
     if stopped:
-        note("stopped by Ctrl-C: these were judged to their end; `esper bench` keeps what was played")
+        note(f"stopped by {stopped}: these were judged to their end; `esper bench` keeps what was played")
     return INTERRUPTED if stopped else 0
 
 

@@ -11,7 +11,17 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, get_args, get_origin
 
-from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, as_typed, find_run, note, table
+from esper.cli.common import (
+    INTERRUPTED,
+    BadInput,
+    VerbParser,
+    as_json,
+    as_typed,
+    find_run,
+    note,
+    stopped_by,
+    table,
+)
 from esper.simic.config.checks import ConfigError
 from esper.simic.config.files import read_settings
 from esper.simic.config.presets import PRESETS, preset_settings
@@ -184,10 +194,10 @@ def train_recorded(
         require_trainable(config, resume=resume)
         with _following(config, hint, silent=silent) as progress:
             result = train(config, resume=resume, progress=progress)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         if not run.is_dir():
             raise
-        note(f"stopped by Ctrl-C; `esper resume {run}` goes on")
+        note(f"stopped by {stopped_by(interrupt)}; `esper resume {run}` goes on")
         return INTERRUPTED
     except NonFiniteUpdateError as error:
         note(str(error))

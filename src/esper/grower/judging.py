@@ -245,9 +245,9 @@ class Judge:
     def _warn_unmeasured(self, *lost: str) -> None:
         if self._gauge.validate is None and self._model.live_slots:
             self._notes.warn(
-                "seeds grow, and without validate= it is unknown what each contributes: by_layout and other rules that "
-                "go by that take them out again, or leave them undecided; what is HOLDING or FOSSILIZED at the end "
-                "is kept. Pass validate= to have them judged",
+                "seeds grow, and without validate= it is unknown what each contributes: by_layout and other rules "
+                "that go by that take them out again, or leave them undecided; what is HOLDING or FOSSILIZED at the "
+                "end is kept. Pass validate= to have them judged",
                 once="validate",
             )
         for name in dict.fromkeys(lost):

@@ -14,6 +14,7 @@ copied like the rest. Of a line that is not quite an event the view shows what i
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from enum import Enum, IntEnum
@@ -162,8 +163,23 @@ def _answer(runs: Sequence[tuple[str, Path]], sql: str, tables: Collection[str],
             database.execute(f"CREATE VIEW {DECISIONS} AS " + " UNION ALL ".join(parts))
             database.execute(f"SET allowed_paths = [{', '.join(paths.values())}]")
         _seal(database)
+        return _interruptible(database, sql)
+
+
+def _interruptible(database: duckdb.DuckDBPyConnection, sql: str) -> Rows:
+    """Execute it in a thread: the main one would not hear Ctrl-C before the database is done."""
+
+    def execute() -> Rows:
         result = database.execute(sql)
         return Rows(tuple(column[0] for column in result.description), result.fetchall())
+
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(execute)
+        try:
+            return answer.result()
+        except KeyboardInterrupt:
+            database.interrupt()
+            raise
 
 
 def _copy(

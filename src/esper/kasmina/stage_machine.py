@@ -140,7 +140,10 @@ LEGALITY: Mapping[LifecycleOp, tuple[Condition, ...]] = {
     LifecycleOp.WAIT: (),
     LifecycleOp.GERMINATE: (
         (lambda facts: facts.stage is Stage.DORMANT, "a seed can only be germinated in a DORMANT slot"),
-        (lambda facts: facts.place_free, "max_live_seeds seeds are live already"),
+        (
+            lambda facts: facts.place_free,
+            "as many seeds are live as max_live_seeds in rules=GrowthRules(...) allows",
+        ),
     ),
     LifecycleOp.SET_ALPHA_TARGET: _HOLDING,
     LifecycleOp.PRUNE: (

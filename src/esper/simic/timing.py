@@ -158,7 +158,7 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals(heard: Callable[[], object] = lambda: None) -> Iterator[StopRequest]:
-    """Ctrl-C and SIGTERM become a request inside; a second one is an interrupt as always.
+    """Ctrl-C and SIGTERM become a request inside; a second one is an interrupt as always, which names it.
 
     heard  called at once, whatever goes on, when there is a request
     """
@@ -169,9 +169,10 @@ def stop_on_signals(heard: Callable[[], object] = lambda: None) -> Iterator[Stop
 
     def ask(number: int, frame: FrameType | None) -> None:
         del frame
+        name = CTRL_C if number == signal.SIGINT else signal.Signals(number).name
         if request:
-            raise KeyboardInterrupt
-        request.reason = CTRL_C if number == signal.SIGINT else signal.Signals(number).name
+            raise KeyboardInterrupt(name)
+        request.reason = name
         heard()
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -20,7 +20,7 @@ from esper.leyline import (
     Stage,
     operations,
 )
-from esper.simic.env import GrowthVectorEnv, IllegalActionError, make_env
+from esper.simic.env import GrowthVectorEnv, IllegalActionError, make_env, make_single_env
 from esper.simic.env.cases import ParallelEnvState, case_generator
 from esper.simic.env.episodes import Episodes
 from esper.simic.reward import RewardConfig, largest_growth
@@ -500,3 +500,28 @@ def test_what_is_closed_takes_no_step() -> None:
         envs.reset(seed=0)
     with pytest.raises(RuntimeError, match="the environments are closed"):
         envs.step(envs.sample_legal(np.random.default_rng(0)))
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "ab", True, [1, None], [1, "a"], (2, -3)])
+def test_a_seed_that_is_none_is_named(seed: Any) -> None:
+    envs = make_env("toy", 2)
+    with pytest.raises(
+        ValueError, match=r"seed is .*; expected a whole number >= 0, or one for each of several"
+    ):
+        envs.reset(seed=seed)
+    if not isinstance(seed, list | tuple):
+        with pytest.raises(ValueError, match="expected a whole number >= 0"):
+            make_single_env("toy").reset(seed=seed)
+
+
+@pytest.mark.parametrize("chosen", [0.9, np.nan, None, "a"])
+def test_an_action_that_is_no_choice_is_named_and_not_cut_down_to_one(chosen: Any) -> None:
+    envs, env = make_env("toy", 2), make_single_env("toy")
+    heads = len(envs.action_layout.names)
+    envs.reset(seed=0)
+    env.reset(seed=0)
+    several: Any = [[chosen] * heads] * 2
+    with pytest.raises(ValueError, match=r"the action is .*; expected whole numbers"):
+        envs.step(several)
+    with pytest.raises(ValueError, match=r"the action is .*; expected whole numbers"):
+        env.step(several[0])

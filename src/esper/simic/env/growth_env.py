@@ -121,6 +121,23 @@ def require_options(options: Info | None) -> Info:
     return options or {}
 
 
+def require_seed(seed: object) -> int:
+    """An rng seed as it is to be."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ValueError(f"seed is {seed!r}; expected a whole number >= 0, or one for each of several envs")
+    return int(seed)
+
+
+def require_choices(actions: object) -> Actions:
+    """Numbers of choices: what is no whole number would be cut down to one."""
+    chosen = np.asarray(actions)
+    if chosen.dtype.kind not in "iu":
+        raise ValueError(
+            f"the action is {actions!r}; expected whole numbers, that of the choice of each head"
+        )
+    return chosen.astype(np.int64, copy=False)
+
+
 class GrowthEnv(OverEpisodes, gym.Env[Observation, Actions]):
     """One host, grown by one action a step: `GrowthVectorEnv` with one env and without autoreset.
 
@@ -142,7 +159,7 @@ class GrowthEnv(OverEpisodes, gym.Env[Observation, Actions]):
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Observation, Info]:
         """options: "case" and "host_seed", instead of drawn ones."""
-        super().reset(seed=seed)
+        super().reset(seed=None if seed is None else require_seed(seed))
         drawn_instead = require_options(options)
         if seed is not None or not self._seeded:
             self.episodes.seed(0, int(self.np_random.integers(2**31)) if seed is None else seed)
@@ -155,7 +172,7 @@ class GrowthEnv(OverEpisodes, gym.Env[Observation, Actions]):
         """One action (head,); an episode whose worker died is truncated, with `info["lost"]`."""
         if self._over:
             raise RuntimeError("the episode is over: call reset() before the next step()")
-        chosen, heads = np.asarray(action, dtype=np.int64), self.episodes.space.action_layout.names
+        chosen, heads = require_choices(action), self.episodes.space.action_layout.names
         if chosen.shape != (len(heads),):
             raise ValueError(
                 f"action has shape {chosen.shape}; expected ({len(heads)},), for {', '.join(heads)}"
@@ -279,7 +296,7 @@ class GrowthVectorEnv(OverEpisodes, VectorEnv[Observation, Actions, NDArray[Any]
     def step(self, actions: Actions) -> tuple[Observation, NDArray[np.float64], Flags, Flags, Info]:
         """One action (env, head) in every env; what ended is begun anew."""
         self._require_open()
-        result = self._last_step = self.episodes.step(np.asarray(actions, dtype=np.int64))
+        result = self._last_step = self.episodes.step(require_choices(actions))
         info = self._begin_anew(result.finished) if result.finished else {}
         for env_idx, outcome in enumerate(result.outcomes):
             if outcome.illegal is not None:
@@ -364,9 +381,10 @@ class GrowthVectorEnv(OverEpisodes, VectorEnv[Observation, Actions, NDArray[Any]
             if self.episodes.seeded:
                 return
             seed = int(self.np_random.integers(2**31))
-        if isinstance(seed, int | np.integer):
-            seed = [int(seed) + env_idx for env_idx in range(self.num_envs)]
-        seeds = list(seed)
+        if isinstance(seed, list | tuple | np.ndarray):
+            seeds = [require_seed(one) for one in seed]
+        else:
+            seeds = [require_seed(seed) + env_idx for env_idx in range(self.num_envs)]
         if len(seeds) != self.num_envs:
             raise ValueError(f"seed has {len(seeds)} entries; expected one for each of {self.num_envs} envs")
         self._np_random_seed = seeds[0]

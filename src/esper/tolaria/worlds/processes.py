@@ -85,14 +85,12 @@ class WorkerLink:
         self.connection.close()
 
     def stop(self) -> None:
-        """End the process, gently if it listens."""
-        if not self.connection.closed:
-            self.ask_to_stop()
+        """End the process, gently if it listens. A first time that was interrupted may be followed by another."""
+        self.ask_to_stop()
         self.process.join(STOP_SECONDS)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
-        self.process.close()
 
     def hung(self) -> WorkerHung:
         """The error to raise when its answer has taken too long."""

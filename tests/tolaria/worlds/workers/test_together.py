@@ -173,3 +173,25 @@ def test_a_worker_that_hangs_is_named_and_can_be_got_rid_of(monkeypatch: pytest.
     world.close()
     with pytest.raises(ProcessLookupError):
         os.kill(hung, 0)
+
+
+def test_an_end_that_was_interrupted_is_brought_about_by_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = ProcessWorld(ToyWorld, num_hosts=2, workers=2)
+    world.begin_many(BOTH)
+    workers, stop, stopped = world.process_ids, link_module.WorkerLink.stop, list[str]()
+
+    def interrupted(link: link_module.WorkerLink) -> None:
+        if stopped:
+            raise KeyboardInterrupt
+        stopped.append(link.name)
+        stop(link)
+
+    monkeypatch.setattr(link_module.WorkerLink, "stop", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        world.close()
+    monkeypatch.setattr(link_module.WorkerLink, "stop", stop)
+    world.close()
+    for worker in workers:
+        assert worker is not None
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker, 0)
