@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -159,14 +159,9 @@ def _leaf(host: nn.Module, slot: Slot) -> nn.Module | None:
 
 def _install(host: nn.Module, module: nn.Module, leaf: nn.Module | None, slot: Slot, seed: Seed) -> nn.Module:
     """Make a seed part of the plain host, behind `module`."""
-    root = nn.Module()
-    done: Done = {}
-    root.body = _plain(seed.body, done)
-    root.blend = _plain(_Blend(seed, slot.layout), done)
     if leaf is None or isinstance(module, fx.GraphModule):
-        root.host = module
-        return _replace(host, module, _grown_graph(root, slot, seed, place="around"))
-    grown = _grown_graph(root, slot, seed, place="hook")
+        return _replace(host, module, _grown_graph(slot, seed, around=module))
+    grown = _grown_graph(slot, seed)
     name = next(name for name in map("seed{}".format, ("", *range(1, 1000))) if not hasattr(leaf, name))
     leaf.add_module(name, grown)
     # Copied and pickled with the module, the handle keeps its id from being given to another hook.
@@ -174,9 +169,12 @@ def _install(host: nn.Module, module: nn.Module, leaf: nn.Module | None, slot: S
     return host
 
 
-def _grown_graph(
-    root: nn.Module, slot: Slot, seed: Seed, *, place: Literal["around", "hook"]
-) -> fx.GraphModule:
+def _grown_graph(slot: Slot, seed: Seed, *, around: nn.Module | None = None) -> fx.GraphModule:
+    """A forward hook that adds the seed to an output; or a module `around` another, which calls that one first."""
+    root = nn.Module()
+    done: Done = {}
+    root.body = _plain(seed.body, done)
+    root.blend = _plain(_Blend(seed, slot.layout), done)
     graph, site = fx.Graph(), slot.site
     tracer = GraphAppendingTracer(graph)
 
@@ -188,11 +186,12 @@ def _grown_graph(
 
     arguments: list[fx.Proxy] = []
     keywords: dict[str, fx.Proxy] = {}
-    if place == "hook":
+    if around is None:
         _, args, kwargs, output = map(given, ("module", "args", "kwargs", "output"))
         if seed.reads_input:
             arguments, keywords = _known_arguments(slot, args, kwargs)
     else:
+        root.host = around
         arguments = [given(f"input_{i}") for i in range(site.positional)]
         keywords = {name: given(name) for name in site.keywords}
         output = call("host", *arguments, **keywords)
@@ -200,7 +199,7 @@ def _grown_graph(
     x = h if slot.dtype == seed.scale.dtype else h.to(seed.scale.dtype)
     d = site.form.pick(call("body", *arguments, **keywords)) if seed.reads_input else call("body", x)
     graph.output(site.form.put_back(output, call("blend", h, x, d)).node)
-    grown = fx.GraphModule(root, graph, "Grown" if place == "around" else "Seed")
+    grown = fx.GraphModule(root, graph, "Seed" if around is None else "Grown")
     grown.training = seed.training
     return grown
 
