@@ -202,6 +202,20 @@ def test_hooks_of_a_container_go_with_it() -> None:
     assert torch.equal(model.export()(x), model(x))
 
 
+def quantised(plain: nn.Module) -> nn.Module:
+    """With its linear layers replaced, hooks carried over and children left behind."""
+    if torch.backends.quantized.engine == "none":
+        pytest.skip("torch cannot quantise on this machine")
+    return torch.ao.quantization.quantize_dynamic(plain.eval(), {nn.Linear})
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@torch.no_grad()
+def test_a_seed_behind_a_linear_layer_goes_on_being_called_where_a_tool_replaces_the_layer() -> None:
+    model, x = grown(nn.Sequential(linear(), nn.Tanh()), "mlp", ("0",))
+    assert torch.allclose(quantised(model.export())(x), model(x), atol=0.1)
+
+
 @pytest.mark.parametrize(
     ("part", "key"),
     [

@@ -164,8 +164,10 @@ def _install(host: nn.Module, module: nn.Module, leaf: nn.Module | None, slot: S
     grown = _grown_graph(slot, seed)
     name = next(name for name in map("seed{}".format, ("", *range(1, 1000))) if not hasattr(leaf, name))
     leaf.add_module(name, grown)
+    # Tools that carry hooks over to another module, as those that quantise do, forget that one takes keywords.
+    handle = module.register_forward_hook(grown, with_kwargs=seed.reads_input)
     # Copied and pickled with the module, the handle keeps its id from being given to another hook.
-    module.__dict__["seed_handle"] = module.register_forward_hook(grown, with_kwargs=True)
+    module.__dict__["seed_handle"] = handle
     return host
 
 
@@ -187,8 +189,10 @@ def _grown_graph(slot: Slot, seed: Seed, *, around: nn.Module | None = None) -> 
     arguments: list[fx.Proxy] = []
     keywords: dict[str, fx.Proxy] = {}
     if around is None:
-        _, args, kwargs, output = map(given, ("module", "args", "kwargs", "output"))
-        if seed.reads_input:
+        _, args = given("module"), given("args")
+        kwargs = given("kwargs") if seed.reads_input else None
+        output = given("output")
+        if kwargs is not None:
             arguments, keywords = _known_arguments(slot, args, kwargs)
     else:
         root.host = around
