@@ -216,6 +216,25 @@ def test_a_seed_behind_a_linear_layer_goes_on_being_called_where_a_tool_replaces
     assert torch.allclose(quantised(model.export())(x), model(x), atol=0.1)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("blueprint", ["norm", "mlp", "widen"])
+@torch.no_grad()
+def test_a_seed_stays_in_the_tree_where_a_tool_replaces_layers_around_it(blueprint: str) -> None:
+    """It grew at the last of these layers, and is held by what has no weights."""
+    host = nn.Sequential(nn.Sequential(linear(), nn.Tanh(), linear()), linear())
+    model, x = grown(host, blueprint, ("0",))
+    plain, keys = export_with_keys(model)
+    assert keys["host.0.2.esper_seed.scale"] == "0.1.seed.blend.scale"
+    smaller = quantised(plain)
+    expected = smaller(x)
+    assert torch.allclose(expected, model(x), atol=0.1)
+    again = copy.deepcopy(smaller)
+    again.get_parameter("0.1.seed.blend.scale").zero_()
+    assert not torch.equal(again(x), expected)
+    again.load_state_dict(smaller.state_dict())
+    assert torch.equal(again(x), expected)
+
+
 @pytest.mark.parametrize(
     ("part", "key"),
     [

@@ -356,6 +356,16 @@ def test_a_backward_pass_by_hand_asks_for_no_seed_that_it_does_not_run(slot: str
         assert torch.equal(ours.grad, theirs.grad)  # type: ignore[arg-type]
 
 
+def test_nor_does_it_of_an_exported_one() -> None:
+    net, x = nn.Sequential(nn.Sequential(Recomputed(), nn.Linear(7, 2))), torch.randn(5, 7)
+    model = esper.wrap(net, ["0"], x)
+    grow_until(model, "0", Stage.HOLDING, "mlp")
+    _speak_up(model)
+    plain = model.export()
+    plain(x).square().sum().backward()
+    assert all(parameter.grad is not None for parameter in plain.parameters())
+
+
 def test_a_slot_whose_copies_would_lose_its_seed_is_refused() -> None:
     net = nn.Sequential(nn.Linear(6, 6), Rearranged((6,)))
     with pytest.raises(WrapError, match=r"slot '1' is a Rearranged.*would lose the seed"):

@@ -2,9 +2,10 @@
 
 A submodule behind a slot stays what and where it is, so whatever the host does with it besides calling it goes on
 working: reading its attributes, indexing a container, running a part of it alone. Its seed is called by a forward
-hook that is itself an fx GraphModule, and sits where it grew: in the tree, but out of the way of all that run or
-count their children. A GraphModule would lose a hook when pickled, so one of those, as a module of Esper's own
-classes becomes, is replaced by another that holds it as `host` and calls the seed after it.
+hook that is itself an fx GraphModule, and sits in the tree: out of the way of all that run or count their children,
+and where something without weights can hold it, of tools that replace layers. A GraphModule would lose a hook when
+pickled, so one of those, as a module of Esper's own classes becomes, is replaced by another that holds it as `host`
+and calls the seed after it.
 """
 
 import logging
@@ -150,11 +151,11 @@ def _traced(module: nn.Module) -> fx.GraphModule:
 
 
 def _leaf(host: nn.Module, slot: Slot) -> nn.Module | None:
-    """What gets the seed as a child: where it grew, unless that was of Esper's own classes and is a graph by now."""
-    if any(module is slot.seat.leaf for module in host.modules()):
-        return slot.seat.leaf
+    """What gets the seed as a child; another where that was of Esper's own classes and is a graph by now."""
+    if any(module is slot.seat.export_leaf for module in host.modules()):
+        return slot.seat.export_leaf
     seat = find_seats(host, {slot.name: frozenset()})[slot.name]
-    return None if seat is None else seat.leaf
+    return None if seat is None else seat.export_leaf
 
 
 def _install(host: nn.Module, module: nn.Module, leaf: nn.Module | None, slot: Slot, seed: Seed) -> nn.Module:

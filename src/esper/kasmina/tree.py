@@ -8,7 +8,7 @@ sits outside.
 """
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -35,6 +35,8 @@ class Seat:
     """Of the seed as a child of the leaf."""
     path: str
     """Of the seed in the host, as keys of its `state_dict` begin."""
+    export_leaf: nn.Module
+    """Where an export holds the seed: a leaf without weights if there is one, since tools replace those with some."""
 
     def occupant(self) -> nn.Module | None:
         """The module that sits here."""
@@ -76,10 +78,17 @@ def find_seats(host: nn.Module, sealed: Mapping[str, AbstractSet[nn.Module]]) ->
         paths.setdefault(id(module), []).append(path)
     seats: dict[str, Seat | None] = {}
     taken: set[tuple[int, str]] = set()
-    single = {key for key, found in paths.items() if len(found) == 1}
+
+    def is_single(leaf: nn.Module) -> bool:
+        return len(paths[id(leaf)]) == 1
+
+    def is_single_and_bare(leaf: nn.Module) -> tuple[bool, bool]:
+        return is_single(leaf), next(leaf.parameters(), None) is None
+
     for slot, closed in sealed.items():
-        leaf = _leaf_for(host, slot, single, closed) or _leaf_for(host, slot, single, frozenset())
-        if leaf is None:
+        leaf = _leaf_for(host, slot, closed, is_single)
+        export_leaf = _leaf_for(host, slot, closed, is_single_and_bare)
+        if leaf is None or export_leaf is None:
             seats[slot] = None
             continue
         name, count = SEED_NAME, 1
@@ -87,18 +96,23 @@ def find_seats(host: nn.Module, sealed: Mapping[str, AbstractSet[nn.Module]]) ->
             count += 1
             name = f"{SEED_NAME}_{count}"
         taken.add((id(leaf), name))
-        seats[slot] = Seat(leaf, name, f"{paths[id(leaf)][0]}.{name}".lstrip("."))
+        seats[slot] = Seat(leaf, name, f"{paths[id(leaf)][0]}.{name}".lstrip("."), export_leaf)
     return seats
 
 
 def _leaf_for(
-    host: nn.Module, slot: str, single: set[int], sealed: AbstractSet[nn.Module]
+    host: nn.Module,
+    slot: str,
+    sealed: AbstractSet[nn.Module],
+    rank: Callable[[nn.Module], bool | tuple[bool, bool]],
 ) -> nn.Module | None:
-    for around in enclosing(host, slot):
-        best_last = sorted(_leaves(around, sealed), key=lambda leaf: id(leaf) in single)
-        chosen = next(filter(keeps_children, reversed(best_last)), None)
-        if chosen is not None:
-            return chosen
+    """The last of the leaves that rank highest."""
+    for closed in (sealed, frozenset[nn.Module]()):
+        for around in enclosing(host, slot):
+            best_last = sorted(_leaves(around, closed), key=rank)
+            chosen = next(filter(keeps_children, reversed(best_last)), None)
+            if chosen is not None:
+                return chosen
     return None
 
 
