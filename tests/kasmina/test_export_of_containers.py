@@ -194,6 +194,16 @@ def test_the_hosts_own_keys_stay_and_those_of_a_seed_are_where_it_grew() -> None
     assert keys["host.body.3.esper_seed.scale"] == "body.3.seed.blend.scale"
 
 
+def test_attributes_of_the_hosts_own_stay() -> None:
+    host = Indexing()
+    host.body.__dict__["seed_handle"] = host.body[3].__dict__["seed"] = "mine"
+    model, x = grown(host, "mlp")
+    plain = model.export()
+    assert isinstance(plain, Indexing)
+    assert vars(plain.body)["seed_handle"] == vars(plain.body[3])["seed"] == "mine"
+    assert torch.equal(plain(x), model(x))
+
+
 def test_hooks_of_a_container_go_with_it() -> None:
     host = Indexing()
     host.body.register_forward_pre_hook(lambda _m, args: (args[0] * 2,))

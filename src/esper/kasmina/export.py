@@ -8,6 +8,7 @@ pickled, so one of those, as a module of Esper's own classes becomes, is replace
 and calls the seed after it.
 """
 
+import itertools
 import logging
 import os
 import warnings
@@ -163,13 +164,18 @@ def _install(host: nn.Module, module: nn.Module, leaf: nn.Module | None, slot: S
     if leaf is None or isinstance(module, fx.GraphModule):
         return _replace(host, module, _grown_graph(slot, seed, around=module))
     grown = _grown_graph(slot, seed)
-    name = next(name for name in map("seed{}".format, ("", *range(1, 1000))) if not hasattr(leaf, name))
-    leaf.add_module(name, grown)
+    leaf.add_module(_free_name(leaf, "seed"), grown)
     # Tools that carry hooks over to another module, as those that quantise do, forget that one takes keywords.
     handle = module.register_forward_hook(grown, with_kwargs=seed.reads_input)
     # Copied and pickled with the module, the handle keeps its id from being given to another hook.
-    module.__dict__["seed_handle"] = handle
+    module.__dict__[_free_name(module, "seed_handle")] = handle
     return host
+
+
+def _free_name(module: nn.Module, name: str) -> str:
+    """The name, or the first of it with a number, that no attribute of the module has."""
+    numbered = (f"{name}{number}" for number in itertools.count(1))
+    return next(free for free in itertools.chain([name], numbered) if not hasattr(module, free))
 
 
 def _grown_graph(slot: Slot, seed: Seed, *, around: nn.Module | None = None) -> fx.GraphModule:
