@@ -90,11 +90,15 @@ def _refuse_hooks_of_graphs(model: GrowingModel) -> None:
     sharded = set(map(id, sharded_modules(model)))
     for name, module in model.host.named_modules():
         if isinstance(module, fx.GraphModule) and id(module) not in sharded:
-            own = module._forward_hooks.keys() - {slots.get(module)}
-            if own or module._forward_pre_hooks or module._backward_pre_hooks or module._backward_hooks:
-                raise ValueError(
-                    f"the fx graph at {name!r} has hooks, which an exported copy would lose: remove them first"
-                )
+            _refuse_hooks(module, f"the fx graph at {name!r}", but=slots.get(module))
+
+
+def _refuse_hooks(module: nn.Module, name: str, *, but: int | None = None) -> None:
+    """Refuse all hooks that a call or its backward pass runs, but for the one with this id."""
+    forward = module._forward_pre_hooks.keys() | module._forward_hooks.keys()
+    backward = module._backward_pre_hooks.keys() | module._backward_hooks.keys()
+    if (forward | backward) - {but}:
+        raise ValueError(f"{name} has hooks, which an exported copy would lose: remove them first")
 
 
 class _Blend(nn.Module):
@@ -140,10 +144,7 @@ def _is_ours(module: nn.Module) -> bool:
 
 
 def _traced(module: nn.Module) -> fx.GraphModule:
-    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
-        raise ValueError(
-            f"{type(module).__name__} has hooks, which an exported copy would lose: remove them first"
-        )
+    _refuse_hooks(module, type(module).__name__)
     graph = _OneLevel().trace(module)
     graph._tracer_cls = None  # it would be pickled by name
     plain = fx.GraphModule(module, graph, type(module).__name__)
