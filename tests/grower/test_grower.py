@@ -295,6 +295,10 @@ def test_the_picture(tmp_path: Path) -> None:
     grower, *_ = grown(9)
     with pytest.raises(ValueError, match=r"path is '.*none/run.png'; there is no folder '.*none'"):
         grower.plot(tmp_path / "none" / "run.png")
+    with pytest.raises(
+        ValueError, match=r"path is '.*run.foo'; expected a name that ends in .png, .svg or .pdf"
+    ):
+        grower.plot(tmp_path / "run.foo")
     figure = grower.plot(tmp_path / "run.png")
     above, below = figure.axes
     assert above.get_ylabel() == "validation accuracy"

@@ -5,7 +5,6 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, SupportsFloat, Unpack
 
 import torch
@@ -33,6 +32,7 @@ from esper.grower.resuming import Resuming
 from esper.grower.twin import Gain, TrainStep, measure_gain, twin_of
 from esper.grower.validating import Metric
 from esper.kasmina import GrowingModel, coalitions
+from esper.kasmina.drawing import write_figure
 from esper.kasmina.governor import GovernorRules, Guard
 from esper.kasmina.gradients import GradientWatch
 from esper.kasmina.optimisers import Scheduler
@@ -367,12 +367,10 @@ class Grower(Resuming, Adapting):
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
         """The score against its forecast, and the life of every seed; with a path, also as a file (.png, .svg)."""
-        if path is not None and not Path(path).parent.is_dir():
-            raise ValueError(f"path is {str(path)!r}; there is no folder {str(Path(path).parent)!r}")
         title = f"controller {self.controller}, {self.epoch} epochs"
         figure = reporting.plot(self.history, title, scale=self._gauge.scale)
         if path is not None:
-            figure.savefig(path, dpi=150)
+            write_figure(figure, path)
         return figure
 
     # The end, and going on later

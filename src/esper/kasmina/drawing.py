@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -89,7 +90,17 @@ def draw(model: GrowingModel, path: str | os.PathLike[str]) -> None:
     figure = Figure(figsize=(9.0, 0.62 * len(stations) + 0.8), layout="constrained", facecolor="white")
     title = f"host {model.host_parameters:,} parameters, grown {model.added_parameters:,}"
     draw_stations(figure, stations, title)
-    figure.savefig(path, dpi=150)
+    write_figure(figure, path)
+
+
+def write_figure(figure: "Figure", path: str | os.PathLike[str]) -> None:
+    """Write a picture, of the kind that the file's ending says."""
+    file = Path(path)
+    if not file.parent.is_dir():
+        raise ValueError(f"path is {str(path)!r}; there is no folder {str(file.parent)!r}")
+    if file.suffix.removeprefix(".") not in figure.canvas.get_supported_filetypes():
+        raise ValueError(f"path is {str(path)!r}; expected a name that ends in .png, .svg or .pdf")
+    figure.savefig(file, dpi=150)
 
 
 def draw_stations(figure: "Figure", stations: list[Station], title: str) -> None:
