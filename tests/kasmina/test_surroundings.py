@@ -66,6 +66,7 @@ def is_at_rest(module: nn.Module) -> bool:
         (np.zeros(2), lambda held: held.__setitem__(0, 1.0)),
         (random.Random(1), lambda held: held.random()),
         ([].append, lambda held: held(1)),
+        (nn.Parameter(torch.zeros(2)), lambda held: setattr(held, "seen", torch.ones(2))),
         # What cannot be looked into may have changed.
         (torch.Generator(), lambda held: torch.rand(1, generator=held)),
         (np.random.default_rng(1), lambda held: held.random()),
@@ -119,7 +120,7 @@ class Gate:
         return x * self.value
 
 
-GATE = Gate()
+GATE, TOTAL, BOX, BOARD = Gate(), torch.zeros(()), nn.Module(), dict[int, Tensor]()
 
 
 class Gated(nn.Module):
@@ -127,8 +128,43 @@ class Gated(nn.Module):
         return GATE(x)
 
 
-def test_a_callable_object_of_the_file_is_seen() -> None:
-    module = Gated()
+class OfItsClass(nn.Module):
+    gate = Gate()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.gate(x)
+
+
+class Adds(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + TOTAL
+
+
+class Opens(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + BOX.inside  # type: ignore[operator]
+
+
+class Inside(nn.Module):
+    """Names what it works on in a function in a function."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return sum(((lambda place: BOARD[place])(place) for place in range(1)), x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "act"),
+    [
+        (Gated, lambda: setattr(GATE, "value", 2.0)),
+        (OfItsClass, lambda: setattr(OfItsClass.gate, "value", 2.0)),
+        (Adds, lambda: TOTAL.add_(1.0)),
+        (Opens, lambda: setattr(BOX, "inside", 1.0)),
+        (Inside, lambda: BOARD.__setitem__(0, torch.ones(()))),
+    ],
+)
+def test_what_is_in_a_file_or_a_class_is_seen(kind: type[nn.Module], act: Callable[[], object]) -> None:
+    module = kind()
     before = surroundings(module)
-    GATE.value = 2.0
+    assert before is not None
+    act()
     assert not are_same(before, surroundings(module))

@@ -10,7 +10,7 @@ import threading
 import types
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
 import numpy as np
@@ -41,6 +41,7 @@ _CLOSED = (
         torch.jit.ScriptFunction,
         np.dtype,
         np.generic,
+        np.ufunc,
     ),
     *(RemovableHandle, fx.Graph, fx.Node),
 )
@@ -48,6 +49,7 @@ _CLOSED = (
 _BOOKKEEPING = frozenset(vars(nn.Module())) - {"training", "_parameters", "_buffers", "_modules"}
 """Attributes of every module that hold hooks and the like."""
 _CONTAINERS = (list, tuple, set, frozenset, deque)
+_CODE = (types.FunctionType, types.BuiltinFunctionType, type)
 
 
 def surroundings(module: nn.Module, closed: tuple[type, ...] = ()) -> list[object] | None:
@@ -55,8 +57,9 @@ def surroundings(module: nn.Module, closed: tuple[type, ...] = ()) -> list[objec
 
     That is its attributes and submodules, and what these hold: containers, plain objects, tensors with how often they
     were changed in place, the classes' own attributes, and what the forwards take from around them. What helpers
-    keep in globals of their own is not seen, nor what other methods than `forward` take from around them. None if
-    there is something that cannot be looked into, such as a generator, an iterator or a handle of another library.
+    keep in globals of their own is not seen, nor what other methods than `forward` take from around them, nor what
+    is written through a tensor's `.data`. None if there is something that cannot be looked into, such
+    as a generator, an iterator or a handle of another library.
 
     closed  classes whose objects are not looked into
     """
@@ -93,7 +96,7 @@ def are_same(before: list[object] | None, after: list[object] | None) -> bool:
 def _members(each: object) -> list[object] | None:
     """What a thing holds, and of what has no members the number that shows whether it has changed."""
     if isinstance(each, Tensor):
-        return None if each.is_inference() else [each._version]
+        return None if each.is_inference() else [each._version, *vars(each).values()]
     if isinstance(each, nn.Module):
         own = [value for name, value in vars(each).items() if name not in _BOOKKEEPING]
         return [*own, type(each)]
@@ -139,16 +142,25 @@ def _is_filled(cell: types.CellType) -> bool:
 
 
 def _named_data(function: types.FunctionType) -> list[object]:
-    """The objects of its file that a function names, but for functions, classes and imported files."""
+    """The objects of its file that a function names, but for functions, classes, imported files and torch's own."""
     if _is_from_torch(function.__module__):
         return []
-    named = (function.__globals__.get(name) for name in function.__code__.co_names)
-    code = (types.FunctionType, types.BuiltinFunctionType, type)
-    return [
-        value
-        for value in named
-        if not (issubclass(type(value), code) or _is_from_torch(type(value).__module__))
-    ]
+    named = [function.__globals__.get(name) for name in _names(function.__code__)]
+    return [value for value in named if _is_data(type(value))]
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """All that a function names, and what is written inside it: lambdas, and comprehensions of older Pythons."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _names(inner)
+
+
+def _is_data(kind: type) -> bool:
+    if issubclass(kind, Tensor | nn.Module | torch.Generator):
+        return True
+    return not (issubclass(kind, _CODE) or _is_from_torch(kind.__module__))
 
 
 def _of_class(kind: type) -> list[object]:
@@ -159,7 +171,11 @@ def _of_class(kind: type) -> list[object]:
         value
         for name, value in vars(kind).items()
         if name == "forward"
-        or not (name.startswith(("__", "_abc_")) or callable(value) or hasattr(value, "__get__"))
+        or not (
+            name.startswith(("__", "_abc_"))
+            or hasattr(type(value), "__get__")
+            or (callable(value) and not _is_data(type(value)))
+        )
     ]
     return [*data, *kind.__bases__]
 
