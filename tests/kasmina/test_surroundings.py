@@ -4,7 +4,7 @@ import random
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, ItemsView
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.kasmina.surroundings import are_same, surroundings
+from esper.kasmina.surroundings import MOST, are_same, surroundings
 
 
 @dataclass(slots=True)
@@ -168,3 +168,27 @@ def test_what_is_in_a_file_or_a_class_is_seen(kind: type[nn.Module], act: Callab
     assert before is not None
     act()
     assert not are_same(before, surroundings(module))
+
+
+class Counted(dict[int, int]):
+    """Counts how often it is read through."""
+
+    reads = 0
+
+    def items(self) -> ItemsView[int, int]:  # type: ignore[override]
+        Counted.reads += 1
+        return super().items()
+
+
+def test_what_is_too_large_is_not_read() -> None:
+    table = Counted({each: each for each in range(50_000)})
+    assert surroundings(Holds(table, id)) is None
+    assert surroundings(Holds([[table]], id)) is None
+    assert not Counted.reads
+    assert surroundings(Holds([{each: each} for each in range(1_500)], id)) is None
+    assert surroundings(Holds([np.ones(10_000) for _ in range(30)], id)) is None
+
+
+def test_a_module_of_many_submodules_is_not_too_large() -> None:
+    layers = [nn.TransformerEncoderLayer(2, 1, 4) for _ in range(24)]
+    assert len(surroundings(nn.Sequential(*layers)) or ()) > MOST

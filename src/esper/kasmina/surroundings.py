@@ -18,12 +18,13 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils.hooks import RemovableHandle
 
-from esper.kasmina.tree import is_seed_name
+from esper.kasmina.tree import bare_modules, is_seed_name
 
-MOST = 100_000
-"""Things that are looked at; of a module that reaches more (a trainer, say), nothing is known."""
-MOST_BYTES = 2**22
-"""Of an array that is looked at."""
+MOST, MOST_A_MODULE = 2_000, 100
+"""Things that are looked at, and how many more for each submodule; of a module that reaches more (a trainer, a
+vocabulary), nothing is known. A walk should cost less than the forward that it may spare."""
+_BYTES = 100
+"""Of an array, that cost as much as a thing."""
 _CLOSED = (
     *(type(None), bool, int, float, complex, str, bytes, range, slice, enum.Enum, PurePath, re.Pattern),
     *(
@@ -58,7 +59,7 @@ def surroundings(module: nn.Module, closed: tuple[type, ...] = ()) -> list[objec
     That is its attributes and submodules, and what these hold: containers, plain objects, tensors with how often they
     were changed in place, the classes' own attributes, and what the forwards take from around them. What helpers
     keep in globals of their own is not seen, nor what other methods than `forward` take from around them, nor what
-    is written through a tensor's `.data`. None if there is something that cannot be looked into, such
+    is written through a tensor's `.data`. None if there is too much, or something that cannot be looked into, such
     as a generator, an iterator or a handle of another library.
 
     closed  classes whose objects are not looked into
@@ -67,17 +68,22 @@ def surroundings(module: nn.Module, closed: tuple[type, ...] = ()) -> list[objec
     found: list[object] = []
     seen: set[int] = set()
     waiting: list[object] = [module]
+    try:
+        left = MOST + MOST_A_MODULE * sum(1 for _ in bare_modules(module))
+    except ReferenceError:  # a proxy of what is gone
+        return None
     while waiting:
         each = waiting.pop()
         if issubclass(type(each), closed) or id(each) in seen:
             continue
         seen.add(id(each))
         try:
-            members = _members(each)
+            members = _members(each, left)
         except Exception:  # of a class that answers for others, such as a proxy of what is gone
             return None
-        if members is None or len(found) > MOST:
+        if members is None or len(members) > left:
             return None
+        left -= each.nbytes // _BYTES if type(each) is np.ndarray else len(members)
         found += members
         waiting += members
     return found
@@ -93,29 +99,32 @@ def are_same(before: list[object] | None, after: list[object] | None) -> bool:
     )
 
 
-def _members(each: object) -> list[object] | None:
-    """What a thing holds, and of what has no members the number that shows whether it has changed."""
+def _members(each: object, most: int) -> list[object] | None:
+    """What a thing holds, and of what has no members the number that shows whether it has changed; None if there is
+    more, of which no list is made."""
     if isinstance(each, Tensor):
         return None if each.is_inference() else [each._version, *vars(each).values()]
     if isinstance(each, nn.Module):
         own = [value for name, value in vars(each).items() if name not in _BOOKKEEPING]
         return [*own, type(each)]
     if isinstance(each, _CONTAINERS):
-        return [*each, *getattr(each, "__dict__", {}).values()]
+        return None if len(each) > most else [*each, *getattr(each, "__dict__", {}).values()]
     if isinstance(each, dict):
+        if len(each) > most:
+            return None
         pairs = [pair for pair in each.items() if not (isinstance(pair[0], str) and is_seed_name(pair[0]))]
         return [member for pair in pairs for member in pair] + [*getattr(each, "__dict__", {}).values()]
     if isinstance(each, type):
         return _of_class(each)
     if isinstance(each, np.ndarray):
-        return None if each.dtype.hasobject or each.nbytes > MOST_BYTES else [hash(each.tobytes())]
+        return None if each.dtype.hasobject or each.nbytes > most * _BYTES else [hash(each.tobytes())]
     if isinstance(each, random.Random):
         return [hash(each.getstate())]
     if isinstance(each, weakref.ref):
         return [each()]
     if callable(each) and (found := _of_callable(each)) is not None:
         return found
-    return _of_object(each)
+    return _of_object(each, most)
 
 
 def _of_callable(each: object) -> list[object] | None:
@@ -184,7 +193,7 @@ def _is_from_torch(module: str | None) -> bool:
     return module is not None and module.partition(".")[0] == "torch"
 
 
-def _of_object(each: object) -> list[object] | None:
+def _of_object(each: object, most: int) -> list[object] | None:
     """The attributes of a plain object; None if its class keeps what it has elsewhere. Runs no code of its class."""
     slots = [
         member
@@ -199,6 +208,8 @@ def _of_object(each: object) -> list[object] | None:
         if not slots:  # a sentinel holds nothing
             return [] if type(each).__basicsize__ == object.__basicsize__ else None
         own = {}
+    if isinstance(own, Mapping) and len(own) > most:
+        return None
     values = []
     for member in slots:
         with contextlib.suppress(AttributeError):  # it is not set
