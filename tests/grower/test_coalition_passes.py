@@ -57,7 +57,9 @@ def generators() -> list[object]:
     return [torch.get_rng_state().tolist(), random.getstate(), np.asarray(key).tolist(), place]
 
 
-def assert_same_numbers(model: GrowingModel, validate: LoaderValidation, *, fossils: bool = True) -> None:
+def assert_same_numbers(
+    model: GrowingModel, validate: LoaderValidation, *, fossils: bool = True, refuted: bool = False
+) -> None:
     plan = plan_coalitions(model, bare=True, fossils=fossils)
     for coalitions in ([None, *plan.coalitions[1:]], list(plan.coalitions), list(reversed(plan.coalitions))):
         drawn = generators()
@@ -67,6 +69,7 @@ def assert_same_numbers(model: GrowingModel, validate: LoaderValidation, *, foss
         assert drawn == generators()
     assert len({found.validation_loss for found, _ in slowly}) == len(coalitions), "each should differ"
     assert not any("forward" in vars(module) for module in model.modules())
+    assert validate.sharing[model].refuted is refuted
 
 
 def drawn(shape: tuple[int, ...]) -> Tensor:
@@ -324,6 +327,7 @@ def test_hooks_of_others() -> None:
 
     validate = LoaderValidation(batches(drawn((5, WIDTH)))[:1])
     plan = plan_coalitions(model)
+    list(measure_each(model, validate, plan.coalitions, mode=None, weighed=plan.weighed))  # and checked
     host.stem.linear.register_forward_hook(scale("inside"))  # type: ignore[arg-type]
     host.blocks[0].register_forward_hook(scale("on a part"))  # type: ignore[arg-type]
     slowly = [measure(model, validate, each, weighed=plan.weighed) for each in plan.coalitions]
@@ -354,10 +358,10 @@ def test_what_comes_before_a_switched_seed_is_computed_once() -> None:
         torch.manual_seed(0)
         host = ConvNet(2, CLASSES, dims=1, widths=(4, 4, 6, 6), pools=(1, 2, 1, 2))
         model = grown(host, example := drawn((5, 2, 16)), "conv_small")
+    gauge = Gauge(LoaderValidation([(example, torch.zeros(5).long())]), None)
+    gauge.validated(model, EpochMetrics())  # and checked
     with Convolutions() as calls:
-        validated = Gauge(LoaderValidation([(example, torch.zeros(5).long())]), None).validated(
-            model, EpochMetrics()
-        )
+        validated = gauge.validated(model, EpochMetrics())
     assert validated.seeds is not None
 
     def counts(parts: Iterable[nn.Module]) -> list[int]:

@@ -1,5 +1,7 @@
 """The same life on a CUDA device, in half precision with a scaler."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,6 +9,8 @@ from torch.amp.grad_scaler import GradScaler
 
 import esper
 from esper.grower import Grower
+from esper.grower.losses import Rows
+from esper.grower.sharing import agree
 from esper.leyline import Stage
 from grower.loops import Loop, net
 from grower.test_grower import LIFE
@@ -47,3 +51,11 @@ def test_a_life_on_the_device(half: bool) -> None:
     assert fresh["controller"] == "schedule"
     plain = grower.finish()
     torch.testing.assert_close(plain(inputs), grower.model(inputs))
+
+
+def test_off_the_cpu_rounding_is_no_difference() -> None:
+    def rows(*losses: float) -> Rows:
+        return Rows(torch.tensor(losses, device="cuda"), torch.ones(len(losses), device="cuda"))
+
+    assert agree(rows(1.0, 2.0, math.inf), rows(1.0001, 2.0, math.inf))
+    assert not agree(rows(1.0, 2.0), rows(1.01, 2.0))

@@ -344,20 +344,24 @@ def measure_each(
     """`measure` of each coalition of the weighed seeds, or of the model as it is for None, in turn.
 
     Over the batches of a loader, without a metric of the whole, all are measured at once: what they have in common is
-    computed once. In several processes, each has a pass of its own.
+    computed once. In several processes each has a pass of its own, and so it has once a check showed that the parts
+    of this host leave things to each other which are not seen.
     """
     together = isinstance(validate, LoaderValidation) and validate.metric is None and len(coalitions) > 1
-    if not together or model.replicas.size > 1:
-        for members in coalitions:
-            yield measure(model, validate, members, mode=mode, weighed=weighed)
-        return
-    assert isinstance(validate, LoaderValidation)
-    alphas = [
-        {} if members is None else coalition_alphas(model, [members], 1, weighed) for members in coalitions
-    ]
-    with measuring(model):
-        found = [read_validation(tally.result(), mode) for tally in validate.under(model, alphas)]
-    yield from (mean_metrics([read]) for read in found)
+    if together and model.replicas.size == 1:
+        assert isinstance(validate, LoaderValidation)
+        alphas = [
+            {} if members is None else coalition_alphas(model, [members], 1, weighed)
+            for members in coalitions
+        ]
+        with measuring(model):
+            tallies = validate.under(model, alphas)
+            found = [read_validation(tally.result(), mode) for tally in tallies or ()]
+        if tallies is not None:
+            yield from (mean_metrics([read]) for read in found)
+            return
+    for members in coalitions:
+        yield measure(model, validate, members, mode=mode, weighed=weighed)
 
 
 def coalition_metrics(model: GrowingModel, validate: ValidateCall, *, mode: Mode | None) -> "MeasuredSeeds":

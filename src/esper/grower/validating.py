@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from esper.grower.losses import Batch, Loss, Rows, loss_rows, refuse_unclear, shown, usual_rows
+from esper.grower.sharing import Sharing, agree
 from esper.kasmina import GrowingModel
 from esper.kasmina.coalitions import switched_slots
 from esper.kasmina.feature_cache import SharedPrefix
@@ -51,6 +53,14 @@ class LoaderValidation:
     loader: Iterable[object]
     loss: Loss | None = None
     metric: Metric | None = None
+    sharing: WeakKeyDictionary[nn.Module, Sharing] = field(
+        default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
+    )
+    """Model -> whether its coalitions can be measured at once."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """What is known of the models of this process stays in it."""
+        return LoaderValidation, (self.loader, self.loss, self.metric)
 
     def __call__(self, model: nn.Module) -> dict[str, float | None]:
         """The metrics over all batches."""
@@ -76,26 +86,56 @@ class LoaderValidation:
             raise ValueError(_NOTHING)
         return tallies
 
-    def under(self, model: GrowingModel, settings: Sequence[Mapping[str, Tensor | float]]) -> "list[Tally]":
+    def under(
+        self, model: GrowingModel, settings: Sequence[Mapping[str, Tensor | float]]
+    ) -> "list[Tally] | None":
         """What all batches were measured as under each of several alphas, as `override_alpha` takes them.
 
-        What they have in common is computed once a batch. Of the loss alone, in one process, without gradients.
+        What they have in common is computed once a batch. Of the loss alone, in one process, without gradients. None
+        where a check showed, now or before, that forwards in full give something else: then each needs a pass of its
+        own. What is wrong in a few batches only, or adds nothing to the loss yet, may be seen validations later.
         """
+        sharing = self.sharing.setdefault(model, Sharing())
+        if sharing.refuted:
+            return None
+        try:
+            tallies = self._side_by_side(model, settings, sharing)
+        except (
+            Exception
+        ):  # for want of what a spared part leaves behind; else a pass in full says what is wrong
+            tallies = None
+        sharing.refuted = tallies is None
+        return tallies
+
+    def _side_by_side(
+        self, model: GrowingModel, settings: Sequence[Mapping[str, Tensor | float]], sharing: Sharing
+    ) -> "list[Tally] | None":
+        """As `under`; None where a check failed."""
         device, tallies = next(model.parameters()).device, [Tally(self.loss, None) for _ in settings]
-        first, *others = settings
-        switched = [switched_slots(model, first, alphas) for alphas in others]
-        with SharedPrefix(model).installed() as prefix:
+        switched = [switched_slots(model, settings[0], alphas) for alphas in settings]
+        sharing.begin(model, switched)
+        with SharedPrefix(model, sharing.restless).installed() as prefix:
             for raw in self.loader:
                 if without_samples(raw):
                     continue
                 # Each begins with the random numbers of the first.
-                with forked_randomness(), prefix.noting(), model.override_alpha(first):
-                    tallies[0].add(passed(model, raw, device))
-                for place, (alphas, slots) in enumerate(zip(others, switched, strict=True), start=1):
-                    last = place == len(others)
-                    random = nullcontext() if last else forked_randomness()
-                    with random, prefix.reusing(slots), model.override_alpha(alphas):
-                        tallies[place].add(passed(model, raw, device))
+                with forked_randomness(), prefix.noting(), model.override_alpha(settings[0]):
+                    batch = passed(model, raw, device)
+                    tallies[0].add(batch)
+                due = sharing.due(batch.samples, len(settings))
+                checks = {place: Tally(self.loss, None) for place in due}
+                # Checks come last: one between might leave what the next coalition would have missed.
+                forwards = [
+                    *((place, tallies[place], True) for place in range(1, len(settings))),
+                    *((place, tally, False) for place, tally in checks.items()),
+                ]
+                for number, (place, tally, shared) in enumerate(forwards, start=1):
+                    random = forked_randomness() if number < len(forwards) else nullcontext()
+                    reusing = prefix.reusing(switched[place]) if shared else nullcontext()
+                    with random, reusing, model.override_alpha(settings[place]):
+                        tally.add(passed(model, raw, device))
+                if not all(agree(tallies[place].losses[-1], checks[place].losses[-1]) for place in due):
+                    return None
         if not tallies[0].batches:
             raise ValueError(_NOTHING)
         return tallies

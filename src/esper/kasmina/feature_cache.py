@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -202,6 +203,10 @@ def _replaced(module: nn.Module, call: Callable[..., object]) -> Iterator[None]:
 
 _PLAIN = (bool, int, float, str, torch.dtype, torch.device, torch.Size)
 Forward = Callable[..., object]
+Restless = WeakKeyDictionary[nn.Module, int]
+"""Part -> in how many validations it left something behind. Keeps no part alive."""
+_GIVEN_UP = 2
+"""Times after which a part is looked at no more; once may be what is cached in the first call."""
 
 
 class SharedPrefix:
@@ -220,16 +225,23 @@ class SharedPrefix:
     changed something that it can reach beside its output, or may have; one whose output was changed in place since;
     and all of them where the forward drew random numbers.
 
+    Not all that a part may do can be seen: what is left where `surroundings` does not look, what is written through
+    `.data`, what is left in later calls only. So whoever uses it computes some forwards in full as well.
+
     It is for evaluation mode without gradients.
+
+    restless  what is known of the parts from earlier uses, and is added to
     """
 
-    def __init__(self, model: GrowingModel) -> None:
+    def __init__(self, model: GrowingModel, restless: Restless | None = None) -> None:
         self._model = model
-        self._parts = [_Part(module) for module in _find_parts(model)]
+        self._restless = Restless() if restless is None else restless
+        self._parts = [
+            _Part(module, spared=self._restless.get(module, 0) < _GIVEN_UP) for module in _find_parts(model)
+        ]
         self._fired: dict[str, int] = {}
         """Slot -> how many calls of parts were noted when it fired first."""
         self._calls = 0
-        self._first = True
 
     @contextmanager
     def installed(self) -> Iterator["SharedPrefix"]:
@@ -267,7 +279,6 @@ class SharedPrefix:
         if drawn != _random_state(self._model):
             for part in self._parts:
                 part.notes.clear()
-        self._first = False
 
     @contextmanager
     def reusing(self, switched: Iterable[str]) -> Iterator[None]:
@@ -283,10 +294,11 @@ class SharedPrefix:
     def _note(self, part: "_Part", args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         given = _given(part.module, args, kwargs)
         before, calls = _versions(given), self._calls
-        around = surroundings(part.module, (_Part,)) if self._first and part.spared else None
+        first, part.called = not part.called and part.spared, True
+        around = surroundings(part.module, (_Part,)) if first else None
         output = part.compute(*args, **kwargs)
-        if self._first and part.spared:
-            part.spared = around is not None and are_same(around, surroundings(part.module, (_Part,)))
+        if first:
+            self._judge(part, around)
         versions = _versions((output,))
         # One that calls another part is computed, so that each call of that one meets its own note.
         spared = before is not None and before == _versions(given) and calls == self._calls
@@ -294,6 +306,13 @@ class SharedPrefix:
         part.notes.append(_Note(self._calls, output if spared else None, versions if spared else None))
         self._calls += 1
         return output
+
+    def _judge(self, part: "_Part", around: list[object] | None) -> None:
+        """Whether a part left what it can reach as it was in its first call."""
+        part.spared = around is not None and are_same(around, surroundings(part.module, (_Part,)))
+        if not part.spared:
+            times = _GIVEN_UP if around is None else 1
+            self._restless[part.module] = self._restless.get(part.module, 0) + times
 
 
 @dataclass(slots=True)
@@ -316,6 +335,7 @@ class _Part:
     act: "Callable[[_Part, tuple[object, ...], dict[str, object]], object]" = field(init=False)
     notes: list[_Note] = field(default_factory=list)
     spared: bool = True
+    called: bool = False
 
     def __post_init__(self) -> None:
         self.compute, self.act = self.module.forward, _compute
