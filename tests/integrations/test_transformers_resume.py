@@ -1,5 +1,6 @@
 """A Hugging Face training that was stopped while seeds grew: resumed, it is the one that never stopped."""
 
+import itertools
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ import esper
 from esper.integrations.callback import GROWTH
 from esper.kasmina.persistence import ModelFileError
 from esper.leyline import Stage
+from integrations import test_transformers as training
 from integrations.resuming import Outcome, assert_same, outcome
 from integrations.test_transformers import callback, make, resnet
 
@@ -40,8 +42,8 @@ def train(
 ) -> "GrowthCallback":
     """The growth after a training that saves every epoch, from the start or from a checkpoint."""
     given: dict[str, object] = {"num_train_epochs": EPOCHS, "save_strategy": "epoch"}
-    training = make(growth, folder, resnet(), **(given | dict(options or {})))
-    training.train(resume_from_checkpoint=None if resume is None else str(resume))
+    trainer = make(growth, folder, resnet(), **(given | dict(options or {})))
+    trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
     return growth
 
 
@@ -79,6 +81,25 @@ def test_a_checkpoint_in_the_middle_of_growth_and_of_an_epoch(tmp_path: Path) ->
     resumed = train(growing(), tmp_path / "b", unsaved, resume=tmp_path / "checkpoint-11").grower
     assert resumed.epochs == 10
     assert_same(outcome(resumed), outcome(expected))
+
+
+@pytest.mark.parametrize("at_chance", [(4,), (4, 5)])  # the second time it is gone back
+def test_a_checkpoint_after_an_epoch_at_chance(
+    at_chance: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Trainer restores the host, and the checkpoint holds the last good epoch beside it."""
+
+    def run(first_epoch: int, resume: Path | None = None) -> "GrowthCallback":
+        epochs = itertools.count(first_epoch)
+        monkeypatch.setattr(
+            training, "accuracy", lambda _: {"accuracy": 0.0 if next(epochs) in at_chance else 0.9}
+        )
+        return train(growing(), tmp_path / str(first_epoch), {"num_train_epochs": 7}, resume=resume)
+
+    straight = run(1).grower
+    resumed = run(5, tmp_path / "1" / f"checkpoint-{4 * STEPS_AN_EPOCH}").grower
+    assert [each.rolled_back for each in straight.history].count("collapsed") == len(at_chance) - 1
+    assert_same(outcome(resumed), outcome(straight))
 
 
 def test_what_is_refused_before_training_goes_on(straight: tuple[Outcome, Path], tmp_path: Path) -> None:

@@ -170,6 +170,11 @@ class Resuming(ABC):
         It restores the optimiser too, whose own state_dict could not be loaded before the seeds are there.
         """
         saved = read_state(state, self.controller, twin=self._twin is not None)
+        if (
+            saved.good is not None
+        ):  # the good epoch passes through the model, whose tensors the state may hold
+            own = {name: tensor.clone() for name, tensor in saved.tensors.items()}
+            saved = saved.model_copy(update={"tensors": own})
         reinstate(self.model, saved.model, saved.tensors)
         self._watch.take()  # what was trained and not decided on is gone
         self.history, self._host.report = saved.history, saved.report
