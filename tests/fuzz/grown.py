@@ -12,7 +12,7 @@ from torch import Tensor
 
 from esper.grower import Grower
 from esper.kasmina import GrowingModel
-from esper.kasmina.persistence import describe
+from esper.kasmina.describing import describe
 from esper.leyline import Layout, Stage
 from fuzz.door import Door
 from fuzz.mutations import bomb_bytes, spoil_bytes, spoil_tensors, spoil_tree

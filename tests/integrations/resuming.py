@@ -7,7 +7,7 @@ from torch import Tensor
 
 from esper.grower import Grower
 from esper.grower.history import Decision
-from esper.kasmina.persistence import ModelRecord, describe
+from esper.kasmina.describing import ModelRecord, describe
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 import esper
 from esper.kasmina import GrowingModel, GrowthRules
+from esper.kasmina.describing import OptimizerRecord, describe
 from esper.kasmina.hosts import GPT, ConvNet
-from esper.kasmina.persistence import ModelFileError, OptimizerRecord, describe, reinstate
+from esper.kasmina.persistence import ModelFileError, reinstate
 from esper.leyline import Layout, Stage, Style
 from tiny import SLOT, grow_until, tiny_model
 

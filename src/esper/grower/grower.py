@@ -35,9 +35,9 @@ from esper.kasmina import GrowingModel, coalitions
 from esper.kasmina.drawing import write_figure
 from esper.kasmina.governor import GovernorRules, Guard
 from esper.kasmina.gradients import GradientWatch
-from esper.kasmina.optimisers import Scheduler
 from esper.kasmina.probing import ExampleInput
 from esper.kasmina.replicas import recognise
+from esper.kasmina.schedules import Scheduler
 from esper.kasmina.wrapping import WrapOptions
 from esper.leyline import LifecycleOp, Settle
 from esper.leyline.utility import rent_due

@@ -26,9 +26,10 @@ from esper.grower.measuring import (
 from esper.grower.twin import Twin
 from esper.kasmina import GrowingModel, coalitions
 from esper.kasmina.coalitions import Coalition
+from esper.kasmina.describing import ModelRecord, describe
 from esper.kasmina.governor import Guard, Verdict, Vitals
 from esper.kasmina.gradients import GradientWatch
-from esper.kasmina.persistence import ModelRecord, describe, reinstate
+from esper.kasmina.persistence import reinstate
 from esper.leyline import EpochReport, Settle, Stage
 
 

@@ -14,9 +14,10 @@ from esper.grower.judging import BestEpoch, SavedBest
 from esper.grower.measuring import EpochMetrics, Gauge, Scale
 from esper.grower.twin import Gain, Twin
 from esper.kasmina import GrowingModel
+from esper.kasmina.describing import ModelRecord, describe
 from esper.kasmina.governor import Guard
 from esper.kasmina.gradients import GradientWatch
-from esper.kasmina.persistence import ModelFileError, ModelRecord, describe, reinstate
+from esper.kasmina.persistence import ModelFileError, reinstate
 from esper.leyline import EpochReport, LifecycleOp
 from esper.leyline.errors import first_finding
 

@@ -21,8 +21,8 @@ from esper.grower.losses import Loss
 from esper.grower.measuring import Mode, Validate
 from esper.grower.validating import Metric
 from esper.kasmina import GrowingModel, WrapError
+from esper.kasmina.describing import describe
 from esper.kasmina.governor import GovernorRules
-from esper.kasmina.persistence import describe
 from esper.kasmina.probing import ExampleInput
 from esper.kasmina.tree import names_a_seed
 from esper.kasmina.wrapping import WrapOptions

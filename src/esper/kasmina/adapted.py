@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from esper.kasmina.adapters import AdapterError, ReadAdapter, brought_along, require_frozen, shown_seeds
 from esper.kasmina.blueprints.registry import OutputForm
+from esper.kasmina.describing import unique_tensors
 from esper.kasmina.model import GrowingModel
-from esper.kasmina.persistence import unique_tensors
 from esper.kasmina.replicas import whole_copy
 from esper.kasmina.seed import Seed
 from esper.kasmina.tree import names_a_seed

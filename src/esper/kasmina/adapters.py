@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from esper.kasmina.blueprints import Site
 from esper.kasmina.blueprints.registry import BlueprintError, OutputForm, find_blueprint
+from esper.kasmina.describing import unique_tensors
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.norm_statistics import norm_statistics
-from esper.kasmina.persistence import unique_tensors
 from esper.kasmina.replicas import whole
 from esper.kasmina.seed import Seed, bear_seed, birth_randomness
 from esper.kasmina.slot import Slot

@@ -14,8 +14,9 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from esper.kasmina.blueprints.registry import BlueprintError
-from esper.kasmina.optimisers import OptimiserCare, Scheduler
+from esper.kasmina.optimisers import OptimiserCare
 from esper.kasmina.replicas import ALONE, Replicas
+from esper.kasmina.schedules import Scheduler
 from esper.kasmina.seed import bear_seed, birth_randomness
 from esper.kasmina.slot import IsolationPenalty, Slot
 from esper.kasmina.stage_machine import LivingHost, require_choice

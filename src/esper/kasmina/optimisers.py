@@ -1,6 +1,4 @@
-"""Keeping an optimiser and its schedulers right while parameters come and go.
-
-Schedulers see the host's parameter groups alone, so any schedule goes on undisturbed.
+"""Keeping an optimiser right while parameters come and go.
 
 Whether parameters may come and go under an optimiser is tried on a few small stand-ins before anything is trained.
 What growth needs is that each parameter is updated by itself: from its own gradient, its own state and the options of
@@ -10,7 +8,7 @@ each rank; what stood there before may not notice.
 
 import copy
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any
 
@@ -18,14 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from esper.kasmina.replicas import local
+from esper.kasmina.schedules import Group, Scheduler, hide_seeds
 from esper.kasmina.slot import Slot
 from esper.kasmina.steps import before_updates
 from esper.kasmina.tree import bare_parameters, is_frozen
-
-Group = dict[str, Any]
 
 # The trial
 
@@ -253,63 +249,8 @@ def _why(optimizer: Optimizer, error: Exception) -> str:
 
 # Care
 
-Scheduler = LRScheduler
-
-
-class HostGroups:
-    """An optimiser as a scheduler sees it: all of it but the parameter groups of seeds."""
-
-    def __init__(self, optimizer: Optimizer, is_seeds: Callable[[Group], bool]) -> None:
-        self.optimizer, self._is_seeds = optimizer, is_seeds
-
-    @property
-    def param_groups(self) -> list[Group]:
-        """The groups that were there when the schedule was made."""
-        return [group for group in self.optimizer.param_groups if not self._is_seeds(group)]
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "optimizer" not in self.__dict__:  # while it is being copied
-            raise AttributeError(name)
-        return getattr(self.optimizer, name)
-
-
-def hide_seeds(
-    schedulers: Iterable[Scheduler], optimizer: Optimizer, is_seeds: Callable[[Group], bool]
-) -> None:
-    """Show these schedulers, and those they are made of, the optimiser without the groups that `is_seeds` names."""
-    drivers = []
-    for scheduler in schedulers:
-        parts = _parts(scheduler, {})
-        if not parts:
-            raise TypeError(
-                f"scheduler {type(scheduler).__name__} has no attribute 'optimizer': pass the object that sets the "
-                "learning rates, made from the optimizer"
-            )
-        for part in parts:
-            driven = part.optimizer.optimizer if isinstance(part.optimizer, HostGroups) else part.optimizer
-            if driven.param_groups is not optimizer.param_groups:  # a wrapper has the same ones
-                raise ValueError(f"scheduler {type(part).__name__} drives another optimizer")
-            drivers.append((part, driven))
-    for part, driven in drivers:
-        part.optimizer = HostGroups(driven, is_seeds)
-
-
-def _parts(scheduler: object, seen: dict[int, object]) -> list[Any]:
-    """What drives an optimiser among a scheduler and the schedulers it is made of."""
-    if id(scheduler) in seen or not hasattr(scheduler, "__dict__"):
-        return []
-    seen[id(scheduler)] = scheduler
-    parts: list[Any] = [scheduler] if "optimizer" in vars(scheduler) else []
-    for value in vars(scheduler).values():
-        for member in value if isinstance(value, list | tuple) else [value]:
-            if callable(getattr(member, "step", None)) and not isinstance(member, Optimizer | HostGroups):
-                parts += _parts(member, seen)
-    return parts
-
-
 _RATE_KEYS = ("lr", "initial_lr", "max_lr", "min_lr")
 """The options of a group that are learning rates: `lr`, and what schedulers keep there."""
-
 
 SEED_RATE, SEED_RATE_ON_FROZEN_HOSTS = 3.0, 1.0
 """A seed's learning rate over that of the part it grows at, where none is given; and where no part learns but the

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from esper.kasmina import GrowingModel
 from esper.kasmina.coalitions import Coalition, CoalitionPlan, settle
+from esper.kasmina.describing import ModelRecord, describe
 from esper.kasmina.governor import Governor, GovernorRules, Verdict, Vitals
-from esper.kasmina.persistence import ModelRecord, describe, reinstate
+from esper.kasmina.persistence import reinstate
 from esper.kasmina.snapshots import ModelSnapshot
 from esper.leyline import (
     ActionSpec,
