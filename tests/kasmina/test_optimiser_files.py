@@ -1,14 +1,17 @@
 """What optimisers keep of a grown model comes back from a file: memory formats, and momentum of sparse gradients."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 import esper
 from esper.kasmina import GrowingModel
 from esper.kasmina.hosts import ConvNet
+from esper.leyline import Stage
+from tiny import grow_until
 
 
 def test_fused_optimisers_find_their_state_in_the_weights_memory_format(tmp_path: Path) -> None:
@@ -60,3 +63,47 @@ def test_momentum_of_sparse_gradients_is_saved(tmp_path: Path) -> None:
     _descend(other, x[3:])
     for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-6)
+
+
+X = torch.randn(16, 6, generator=torch.Generator().manual_seed(0))
+
+
+def _perceptron() -> nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(1)
+        return nn.Sequential(nn.Sequential(nn.Linear(6, 8), nn.Tanh()), nn.Linear(8, 3))
+
+
+def _frozen(groups: Callable[[nn.Module], list[dict[str, object]]]) -> tuple[GrowingModel, Optimizer]:
+    """A model that may grow at its first, frozen part, and an optimiser of these groups."""
+    host = _perceptron()
+    host[0].requires_grad_(False)
+    model, optimizer = esper.wrap(host, ["0"], X[:2]), AdamW(groups(host[1]), 0.02)
+    model.attach(optimizer)
+    return model, optimizer
+
+
+def test_a_group_of_the_host_that_only_fossils_are_in_stays_the_hosts(tmp_path: Path) -> None:
+    def groups(head: nn.Module) -> list[dict[str, object]]:
+        return [{"params": [], "lr": 0.5}, {"params": list(head.parameters())}]
+
+    model, optimizer = _frozen(groups)
+    grow_until(model, "0", Stage.FOSSILIZED, "mlp")
+    _descend(model, X)
+    assert [len(group["params"]) for group in optimizer.param_groups] == [5, 2]
+    model.save(tmp_path / "m.safetensors")
+    model.load(tmp_path / "m.safetensors")
+    resumed, theirs = _frozen(groups)
+    resumed.load(tmp_path / "m.safetensors")
+    for each in (model, resumed):
+        _descend(each, X)
+    _assert_alike(resumed, model)
+    for each, its in ((model, optimizer), (resumed, theirs)):
+        each.unwrap()
+        assert [(len(group["params"]), group["lr"]) for group in its.param_groups] == [(0, 0.5), (2, 0.02)]
+
+
+def _assert_alike(one: GrowingModel, other: GrowingModel) -> None:
+    ours, theirs = one.state_dict(), other.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())

@@ -113,8 +113,8 @@ def host_part(model: GrowingModel, optimizer: Optimizer, packed: Mapping[str, An
     groups = []
     for group, theirs in zip(optimizer.param_groups, packed["param_groups"], strict=True):
         stays = [id(parameter) not in seeds for parameter in group["params"]]
-        if group["params"] and not any(stays):
-            continue  # a seed's own group
+        if model.care is not None and model.care.is_seeds(group):
+            continue
         kept = dict(theirs)
         for key in {"params", "param_names"} & set(theirs):
             kept[key] = [entry for entry, stay in zip(theirs[key], stays, strict=True) if stay]

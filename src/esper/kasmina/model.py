@@ -212,12 +212,11 @@ class GrowingModel(LivingHost, nn.Module):
         self._emit_if_broken(place)
         place.life.take_out(speed, curve)
         assert place.seed is not None
-        parameters = list(place.seed.parameters())
-        for parameter in parameters:
+        for parameter in place.seed.parameters():
             parameter.requires_grad_(False)
             parameter.grad = None
         if self.care is not None:
-            self.care.forget(parameters)
+            self.care.forget(place)
         if place.life.fading:
             place.sync_seed()
             self._emit(SeedFading(place.name, place.alpha, speed))
@@ -328,7 +327,7 @@ class GrowingModel(LivingHost, nn.Module):
             elif slot.stage is Stage.FOSSILIZED:
                 care.settle(slot)
             elif slot.seed is not None:
-                care.forget(list(slot.seed.parameters()))
+                care.forget(slot)
         self.care, self._penalty.scaler = care, scaler
 
     def detach(self) -> None:
@@ -402,7 +401,7 @@ class GrowingModel(LivingHost, nn.Module):
         """Take the hooks and the seeds off, out of the attached optimiser too, and return the bare host."""
         if self.care is not None:
             for slot in self.slots.values():
-                self.care.forget([] if slot.seed is None else list(slot.seed.parameters()))
+                self.care.forget(slot)
             self.detach()
         self.release()
         for slot in self.slots.values():

@@ -294,8 +294,9 @@ class OptimiserCare:
         self.begun_anew = try_out(optimizer)
         """Options of a group that the optimiser's step moves: its own for every group."""
         self.optimizer, self.seed_lr_multiplier = optimizer, seed_lr_multiplier
-        self._homes: dict[str, Tensor | None] = {}  # slot -> the first parameter of its submodule's group
-        hide_seeds(schedulers, optimizer, self._is_seeds)
+        self.homes: dict[str, Tensor | None] = {}
+        """The slots whose seed has a group of its own -> the first parameter of the group that it follows, if any."""
+        hide_seeds(schedulers, optimizer, self.is_seeds)
         self.handles = [before_updates(optimizer, self._before_update)]
         self._stepped = False
         self._scaler = scaler
@@ -322,30 +323,30 @@ class OptimiserCare:
     def adopt(self, slot: Slot) -> None:
         """Give a slot's seed its own group, with the submodule's settings and its own learning rate."""
         assert slot.seed is not None
-        parameters = list(slot.seed.parameters())
-        self._take_out(parameters)
+        self._take_out(slot, drop=True)
         home = self._home(slot)
         slot.maximizes = bool(home.get("maximize"))
         group = options_of_newcomer(self.optimizer, home, self.begun_anew)
         named = [(f"{slot.prefix}.{name}", p) for name, p in slot.seed.named_parameters()]
-        group["params"] = named if "param_names" in home else parameters
+        group["params"] = named if "param_names" in home else list(slot.seed.parameters())
         self.optimizer.add_param_group(group)
         self._follow(self.optimizer.param_groups[-1], home)
 
     def settle(self, slot: Slot) -> None:
         """Move a fossilised seed into its submodule's group, its optimiser state with it."""
         assert slot.seed is not None
-        parameters = list(slot.seed.parameters())
-        names = self._take_out(parameters)
-        home = self._home(slot)
-        home["params"].extend(parameters)
+        names = self._take_out(slot, drop=self._leaves_home(slot))
+        home = self.optimizer.param_groups[self.home_index(slot)]
+        home["params"].extend(slot.seed.parameters())
         if "param_names" in home:
             home["param_names"].extend(names)
 
-    def forget(self, parameters: Sequence[Tensor]) -> None:
-        """Take parameters out together with their optimiser state."""
-        self._take_out(parameters)
-        for parameter in parameters:
+    def forget(self, slot: Slot) -> None:
+        """Take a slot's seed, if there is one, out together with its optimiser state."""
+        if slot.seed is None:
+            return
+        self._take_out(slot, drop=self._leaves_home(slot))
+        for parameter in slot.seed.parameters():
             self.optimizer.state.pop(parameter, None)
 
     def home_index(self, slot: Slot) -> int:
@@ -361,20 +362,31 @@ class OptimiserCare:
     def _home(self, slot: Slot) -> Group:
         """The submodule's group, found anew."""
         home: Group = self.optimizer.param_groups[self.home_index(slot)]
-        self._homes[slot.name] = next(iter(home["params"]), None)
+        self.homes[slot.name] = next(iter(home["params"]), None)
         return home
 
-    def _is_seeds(self, group: Group) -> bool:
+    def _leaves_home(self, slot: Slot) -> bool:
+        """Note that a slot's seed has no group of its own any more; returns whether it had one."""
+        had = slot.name in self.homes
+        self.homes.pop(slot.name, None)
+        return had
+
+    def is_seeds(self, group: Group) -> bool:
+        """Whether a group is a seed's own; all others are the host's, also those where just fossils are."""
         first = {
             id(next(slot.seed.parameters()))
             for slot in self._slots
-            if slot.seed is not None and slot.stage.is_live
+            if slot.seed is not None and slot.name in self.homes
         }
         return bool(group["params"]) and id(group["params"][0]) in first
 
-    def _take_out(self, parameters: Sequence[Tensor]) -> list[str]:
-        """Take parameters out of their groups, and drop a group that this empties; returns their names."""
-        leaving, names = {id(parameter) for parameter in parameters}, []
+    def _take_out(self, slot: Slot, *, drop: bool) -> list[str]:
+        """Take a slot's seed out of the groups; returns the names of its parameters.
+
+        drop  whether a group that this empties was its own, and goes too
+        """
+        assert slot.seed is not None
+        leaving, names = {id(parameter) for parameter in slot.seed.parameters()}, []
         for index in reversed(range(len(self.optimizer.param_groups))):
             group = self.optimizer.param_groups[index]
             stays = [id(parameter) not in leaving for parameter in group["params"]]
@@ -384,7 +396,7 @@ class OptimiserCare:
                 names += [name for name, stay in zip(group["param_names"], stays, strict=True) if not stay]
             for key in {"params", "param_names"} & set(group):
                 group[key] = list(compress(group[key], stays))
-            if not group["params"]:
+            if drop and not group["params"]:
                 del self.optimizer.param_groups[index]
         return names
 
@@ -401,7 +413,7 @@ class OptimiserCare:
             assert slot.seed is not None
             group = groups.get(id(next(slot.seed.parameters())))
             if group is not None:  # a fading seed has none
-                self._follow(group, groups.get(id(self._homes.get(slot.name))) or self._home(slot))
+                self._follow(group, groups.get(id(self.homes.get(slot.name))) or self._home(slot))
             if self._guards:
                 self._skip_non_finite(slot, slot.seed)
 

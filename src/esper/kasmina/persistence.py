@@ -70,8 +70,8 @@ def reinstate(
     model.replicas.rest()
     seeds = _Check(model, record, tensors, origin, optimizer=optimizer).seeds
     for slot in model.slots.values():
-        if slot.seed is not None and model.care is not None:
-            model.care.forget(list(slot.seed.parameters()))
+        if model.care is not None:
+            model.care.forget(slot)
         slot.clear()
     for name, saved in record.slots.items():
         slot, seed = model.slots[name], seeds.get(name)
@@ -249,13 +249,8 @@ class _Check:
 
     def _groups_of_host(self, care: OptimiserCare) -> list[int]:
         """Which groups stay when all seeds have left: the group of a seed goes with it."""
-        seeds = {id(parameter) for name, parameter in self.model.named_parameters() if names_a_seed(name)}
-        groups = care.optimizer.param_groups
-        return [
-            index
-            for index, group in enumerate(groups)
-            if not group["params"] or any(id(parameter) not in seeds for parameter in group["params"])
-        ]
+        groups = enumerate(care.optimizer.param_groups)
+        return [index for index, group in groups if not care.is_seeds(group)]
 
     def _homes(self, care: OptimiserCare, saved: OptimizerRecord) -> list[int]:
         """For each saved group the one here whose options it must have: a seed has those of its submodule."""
