@@ -3,13 +3,17 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 import esper
 from esper.kasmina import GrowingModel
+from esper.kasmina.describing import describe
 from esper.kasmina.hosts import ConvNet
+from esper.kasmina.persistence import ModelFileError, reinstate
+from esper.kasmina.tree import names_a_seed
 from esper.leyline import Stage
 from tiny import grow_until
 
@@ -107,3 +111,46 @@ def _assert_alike(one: GrowingModel, other: GrowingModel) -> None:
     ours, theirs = one.state_dict(), other.state_dict()
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+def _unfreeze(model: GrowingModel, optimizer: Optimizer) -> None:
+    own = [p for name, p in model.host.get_submodule("0").named_parameters() if not names_a_seed(name)]
+    for parameter in own:
+        parameter.requires_grad_(True)
+    optimizer.add_param_group({"params": own, "lr": 0.001})
+
+
+@pytest.mark.parametrize("stage", [Stage.TRAINING, Stage.HOLDING, Stage.FOSSILIZED])
+def test_a_seed_goes_on_in_the_group_it_was_born_beside(stage: Stage, tmp_path: Path) -> None:
+    """Its submodule was unfrozen later, in a group of its own: by then the seed follows the head's, or is in it."""
+
+    def groups(head: nn.Module) -> list[dict[str, object]]:
+        return [{"params": list(head.parameters())}]
+
+    (straight, ours), (resumed, theirs) = _frozen(groups), _frozen(groups)
+    grow_until(straight, "0", stage, "mlp")
+    _descend(straight, X)
+    _unfreeze(straight, ours)
+    _descend(straight, X)
+    straight.save(tmp_path / "m.safetensors")
+    _unfreeze(resumed, theirs)
+    resumed.load(tmp_path / "m.safetensors")
+    for each in (straight, resumed):
+        _descend(each, X)
+    rates = [group["lr"] for group in ours.param_groups]
+    assert rates == [group["lr"] for group in theirs.param_groups]
+    assert rates == ([0.02, 0.001] if stage is Stage.FOSSILIZED else [0.02, 0.02, 0.001])
+    _assert_alike(resumed, straight)
+    straight.load(tmp_path / "m.safetensors")  # also into what has grown
+
+
+@pytest.mark.parametrize("homes", [{"0": 1}, {"0": 7}, {"0": 0, "1": 0}])
+def test_groups_that_are_not_the_hosts_are_followed_by_no_seed(homes: dict[str, int]) -> None:
+    model, _ = _frozen(lambda head: [{"params": list(head.parameters())}])
+    grow_until(model, "0", Stage.TRAINING, "mlp")
+    record, tensors = describe(model)
+    assert record.optimizer is not None
+    assert record.optimizer.homes == {"0": 0}
+    spoilt = record.model_copy(update={"optimizer": record.optimizer.model_copy(update={"homes": homes})})
+    with pytest.raises(ModelFileError, match="which are not all of the host"):
+        reinstate(model, spoilt, tensors)

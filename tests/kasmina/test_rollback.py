@@ -366,3 +366,24 @@ def test_a_seed_that_was_fossilised_since_is_guarded_again() -> None:
     snapshot.restore()
     fossils = {name: slot.seed.part_of_host for name, slot in model.slots.items() if slot.seed is not None}
     assert fossils == {"blocks.0": True, "blocks.1": False}
+
+
+def test_a_seed_follows_the_group_again_that_it_followed() -> None:
+    """Its submodule was frozen when it was born; the seed that takes its place follows the submodule's own group."""
+    model = _model()
+    model.detach()
+    own = list(model.host.get_submodule("blocks.1").parameters())
+    optimizer = SGD([p for p in model.parameters() if all(p is not q for q in own)], lr=0.1)
+    model.attach(optimizer)
+    model.germinate("blocks.1", "norm")
+    snapshot = ModelSnapshot(model)
+    optimizer.add_param_group({"params": own, "lr": 0.01})
+    model.remove("blocks.1")
+    for _ in range(3):
+        _epoch(model)
+    model.germinate("blocks.1", "norm")
+    _epoch(model)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.1, 0.01, 0.03])
+    snapshot.restore()
+    _epoch(model)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.1, 0.3, 0.01])

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from torch import Tensor, nn
 
 from esper.kasmina.model import GrowingModel
-from esper.kasmina.optimisers import SEED_RATE, OptimiserCare
+from esper.kasmina.optimisers import SEED_RATE, OptimiserCare, home_index
 from esper.kasmina.replicas import whole
 from esper.kasmina.slot import SlotRecord
 
@@ -31,6 +31,8 @@ class OptimizerRecord(_Record):
     seed_lr_multiplier: Annotated[float, Field(gt=0.0)] = SEED_RATE
     """As it was attached; older files do not say, and had this one by default."""
     groups: list[GroupRecord]
+    homes: dict[str, Annotated[int, Field(ge=0)]] = {}
+    """slot -> the group that its seed's own follows; older files do not say, and it is found anew"""
     scalars: dict[str, dict[str, bool | float | int | str | None]]
     """parameter -> what its state holds besides tensors"""
     tensors: dict[str, list[str]]
@@ -110,6 +112,10 @@ def _describe_optimizer(
         kind=type(care.optimizer).__name__,
         seed_lr_multiplier=care.seed_lr_multiplier,
         groups=groups,
+        homes={
+            name: home_index(model.slots[name], care.optimizer.param_groups, first)
+            for name, first in care.homes.items()
+        },
         scalars=scalars,
         tensors=kept,
     )

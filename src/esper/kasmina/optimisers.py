@@ -73,11 +73,11 @@ def try_out(optimizer: Optimizer) -> frozenset[str]:
     return moved
 
 
-def state_of(optimizer: Optimizer, group: int, parameter: Tensor) -> Mapping[str, object]:
+def state_of(optimizer: Optimizer, group: Group, parameter: Tensor) -> Mapping[str, object]:
     """The state that an optimiser keeps of a parameter like this one in a group, once it has stepped."""
     twin = blank_copy(optimizer)
     stand_in = nn.Parameter(torch.zeros_like(parameter))
-    twin.param_groups = [_options(optimizer.param_groups[group]) | {"params": [stand_in]}]
+    twin.param_groups = [_options(group) | {"params": [stand_in]}]
     stand_in.grad = torch.zeros_like(stand_in)
     _step(twin)
     state: Mapping[str, object] = twin.state[stand_in]
@@ -257,6 +257,19 @@ SEED_RATE, SEED_RATE_ON_FROZEN_HOSTS = 3.0, 1.0
 head: at three times its rate seeds outrun it (docs/adapters.md)."""
 
 
+def home_index(slot: Slot, groups: Sequence[Group], first: Tensor | None = None) -> int:
+    """The group that begins with `first`; else the one that holds most of a slot's submodule, or the first of all."""
+    for index, group in enumerate(groups):
+        if group["params"] and group["params"][0] is first:
+            return index
+    assert slot.site.module is not None
+    own = {id(parameter) for parameter in bare_parameters(slot.site.module)}
+    sizes = [
+        sum(parameter.numel() for parameter in group["params"] if id(parameter) in own) for group in groups
+    ]
+    return sizes.index(max(sizes))
+
+
 class OptimiserCare:
     """Each seed has a parameter group of its own; a fossilised one belongs to its submodule's group.
 
@@ -320,11 +333,11 @@ class OptimiserCare:
                 slot.non_finite[0].zero_()
         return result
 
-    def adopt(self, slot: Slot) -> None:
-        """Give a slot's seed its own group, with the submodule's settings and its own learning rate."""
+    def adopt(self, slot: Slot, home: Group | None = None) -> None:
+        """Give a slot's seed its own group, with the settings of the submodule's, or of `home`, and its own rate."""
         assert slot.seed is not None
         self._take_out(slot, drop=True)
-        home = self._home(slot)
+        home = self._take_home(slot, home or self.found_home(slot))
         slot.maximizes = bool(home.get("maximize"))
         group = options_of_newcomer(self.optimizer, home, self.begun_anew)
         named = [(f"{slot.prefix}.{name}", p) for name, p in slot.seed.named_parameters()]
@@ -332,11 +345,11 @@ class OptimiserCare:
         self.optimizer.add_param_group(group)
         self._follow(self.optimizer.param_groups[-1], home)
 
-    def settle(self, slot: Slot) -> None:
-        """Move a fossilised seed into its submodule's group, its optimiser state with it."""
+    def settle(self, slot: Slot, home: Group | None = None) -> None:
+        """Move a fossilised seed into its submodule's group, or into `home`, its optimiser state with it."""
         assert slot.seed is not None
         names = self._take_out(slot, drop=self._leaves_home(slot))
-        home = self.optimizer.param_groups[self.home_index(slot)]
+        home = home or self.found_home(slot)
         home["params"].extend(slot.seed.parameters())
         if "param_names" in home:
             home["param_names"].extend(names)
@@ -349,19 +362,13 @@ class OptimiserCare:
         for parameter in slot.seed.parameters():
             self.optimizer.state.pop(parameter, None)
 
-    def home_index(self, slot: Slot) -> int:
-        """The group that holds most of the submodule behind the slot; the first if none holds any."""
-        assert slot.site.module is not None
-        own = {id(parameter) for parameter in bare_parameters(slot.site.module)}
-        sizes = [
-            sum(parameter.numel() for parameter in group["params"] if id(parameter) in own)
-            for group in self.optimizer.param_groups
-        ]
-        return sizes.index(max(sizes))
-
-    def _home(self, slot: Slot) -> Group:
+    def found_home(self, slot: Slot) -> Group:
         """The submodule's group, found anew."""
-        home: Group = self.optimizer.param_groups[self.home_index(slot)]
+        groups = self.optimizer.param_groups
+        return groups[home_index(slot, groups)]
+
+    def _take_home(self, slot: Slot, home: Group) -> Group:
+        """Let the seed's group follow this one; returns it."""
         self.homes[slot.name] = next(iter(home["params"]), None)
         return home
 
@@ -413,7 +420,8 @@ class OptimiserCare:
             assert slot.seed is not None
             group = groups.get(id(next(slot.seed.parameters())))
             if group is not None:  # a fading seed has none
-                self._follow(group, groups.get(id(self.homes.get(slot.name))) or self._home(slot))
+                home = groups.get(id(self.homes.get(slot.name)))
+                self._follow(group, home or self._take_home(slot, self.found_home(slot)))
             if self._guards:
                 self._skip_non_finite(slot, slot.seed)
 

@@ -6,7 +6,8 @@ Nothing in it can execute, and a file is checked in full before the model is tou
 
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ from esper.kasmina.describing import VERSION, ModelRecord, OptimizerRecord, desc
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.optimisers import OptimiserCare, state_of
 from esper.kasmina.replicas import fill
+from esper.kasmina.schedules import Group
 from esper.kasmina.seed import Seed, bear_seed, birth_randomness
 from esper.kasmina.slot import Slot, SlotRecord
 from esper.kasmina.stage_machine import GrowthRules
@@ -26,9 +28,6 @@ from esper.kasmina.tree import names_a_seed
 from esper.leyline import SlotConfig, Stage
 from esper.leyline.errors import EsperError, first_finding
 from esper.leyline.files import write_atomically
-
-Names = tuple[str, ...]
-"""Of the parameters in a group, sorted."""
 
 
 class ModelFileError(EsperError, ValueError):
@@ -89,7 +88,7 @@ def reinstate(
     for slot in model.slots.values():
         slot.sync_seed()
     if model.care is not None and record.optimizer is not None and optimizer:
-        _restore_optimizer(model, model.care, record.optimizer, tensors)
+        _restore_optimizer(model, model.care, record, record.optimizer, tensors)
     elif model.care is not None:
         for slot in model.slots.values():
             _adopt(model.care, slot)
@@ -204,16 +203,9 @@ class _Check:
         kind = type(care.optimizer).__name__
         if saved.kind != kind:
             raise ModelFileError(f"{path} holds {saved.kind} state, the attached optimizer is {kind}")
-        seeds, held = self._groups_of_seeds(), [_names(group.parameters) for group in saved.groups]
-        hosts = [names for names in held if names not in seeds]
-        if hosts != self._groups_of_host_with_fossils(care) or sorted(held) != sorted([*hosts, *seeds]):
-            raise ModelFileError(
-                f"{path}: the optimizer's groups do not hold the parameters they should; one that was added while it "
-                "trained has to be added here, too, before it is loaded"
-            )
-        homes = self._homes(care, saved)
-        for index, (group, home) in enumerate(zip(saved.groups, homes, strict=True)):
-            template = care.optimizer.param_groups[home]
+        self._require_groups(care, saved)
+        templates = self._templates(care, saved)
+        for index, (group, template) in enumerate(zip(saved.groups, templates, strict=True)):
             options = group.options | _below(self.tensors, f"optimizer/group {index}/")
             odd = ", ".join(sorted((set(options) ^ (set(template) - {"params"})) - care.begun_anew))
             if odd:
@@ -223,42 +215,54 @@ class _Check:
                     raise ModelFileError(
                         f"{path}: optimizer option {key} is {value!r}, expected one like {template[key]!r}"
                     )
-        self._check_state(care, saved, homes)
+        self._check_state(care, saved, templates)
 
-    def _groups_of_host_with_fossils(self, care: OptimiserCare) -> list[Names]:
-        """What each of the host's groups is to hold, in order."""
+    def _require_groups(self, care: OptimiserCare, saved: OptimizerRecord) -> None:
+        """The host's groups hold what those here do, in order; fossils are in them, seeds that learn in their own."""
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        kept = self._groups_of_host(care)
-        held = ([names.get(id(p), "?") for p in care.optimizer.param_groups[i]["params"]] for i in kept)
-        groups = [[name for name in found if not names_a_seed(name)] for found in held]
-        for name in self.seeds:
-            if self.record.slots[name].stage is Stage.FOSSILIZED:
-                groups[kept.index(care.home_index(self.model.slots[name]))] += self._parts(name)
-        return [_names(group) for group in groups]
-
-    def _groups_of_seeds(self) -> dict[Names, Slot]:
-        """What the group of each seed that learns is to hold. They stand between the host's, as they were born."""
-        saved = self.record.slots
-        learning = [name for name in self.seeds if saved[name].stage.is_live and not saved[name].fading]
-        return {_names(self._parts(name)): self.model.slots[name] for name in learning}
+        ours = [[names.get(id(p), "?") for p in group["params"]] for group in _hosts_groups(care)]
+        ours = [[name for name in group if not names_a_seed(name)] for group in ours]
+        trained = [slot for slot in self.seeds if not self.record.slots[slot].fading]
+        slot_of = {name: slot for slot in trained for name in self._parts(slot)}
+        theirs, settled = [], []
+        for group, owner in zip(saved.groups, _owners(self.model, self.record, saved), strict=True):
+            inside = sorted({slot_of[name] for name in group.parameters if name in slot_of})
+            others = [name for name in group.parameters if name not in slot_of]
+            settled += inside
+            if owner is None:
+                theirs.append(others)
+            elif inside != [owner.name] or others:
+                settled.append("?")
+        held = sorted(name for group in saved.groups for name in group.parameters)
+        wanted = sorted([*slot_of, *chain.from_iterable(ours)])
+        alike = list(map(sorted, theirs)) == list(map(sorted, ours))
+        if not alike or sorted(settled) != sorted(trained) or held != wanted:
+            raise ModelFileError(
+                f"{self.path}: the optimizer's groups do not hold the parameters they should; one that was added "
+                "while it trained has to be added here, too, before it is loaded"
+            )
 
     def _parts(self, name: str) -> list[str]:
         """The names of the parameters of a slot's seed."""
         prefix = self.model.slots[name].prefix
         return [f"{prefix}.{part}" for part, _ in self.seeds[name].named_parameters()]
 
-    def _groups_of_host(self, care: OptimiserCare) -> list[int]:
-        """Which groups stay when all seeds have left: the group of a seed goes with it."""
-        groups = enumerate(care.optimizer.param_groups)
-        return [index for index, group in groups if not care.is_seeds(group)]
+    def _templates(self, care: OptimiserCare, saved: OptimizerRecord) -> list[Group]:
+        """For each saved group the one here whose options it must have: a seed's has those of the one it follows."""
+        hosts, owners = iter(_hosts_groups(care)), _owners(self.model, self.record, saved)
+        places = {index: next(hosts) for index, owner in enumerate(owners) if owner is None}
+        seeds = {index: owner for index, owner in enumerate(owners) if owner is not None}
+        known = set(saved.homes) <= {owner.name for owner in seeds.values()}
+        if not known or not set(saved.homes.values()) <= places.keys():
+            raise ModelFileError(
+                f"{self.path}: seeds follow groups {saved.homes}, which are not all of the host"
+            )
+        for index, owner in seeds.items():
+            home = saved.homes.get(owner.name)
+            places[index] = care.found_home(owner) if home is None else places[home]
+        return [places[index] for index in range(len(owners))]
 
-    def _homes(self, care: OptimiserCare, saved: OptimizerRecord) -> list[int]:
-        """For each saved group the one here whose options it must have: a seed has those of its submodule."""
-        hosts, seeds = iter(self._groups_of_host(care)), self._groups_of_seeds()
-        slots = [seeds.get(_names(group.parameters)) for group in saved.groups]
-        return [next(hosts) if slot is None else care.home_index(slot) for slot in slots]
-
-    def _check_state(self, care: OptimiserCare, saved: OptimizerRecord, homes: Sequence[int]) -> None:
+    def _check_state(self, care: OptimiserCare, saved: OptimizerRecord, templates: Sequence[Group]) -> None:
         """Exactly the state tensors the record names, each as the optimiser would make it."""
         named = self.model.named_parameters()
         parameters = {name: parameter for name, parameter in named if not names_a_seed(name)}
@@ -274,21 +278,31 @@ class _Check:
             raise ModelFileError(
                 f"{self.path}: the optimizer's state names parameters that are not the model's"
             )
-        home_of = {
-            name: home for group, home in zip(saved.groups, homes, strict=True) for name in group.parameters
+        template_of = {
+            name: template
+            for group, template in zip(saved.groups, templates, strict=True)
+            for name in group.parameters
         }
+        first = care.optimizer.param_groups[0]
         for name, (owner, key) in expected.items():
             tensor, parameter = self.tensors[name], parameters[owner]
             if tensor.shape in (parameter.shape, torch.Size()) and tensor.is_floating_point():
                 continue
-            like = state_of(care.optimizer, home_of.get(owner, 0), parameter).get(key)
+            like = state_of(care.optimizer, template_of.get(owner, first), parameter).get(key)
             if not isinstance(like, Tensor) or (tensor.shape, tensor.dtype) != (like.shape, like.dtype):
                 raise ModelFileError(f"{self.path}: {name} is {tuple(tensor.shape)} {tensor.dtype}")
 
 
-def _names(parameters: Iterable[str]) -> Names:
-    """What a group holds, in whatever order: by this it is known."""
-    return tuple(sorted(parameters))
+def _hosts_groups(care: OptimiserCare) -> list[Group]:
+    """The groups that stay when all seeds have left: the group of a seed goes with it."""
+    return [group for group in care.optimizer.param_groups if not care.is_seeds(group)]
+
+
+def _owners(model: GrowingModel, record: ModelRecord, saved: OptimizerRecord) -> list[Slot | None]:
+    """For each saved group the slot whose seed learns in it; None of the host's, between which seeds' may stand."""
+    learning = [slot for slot in model.slots.values() if record.slots[slot.name].stage.is_live]
+    scales = {f"{slot.prefix}.scale": slot for slot in learning}
+    return [next((scales[n] for n in group.parameters if n in scales), None) for group in saved.groups]
 
 
 def _alike(value: object, template: object) -> bool:
@@ -314,19 +328,15 @@ def _alike(value: object, template: object) -> bool:
 
 
 def _restore_optimizer(
-    model: GrowingModel, care: OptimiserCare, saved: OptimizerRecord, tensors: Mapping[str, Tensor]
+    model: GrowingModel,
+    care: OptimiserCare,
+    record: ModelRecord,
+    saved: OptimizerRecord,
+    tensors: Mapping[str, Tensor],
 ) -> None:
     care.seed_lr_multiplier = saved.seed_lr_multiplier
-    scales = {f"{slot.prefix}.scale": slot for slot in model.slots.values()}
-    ordered = (name for group in saved.groups for name in group.parameters)
-    for name in ordered:
-        if name in scales:
-            _adopt(care, scales[name])
+    _regroup(model, care, record, saved)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    here = [(_names(names[id(p)] for p in group["params"]), group) for group in care.optimizer.param_groups]
-    for place, theirs in enumerate(saved.groups):  # in their order, too
-        index = next(i for i, (held, _) in enumerate(here) if held == _names(theirs.parameters))
-        care.optimizer.param_groups[place] = here.pop(index)[1]
     packed = care.optimizer.state_dict()
     packed["state"], exact = {}, {}
     for index, (group, theirs) in enumerate(zip(packed["param_groups"], saved.groups, strict=True)):
@@ -344,6 +354,23 @@ def _restore_optimizer(
     for parameter, laid_out in exact.items():  # torch has given them the parameter's dtype
         state = care.optimizer.state[parameter]
         state.update({k: v.to(state[k].device) for k, v in laid_out.items() if v.dtype != state[k].dtype})
+
+
+def _regroup(model: GrowingModel, care: OptimiserCare, record: ModelRecord, saved: OptimizerRecord) -> None:
+    """Give the optimiser the seeds, which have all left it: each where it was, and groups in the order they had."""
+    hosts, owners = iter(list(care.optimizer.param_groups)), _owners(model, record, saved)
+    places = {index: next(hosts) for index, owner in enumerate(owners) if owner is None}
+    scales = {f"{slot.prefix}.scale": slot for slot in model.slots.values()}
+    for index, home in places.items():
+        for name in saved.groups[index].parameters:
+            if name in scales:
+                care.settle(scales[name], home)
+    for index, owner in enumerate(owners):
+        if owner is not None:
+            home = saved.homes.get(owner.name)
+            care.adopt(owner, None if home is None else places[home])
+            places[index] = care.optimizer.param_groups[-1]
+    care.optimizer.param_groups[:] = [places[index] for index in range(len(owners))]
 
 
 def _as_it_was(value: JsonValue, like: object) -> object:

@@ -34,6 +34,7 @@ class Standing:
             )
             for slot in model.slots.values()
         ]
+        self._homes = {} if care is None else dict(care.homes)
         self._groups = [] if care is None else [_own(group) for group in care.optimizer.param_groups]
         self._state = {} if care is None else {p: _own(state) for p, state in care.optimizer.state.items()}
 
@@ -61,7 +62,7 @@ class Standing:
         care = self._model.care
         if care is None:
             return
-        optimizer = care.optimizer
+        optimizer, care.homes = care.optimizer, dict(self._homes)
         now = {_first(group): group for group in optimizer.param_groups if group["params"]}
         then = {_first(group) for group in self._groups}
         added = [group for first, group in now.items() if first not in then | newborn]
