@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import esper
+from esper.kasmina.describing import describe
 from esper.kasmina.replicas import ReplicaError, whole
 from esper.leyline.errors import EsperError
 from grower.loops import BATCH, SAMPLES, data, net
@@ -280,6 +281,19 @@ def resumed(kind: Kind) -> tuple[Record, Record, dict[str, object]]:
     again = Life(kind)
     again.grower.load_state_dict(state)
     return _record(life.go()), _record(again.go()), state
+
+
+def remembered(kind: Kind) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The last good epoch, as a checkpoint holds it, and as it is once it was gone back to."""
+    life = Life(kind).go(6)
+    with torch.no_grad():
+        for parameter in life.grower.model.parameters():
+            parameter.add_(1.0)
+    good = life.grower._guard.describe_good()
+    assert good is not None
+    held = {name: tensor.clone() for name, tensor in good[1].items()}
+    life.grower._guard.restore()
+    return held, describe(life.grower.model)[1]
 
 
 class Skipping(nn.Module):

@@ -77,6 +77,13 @@ def test_growth_goes_on_from_a_checkpoint(kind: Kind) -> None:
     assert largest_difference(alone.go().seen, went_on.seen) < ROUNDING
 
 
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_checkpoint_holds_all_of_the_last_good_epoch(kind: Kind) -> None:
+    for held, back in in_processes(shared_lives.remembered, kind):
+        assert held.keys() == back.keys()
+        assert largest_difference([held], [back]) == 0.0
+
+
 def test_drift_is_an_error_that_names_the_parameter() -> None:
     for said in in_processes(shared_lives.with_drift):
         assert "1.0.weight is not the same in all of them (1 of 16 parameters differ)" in said

@@ -13,6 +13,7 @@ from esper.kasmina import GrowingModel
 from esper.kasmina.hosts import ConvNet
 from esper.kasmina.snapshots import ModelSnapshot
 from esper.leyline import SlotSnapshot, Stage
+from tiny import grow_until
 
 X = torch.linspace(-1, 1, 5 * 13).view(5, 1, 13)
 Told = tuple[Tensor, list[SlotSnapshot]]
@@ -387,3 +388,48 @@ def test_a_seed_follows_the_group_again_that_it_followed() -> None:
     snapshot.restore()
     _epoch(model)
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.1, 0.3, 0.01])
+
+
+def test_a_group_that_a_loop_holds_stays_the_optimisers() -> None:
+    model = _model("sgd")
+    assert model.care is not None
+    groups = model.care.optimizer.param_groups
+    model.germinate("blocks.0", "norm")
+    held, snapshot = list(groups), ModelSnapshot(model)
+    model.remove("blocks.0")
+    model.germinate("blocks.1", "norm")
+    _epoch(model)
+    snapshot.restore()
+    assert [id(group) for group in groups] == list(map(id, held))
+    held[0]["lr"] = 0.5
+    _epoch(model)
+    assert groups[1]["lr"] == pytest.approx(3 * 0.5)
+
+
+def test_a_group_that_was_added_meanwhile_keeps_no_fossil_that_leaves() -> None:
+    model = _model("sgd")
+    model.detach()
+    late = list(model.host.get_submodule("blocks.2").parameters())
+    optimizer = SGD([p for p in model.parameters() if all(p is not q for q in late)], lr=0.1)
+    model.attach(optimizer)
+    snapshot = ModelSnapshot(model)
+    optimizer.add_param_group({"params": late, "lr": 0.01})
+    grow_until(model, "blocks.2", Stage.FOSSILIZED, "norm")
+    assert len(optimizer.param_groups[1]["params"]) > len(late)
+    snapshot.restore()
+    assert [id(p) for p in optimizer.param_groups[1]["params"]] == list(map(id, late))
+
+
+def test_two_groups_without_parameters_stay_two() -> None:
+    model = _model("sgd")
+    model.detach()
+    optimizer = SGD([{"params": []}, {"params": list(model.parameters())}, {"params": []}], lr=0.1)
+    model.attach(optimizer)
+    snapshot, held = ModelSnapshot(model), list(optimizer.param_groups)
+    held[2]["lr"] = 0.7
+    optimizer.add_param_group({"params": []})
+    _epoch(model)
+    for _ in range(2):
+        snapshot.restore()
+        assert [id(group) for group in optimizer.param_groups[:3]] == list(map(id, held))
+        assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.1, 0.7, 0.1]

@@ -14,7 +14,7 @@ from esper.grower.judging import BestEpoch, SavedBest
 from esper.grower.measuring import EpochMetrics, Gauge, Scale
 from esper.grower.twin import Gain, Twin
 from esper.kasmina import GrowingModel
-from esper.kasmina.describing import ModelRecord, describe
+from esper.kasmina.describing import ModelRecord, describe, plain_data
 from esper.kasmina.governor import Guard
 from esper.kasmina.gradients import GradientWatch
 from esper.kasmina.persistence import ModelFileError, reinstate
@@ -142,7 +142,7 @@ class Resuming(ABC):
             "format": FORMAT,
             "version": VERSION,
             "controller": self.controller,
-            **_written(self.model),
+            **plain_data(describe(self.model)),
             "report": asdict(self._host.report),
             **self._deciding.state_dict(),
             "guard": self._guard.state_dict(),
@@ -161,9 +161,9 @@ class Resuming(ABC):
 
     def _good_state(self) -> dict[str, object]:
         """What a rollback would go back to, where that is not the model as it is."""
-        found = self._guard.look_back(lambda: _written(self.model))
-        assert found is not None  # or nothing would be in doubt
-        return {"epoch": self._deciding.good_epoch, "decider": self._deciding.remembered, **found}
+        good = self._guard.describe_good()
+        assert good is not None  # or nothing would be in doubt
+        return {"epoch": self._deciding.good_epoch, "decider": self._deciding.remembered, **plain_data(good)}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state_dict` was taken, in a Grower made the same way; it may have grown, and be finished.
@@ -220,12 +220,3 @@ class Resuming(ABC):
         self._guard.load_state_dict(saved.guard, as_it_is=False)
         self._deciding.begin_from(good.epoch, good.decider)
         reinstate(self.model, saved.model, saved.tensors)
-
-
-def _written(model: GrowingModel) -> dict[str, object]:
-    """A model and its optimiser as plain data, which what they become leaves alone."""
-    record, tensors = describe(model)
-    return {
-        "model": record.model_dump_json(),
-        "tensors": {name: tensor.clone() for name, tensor in tensors.items()},
-    }

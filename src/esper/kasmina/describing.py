@@ -1,8 +1,9 @@
 """A growing model as plain data: a record of what is no tensor, and the tensors by name."""
 
 import math
-from dataclasses import asdict
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from torch import Tensor, nn
@@ -10,7 +11,10 @@ from torch import Tensor, nn
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.optimisers import SEED_RATE, OptimiserCare, home_index
 from esper.kasmina.replicas import whole
+from esper.kasmina.schedules import Group
 from esper.kasmina.slot import SlotRecord
+from esper.kasmina.snapshots import ModelSnapshot
+from esper.kasmina.tree import names_a_seed
 
 
 class _Record(BaseModel):
@@ -54,7 +58,25 @@ class ModelRecord(_Record):
 VERSION = 2
 
 
-def describe(model: GrowingModel, *, optimizer: bool = True) -> tuple[ModelRecord, dict[str, Tensor]]:
+Described = tuple[ModelRecord, dict[str, Tensor]]
+"""Everything that a file holds: what is no tensor, and the tensors by name."""
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """What is in a model and its optimiser, or was."""
+
+    tensors: Mapping[str, Tensor]
+    names: Mapping[int, str]
+    """Of the parameters, by identity."""
+    slots: dict[str, SlotRecord]
+    groups: Sequence[Group]
+    homes: Mapping[str, Tensor | None]
+    """As `OptimiserCare.homes`."""
+    state: Mapping[Tensor, Mapping[str, Any]]
+
+
+def describe(model: GrowingModel, *, optimizer: bool = True) -> Described:
     """Everything `save` writes: what is no tensor, and the tensors by name (the live ones, not copies).
 
     Where parameters are sharded, the tensors are gathered: all processes must call this together.
@@ -62,10 +84,64 @@ def describe(model: GrowingModel, *, optimizer: bool = True) -> tuple[ModelRecor
     optimizer  whether the attached one belongs to it
     """
     model.replicas.rest()
-    tensors = {f"model/{name}": tensor for name, tensor in unique_tensors(model).items()}
+    care = model.care if optimizer else None
+    contents = _Contents(
+        tensors=unique_tensors(model),
+        names={id(parameter): name for name, parameter in model.named_parameters()},
+        slots={name: slot.record(non_finite=_read(slot.non_finite)) for name, slot in model.slots.items()},
+        groups=[] if care is None else care.optimizer.param_groups,
+        homes={} if care is None else care.homes,
+        state={} if care is None else care.optimizer.state,
+    )
+    return _describe(model, care, contents)
+
+
+def describe_remembered(snapshot: ModelSnapshot) -> Described:
+    """What `describe` would give of a model that had gone back to the snapshot; it is not touched."""
+    model, standing, copies = snapshot.model, snapshot.standing, snapshot.copies()
+    model.replicas.rest()
+    tensors = {name: tensor for name, tensor in unique_tensors(model).items() if not names_a_seed(name)}
+    parameters = {name: p for name, p in model.named_parameters() if not names_a_seed(name)}
+    slots = {}
+    for slot, (record, seed), flags in zip(model.slots.values(), standing.slots, snapshot.flags, strict=True):
+        slots[slot.name] = record.at_rest(_read(copies[id(flags)]))
+        if seed is not None:
+            tensors |= {f"{slot.prefix}.{name}": tensor for name, tensor in unique_tensors(seed).items()}
+            parameters |= dict(seed.named_parameters(prefix=slot.prefix))
+
+    def then(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: copies.get(id(value), value) for name, value in values.items()}
+
+    contents = _Contents(
+        tensors={name: copies.get(id(tensor), tensor) for name, tensor in tensors.items()},
+        names={id(parameter): name for name, parameter in parameters.items()},
+        slots=slots,
+        groups=[then(content) for _, content in standing.groups()],
+        homes=standing.homes,
+        state={parameter: then(values) for parameter, values in standing.state.items()},
+    )
+    return _describe(model, model.care, contents)
+
+
+def plain_data(described: Described) -> dict[str, object]:
+    """The same as a checkpoint holds it: loadable with `weights_only=True`, and copies that nothing changes."""
+    record, tensors = described
+    return {
+        "model": record.model_dump_json(),
+        "tensors": {name: tensor.clone() for name, tensor in tensors.items()},
+    }
+
+
+def _read(flags: Tensor) -> tuple[bool, bool]:
+    """The flags of a slot, which may be on a device."""
+    return bool(flags[0]), bool(flags[1])
+
+
+def _describe(model: GrowingModel, care: OptimiserCare | None, contents: _Contents) -> Described:
+    tensors = {f"model/{name}": tensor for name, tensor in contents.tensors.items()}
     attached = None
-    if model.care is not None and optimizer:
-        attached, state = _describe_optimizer(model, model.care)
+    if care is not None:
+        attached, state = _describe_optimizer(model, care, contents)
         tensors |= state
     record = ModelRecord(
         format="esper growing model",
@@ -73,10 +149,7 @@ def describe(model: GrowingModel, *, optimizer: bool = True) -> tuple[ModelRecor
         growth_seed=model.growth_seed,
         isolation_penalty=model.isolation_penalty,
         rules=asdict(model.rules),
-        slots={
-            name: slot.record(non_finite=(bool(slot.non_finite[0]), bool(slot.non_finite[1])))
-            for name, slot in model.slots.items()
-        },
+        slots=contents.slots,
         optimizer=attached,
     )
     # Momentum of sparse gradients is sparse: with its zeros it can be written, and is the same but for rounding.
@@ -85,12 +158,12 @@ def describe(model: GrowingModel, *, optimizer: bool = True) -> tuple[ModelRecor
 
 
 def _describe_optimizer(
-    model: GrowingModel, care: OptimiserCare
+    model: GrowingModel, care: OptimiserCare, contents: _Contents
 ) -> tuple[OptimizerRecord, dict[str, Tensor]]:
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    names = contents.names
     tensors: dict[str, Tensor] = {}
     groups, scalars, kept = [], {}, {}
-    for index, group in enumerate(care.optimizer.param_groups):
+    for index, group in enumerate(contents.groups):
         if any(id(parameter) not in names for parameter in group["params"]):
             raise ValueError(
                 "the attached optimizer holds parameters that are not the model's: save it on its own"
@@ -103,7 +176,7 @@ def _describe_optimizer(
             if key != "params" and key not in kept_apart
         }
         groups.append(GroupRecord(parameters=[names[id(p)] for p in group["params"]], options=options))
-    for parameter, state in care.optimizer.state.items():
+    for parameter, state in contents.state.items():
         name = names[id(parameter)]
         tensors |= {f"optimizer/{name}/{k}": v for k, v in state.items() if isinstance(v, Tensor)}
         scalars[name] = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
@@ -113,8 +186,8 @@ def _describe_optimizer(
         seed_lr_multiplier=care.seed_lr_multiplier,
         groups=groups,
         homes={
-            name: home_index(model.slots[name], care.optimizer.param_groups, first)
-            for name, first in care.homes.items()
+            name: home_index(model.slots[name], contents.groups, first)
+            for name, first in contents.homes.items()
         },
         scalars=scalars,
         tensors=kept,

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
+from esper.kasmina.describing import Described, describe_remembered
 from esper.kasmina.model import GrowingModel
 from esper.kasmina.replicas import local
 from esper.kasmina.snapshots import ModelSnapshot, Standing
@@ -305,6 +306,10 @@ class Guard:
             present.restore()
             for parameter, gradient in gradients.items():
                 parameter.grad = gradient
+
+    def describe_good(self) -> Described | None:
+        """The model as a rollback would leave it, in plain data; None without one. Nothing is touched."""
+        return None if self._memory is None else describe_remembered(self._memory)
 
     def would_condemn(self, vitals: Vitals) -> bool:
         """Whether a model that shows this is broken, by what is known of its past; nothing is remembered."""

@@ -367,8 +367,8 @@ def _regroup(model: GrowingModel, care: OptimiserCare, record: ModelRecord, save
                 care.settle(scales[name], home)
     for index, owner in enumerate(owners):
         if owner is not None:
-            home = saved.homes.get(owner.name)
-            care.adopt(owner, None if home is None else places[home])
+            followed = saved.homes.get(owner.name)
+            care.adopt(owner, None if followed is None else places[followed])
             places[index] = care.optimizer.param_groups[-1]
     care.optimizer.param_groups[:] = [places[index] for index in range(len(owners))]
 

@@ -77,6 +77,14 @@ class SlotRecord(BaseModel):
                 raise ValueError(rule)
         return self
 
+    def at_rest(self, non_finite: tuple[bool, bool]) -> "SlotRecord":
+        """The record of a slot that was restored from this one and has these flags, and no gradients to look at."""
+        seen = self.reported_gradients_finite
+        if seen is None:
+            seen = False if any(non_finite) else self.remembered_gradients_finite
+        remembered = seen if self.stage.is_live else None
+        return self.model_copy(update={"non_finite": non_finite, "remembered_gradients_finite": remembered})
+
 
 @dataclass
 class IsolationPenalty:

@@ -1,14 +1,17 @@
 """A model and its optimiser as they were, in memory: to go back to the last good epoch, or to before a decision."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from itertools import compress
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from esper.kasmina.model import GrowingModel
-from esper.kasmina.optimisers import PARAMETERS
-from esper.kasmina.replicas import local
+from esper.kasmina.optimisers import PARAMETERS, OptimiserCare
+from esper.kasmina.replicas import is_sharded, local
+from esper.kasmina.schedules import Group
 from esper.kasmina.seed import Seed
 from esper.kasmina.slot import SlotRecord
 
@@ -26,34 +29,63 @@ class Standing:
     def __init__(self, model: GrowingModel, *, options: bool = False, epoch_begins: bool = False) -> None:
         self._model, care = model, model.care
         self._moved = None if options or care is None else care.begun_anew
-        self._slots: list[tuple[SlotRecord, Seed | None, list[bool]]] = [
-            (
-                slot.record(epoch_begins=epoch_begins),
-                slot.seed,
-                [p.requires_grad for p in slot.seed.parameters()] if slot.seed else [],
-            )
-            for slot in model.slots.values()
+        self.slots: list[tuple[SlotRecord, Seed | None]] = [
+            (slot.record(epoch_begins=epoch_begins), slot.seed) for slot in model.slots.values()
         ]
-        self._homes = {} if care is None else dict(care.homes)
-        self._groups = [] if care is None else [_own(group) for group in care.optimizer.param_groups]
-        self._state = {} if care is None else {p: _own(state) for p, state in care.optimizer.state.items()}
+        self._trainable = [
+            [p.requires_grad for p in seed.parameters()] if seed else [] for _, seed in self.slots
+        ]
+        self.homes = {} if care is None else dict(care.homes)
+        """As `OptimiserCare.homes`."""
+        seeds = _parameters_of(slot.seed for slot in model.slots.values())
+        self._groups = (
+            [
+                _Remembered(_key(care, group, seeds), group, _own(group))
+                for group in care.optimizer.param_groups
+            ]
+            if care is not None
+            else []
+        )
+        self.state = {} if care is None else {p: _own(state) for p, state in care.optimizer.state.items()}
+        """What the optimiser keeps of each parameter."""
 
     def tensors(self) -> list[Tensor]:
         """Of the optimiser those that change between a model and its return to it."""
         groups = [
-            {key: value for key, value in group.items() if self._moved is None or key in self._moved}
+            {key: value for key, value in group.content.items() if self._moved is None or key in self._moved}
             for group in self._groups
         ]
-        held = (value for values in (*groups, *self._state.values()) for value in values.values())
+        held = (value for values in (*groups, *self.state.values()) for value in values.values())
         return [value for value in held if isinstance(value, Tensor)]
 
-    def restore(self) -> None:
-        """Bring back the seeds, and of the optimiser what belongs to them and to the host.
+    def groups(self) -> list[tuple[Group, Group]]:
+        """The optimiser's groups as `restore` leaves them: the dict of each, and what will be in it.
 
-        A group that was added meanwhile for other parameters than seeds' stays, and its state begins anew.
+        One that is there still stays the dict that it is, which a loop may hold. One that was added meanwhile for
+        other parameters than seeds' stays.
         """
-        newborn = {id(p) for slot in self._model.slots.values() if slot.seed for p in slot.seed.parameters()}
-        for slot, (record, seed, trainable) in zip(self._model.slots.values(), self._slots, strict=True):
+        care = self._model.care
+        if care is None:
+            return []
+        seeds = _parameters_of(slot.seed for slot in self._model.slots.values())
+        seeds |= _parameters_of(seed for _, seed in self.slots)
+        present = [(_key(care, group, seeds), group) for group in care.optimizer.param_groups]
+        found: list[tuple[Group, Group]] = []
+        for then in self._groups:
+            index = next((i for i, (key, _) in enumerate(present) if key == then.key), None)
+            group = then.group if index is None else present.pop(index)[1]
+            kept = {} if index is None else _options(group, self._moved)
+            found.append((group, _own(then.content) | kept))
+        placed = seeds | {id(p) for then in self._groups for p in then.content["params"]}
+        added = [group for _, group in present if not care.is_seeds(group)]
+        return found + [(group, _without(group, placed)) for group in added]
+
+    def restore(self) -> None:
+        """Bring back the seeds, and of the optimiser what belongs to them and to the host."""
+        groups = self.groups()
+        for slot, (record, seed), trainable in zip(
+            self._model.slots.values(), self.slots, self._trainable, strict=True
+        ):
             slot.restore(record, self._model.rules)
             slot.seed = seed
             slot.sync_seed()
@@ -62,16 +94,21 @@ class Standing:
         care = self._model.care
         if care is None:
             return
-        optimizer, care.homes = care.optimizer, dict(self._homes)
-        now = {_first(group): group for group in optimizer.param_groups if group["params"]}
-        then = {_first(group) for group in self._groups}
-        added = [group for first, group in now.items() if first not in then | newborn]
-        optimizer.param_groups[:] = [
-            *(_own(group) | _options(now.get(_first(group), {}), self._moved) for group in self._groups),
-            *added,
-        ]
-        optimizer.state.clear()
-        optimizer.state.update({parameter: _own(state) for parameter, state in self._state.items()})
+        care.homes = dict(self.homes)
+        for group, content in groups:
+            group.clear()
+            group.update(content)
+        care.optimizer.param_groups[:] = [group for group, _ in groups]
+        care.optimizer.state.clear()
+        care.optimizer.state.update({parameter: _own(state) for parameter, state in self.state.items()})
+
+
+class _Remembered(NamedTuple):
+    """A group of the optimiser: by what it is known, the dict that it is, and a copy of what was in it."""
+
+    key: int | None
+    group: Group
+    content: Group
 
 
 class ModelSnapshot:
@@ -84,7 +121,7 @@ class ModelSnapshot:
     """
 
     def __init__(self, model: GrowingModel, *, options: bool = False, epoch_begins: bool = False) -> None:
-        self._model, self._options, self._epoch_begins = model, options, epoch_begins
+        self.model, self._options, self._epoch_begins = model, options, epoch_begins
         self._sources: list[Tensor] = []
         self._copies: list[Tensor] = []
         self.take()
@@ -92,11 +129,11 @@ class ModelSnapshot:
     @torch.no_grad()  # not inference_mode: what is restored is trained on
     def take(self) -> None:
         """Remember the model as it is now."""
-        self._standing = Standing(self._model, options=self._options, epoch_begins=self._epoch_begins)
-        self._buffers = [(module._buffers, dict(module._buffers)) for module in self._model.modules()]
-        sources = [*self._model.parameters(), *self._model.buffers()]
-        sources += [slot.non_finite for slot in self._model.slots.values()]
-        sources += self._standing.tensors()
+        self.standing = Standing(self.model, options=self._options, epoch_begins=self._epoch_begins)
+        self._buffers = [(module._buffers, dict(module._buffers)) for module in self.model.modules()]
+        self.flags = [slot.non_finite for slot in self.model.slots.values()]
+        """Of each slot."""
+        sources = [*self.model.parameters(), *self.model.buffers(), *self.flags, *self.standing.tensors()]
         if list(map(_form, sources)) == list(map(_form, self._copies)):
             _copy(self._copies, sources)
         else:
@@ -106,12 +143,36 @@ class ModelSnapshot:
     @torch.no_grad()  # not inference_mode: what is restored is trained on
     def restore(self) -> None:
         """Bring the model and its optimiser back to what `take` saw last."""
-        self._standing.restore()
+        self.standing.restore()
         for buffers, then in self._buffers:
             buffers.update(then)
         _copy(self._sources, self._copies)
-        for parameter in self._model.parameters():
+        for parameter in self.model.parameters():
             parameter.grad = None
+
+    def copies(self) -> dict[int, Tensor]:
+        """The identity of each tensor that `take` saw, and of what stands for a buffer of then now -> its copy."""
+        pairs = zip(self._sources, self._copies, strict=True)
+        copies = {id(source): _sharded_like(source, copy) for source, copy in pairs}
+        instead = {
+            id(now): copies[id(then[name])]
+            for buffers, then in self._buffers
+            for name, now in buffers.items()
+            if now is not None and id(then.get(name)) in copies
+        }
+        return copies | instead
+
+
+def _sharded_like(source: Tensor, part: Tensor) -> Tensor:
+    """A copy of the local part as a shard of the whole, where the source is one."""
+    if not is_sharded(source):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    mesh, placements = source.device_mesh, source.placements
+    return DTensor.from_local(
+        part, mesh, placements, run_check=False, shape=source.shape, stride=source.stride()
+    )
 
 
 def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device, torch.layout]:
@@ -132,10 +193,24 @@ def _own(values: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def _first(group: Mapping[str, object]) -> int | None:
-    """The identity of a group's first parameter, by which it is known: others come and go behind it."""
-    parameters = group["params"]
-    return id(parameters[0]) if isinstance(parameters, list) and parameters else None
+def _parameters_of(seeds: Iterable[Seed | None]) -> set[int]:
+    """The identities of their parameters."""
+    return {id(parameter) for seed in seeds if seed is not None for parameter in seed.parameters()}
+
+
+def _key(care: OptimiserCare, group: Group, seeds: Collection[int]) -> int | None:
+    """By what a group is known while seeds come and go: its first parameter that is the host's; a seed's own first.
+
+    None of one of the host's that has none; such are known by their order.
+    """
+    own = group["params"] if care.is_seeds(group) else (p for p in group["params"] if id(p) not in seeds)
+    return next(map(id, own), None)
+
+
+def _without(group: Group, parameters: Collection[int]) -> Group:
+    """What is in a group, but for these parameters."""
+    stays = [id(parameter) not in parameters for parameter in group["params"]]
+    return _own(group) | {key: list(compress(group[key], stays)) for key in PARAMETERS & group.keys()}
 
 
 def _options(group: Mapping[str, object], moved: frozenset[str] | None) -> dict[str, object]:

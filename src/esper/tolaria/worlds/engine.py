@@ -8,9 +8,8 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
-from esper.kasmina import GrowingModel
 from esper.kasmina.coalitions import Coalition, CoalitionPlan, settle
-from esper.kasmina.describing import ModelRecord, describe
+from esper.kasmina.describing import ModelRecord, describe, describe_remembered, plain_data
 from esper.kasmina.governor import Governor, GovernorRules, Verdict, Vitals
 from esper.kasmina.persistence import reinstate
 from esper.kasmina.snapshots import ModelSnapshot
@@ -256,7 +255,7 @@ class EngineWorld:
             "seed": host.seed,
             "epoch": host.epoch,
             "report": asdict(host.report),
-            **_written(host.model),
+            **plain_data(describe(host.model)),
             "stream": host.stream.state_dict(),
             "governor": None if governor is None else governor.state_dict(),
             "memory": self._memory_state(host_idx),
@@ -264,15 +263,8 @@ class EngineWorld:
 
     def _memory_state(self, host_idx: int) -> dict[str, object] | None:
         """What a rollback would go back to, which need not be what the host is now."""
-        model, memory = self.host(host_idx).model, self._memories[host_idx]
-        if memory is None:
-            return None
-        present = ModelSnapshot(model, options=True)
-        memory[0].restore()
-        try:
-            return {**_written(model), "stream": memory[1]}
-        finally:
-            present.restore()
+        memory = self._memories[host_idx]
+        return None if memory is None else {**plain_data(describe_remembered(memory[0])), "stream": memory[1]}
 
     def _load(self, host_idx: int, state: Mapping[str, Any]) -> None:
         self.begin_many([Beginning(host_idx, state["case"], state["seed"])])
@@ -388,14 +380,6 @@ class EngineWorld:
 def _report_seeds(host: TrainedHost, numbers: HostNumbers) -> None:
     for slot, measured in numbers.seeds.items():
         host.model.report(slot, **measured)
-
-
-def _written(model: GrowingModel) -> dict[str, object]:
-    record, tensors = describe(model)
-    return {
-        "model": record.model_dump_json(),
-        "tensors": {name: tensor.clone() for name, tensor in tensors.items()},
-    }
 
 
 def _read_into(host: TrainedHost, state: Mapping[str, Any]) -> None:
