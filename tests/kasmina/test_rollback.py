@@ -433,3 +433,54 @@ def test_two_groups_without_parameters_stay_two() -> None:
         snapshot.restore()
         assert [id(group) for group in optimizer.param_groups[:3]] == list(map(id, held))
         assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.1, 0.7, 0.1]
+
+
+class _Tables(nn.Module):
+    """An expanded mask, and a table that grows with the batch wherever the forward runs."""
+
+    mask: Tensor
+    table: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.ones(1).expand(7), persistent=False)
+        self.register_buffer("table", None, persistent=False)
+        self.same = nn.Identity()
+        self.same.register_buffer("mask", self.mask, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.table is None or len(self.table) < len(x):
+            self.table = 0.01 * torch.arange(len(x), dtype=x.dtype)[:, None]
+        return x * self.mask + self.table[: len(x)]
+
+
+def test_buffers_that_cannot_be_written_come_back() -> None:
+    tables = _Tables()
+    model = esper.wrap(nn.Sequential(nn.Flatten(), nn.Linear(13, 7), nn.Tanh(), tables), ["1"], X)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    model.attach(optimizer)
+    with torch.inference_mode():
+        model(torch.cat([X, X]))  # of validation
+    assert tables.table is not None
+    assert tables.table.is_inference()
+    before, expected = {name: buffer.clone() for name, buffer in model.named_buffers()}, model(X)
+    snapshot = ModelSnapshot(model)
+    assert isinstance(expected, Tensor)
+    for _ in range(2):
+        _epoch(model)
+        tables.mask = tables.same.mask = torch.full((7,), torch.nan)
+        tables.table = None
+        snapshot.restore()
+        assert tables.mask is tables.same.mask
+        now = dict(model.named_buffers())
+        assert now.keys() == before.keys()
+        assert all(torch.equal(buffer, now[name]) for name, buffer in before.items())
+        out = model(X)
+        assert isinstance(out, Tensor)
+        assert torch.equal(out, expected)
+    snapshot.take()
+    _epoch(model)
+    snapshot.restore()
+    out = model(X)
+    assert isinstance(out, Tensor)
+    assert torch.equal(out, expected)

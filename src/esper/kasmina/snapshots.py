@@ -115,7 +115,8 @@ class ModelSnapshot:
     """A model and its attached optimiser as they were. Taking it again reuses the memory while nothing grows.
 
     Seeds are kept as the modules they are and tensors by value, so restoring brings back the same parameters. A
-    buffer that its module assigned anew since is again the tensor that it was. Nothing here waits for a device.
+    buffer that its module assigned anew since is again the tensor that it was, or a copy where that cannot be written
+    in place. Nothing here waits for a device.
 
     options, epoch_begins  as `Standing` has them
     """
@@ -144,9 +145,17 @@ class ModelSnapshot:
     def restore(self) -> None:
         """Bring the model and its optimiser back to what `take` saw last."""
         self.standing.restore()
+        sources, copies = self._sources, self._copies
+        held = {id(buffer) for _, then in self._buffers for buffer in then.values()}
+        instead = {
+            id(source): kept.clone()
+            for source, kept in zip(sources, copies, strict=True)
+            if id(source) in held and not _is_writable(source)
+        }
         for buffers, then in self._buffers:
-            buffers.update(then)
-        _copy(self._sources, self._copies)
+            buffers.update({name: instead.get(id(buffer), buffer) for name, buffer in then.items()})
+        written = [index for index, source in enumerate(sources) if id(source) not in instead]
+        _copy([sources[index] for index in written], [copies[index] for index in written])
         for parameter in self.model.parameters():
             parameter.grad = None
 
@@ -218,6 +227,13 @@ def _options(group: Mapping[str, object], moved: frozenset[str] | None) -> dict[
     if moved is None:
         return {}
     return _own({key: value for key, value in group.items() if key not in PARAMETERS | moved})
+
+
+def _is_writable(tensor: Tensor) -> bool:
+    """Whether it can be written in place: what was made in inference mode, or is expanded, cannot."""
+    strides = tensor.stride() if tensor.layout is torch.strided else ()
+    expanded = any(step == 0 and size > 1 for step, size in zip(strides, tensor.shape, strict=False))
+    return not expanded and not tensor.is_inference()
 
 
 def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
