@@ -154,3 +154,40 @@ def test_groups_that_are_not_the_hosts_are_followed_by_no_seed(homes: dict[str, 
     spoilt = record.model_copy(update={"optimizer": record.optimizer.model_copy(update={"homes": homes})})
     with pytest.raises(ModelFileError, match="which are not all of the host"):
         reinstate(model, spoilt, tensors)
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_names_of_parameters_are_those_of_the_optimiser_that_takes_them(older: bool) -> None:
+    """Its order may be another, and older files hold the names in theirs."""
+
+    def made(order: int) -> tuple[GrowingModel, Optimizer]:
+        model = esper.wrap(_perceptron(), ["0"], X[:2])
+        optimizer = AdamW(list(model.named_parameters())[::order], 0.02)
+        model.attach(optimizer)
+        return model, optimizer
+
+    (model, ours), (other, theirs) = made(1), made(-1)
+    grow_until(model, "0", Stage.FOSSILIZED, "mlp")
+    _descend(model, X)
+    record, tensors = describe(model)
+    assert record.optimizer is not None
+    assert all("param_names" not in group.options for group in record.optimizer.groups)
+    if older:
+        (group,) = record.optimizer.groups
+        named = group.model_copy(
+            update={"options": group.options | {"param_names": [*ours.param_groups[0]["param_names"]]}}
+        )
+        saved = record.optimizer.model_copy(update={"groups": [named]})
+        record = record.model_copy(update={"optimizer": saved})
+    reinstate(other, record, tensors)
+    names = {id(parameter): name for name, parameter in other.named_parameters()}
+    (group_here,) = theirs.param_groups
+    assert group_here["param_names"] == [names[id(parameter)] for parameter in group_here["params"]]
+    for each in (model, other):
+        _descend(each, X)
+    _assert_alike(other, model)
+    other.detach()
+    other.attach(SGD(other.host.get_submodule("0.0").named_parameters(), 0.1))  # a fossil is in no group yet
+    assert other.care is not None
+    (bare,) = other.care.optimizer.param_groups
+    assert len(bare["param_names"]) == len(bare["params"]) == 7

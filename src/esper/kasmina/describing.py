@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from torch import Tensor, nn
 
 from esper.kasmina.model import GrowingModel
-from esper.kasmina.optimisers import SEED_RATE, OptimiserCare, home_index
+from esper.kasmina.optimisers import PARAMETERS, SEED_RATE, OptimiserCare, home_index
 from esper.kasmina.replicas import whole
 from esper.kasmina.schedules import Group
 from esper.kasmina.slot import SlotRecord
@@ -173,7 +173,7 @@ def _describe_optimizer(
         options = {
             key: _plain(value, f"its option {key}")
             for key, value in group.items()
-            if key != "params" and key not in kept_apart
+            if key not in PARAMETERS and key not in kept_apart
         }
         groups.append(GroupRecord(parameters=[names[id(p)] for p in group["params"]], options=options))
     for parameter, state in contents.state.items():

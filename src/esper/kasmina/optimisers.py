@@ -270,6 +270,11 @@ def home_index(slot: Slot, groups: Sequence[Group], first: Tensor | None = None)
     return sizes.index(max(sizes))
 
 
+def _names(slot: Slot) -> list[str]:
+    """Of the parameters of a slot's seed, in the growing model."""
+    return [] if slot.seed is None else [f"{slot.prefix}.{name}" for name, _ in slot.seed.named_parameters()]
+
+
 class OptimiserCare:
     """Each seed has a parameter group of its own; a fossilised one belongs to its submodule's group.
 
@@ -340,7 +345,7 @@ class OptimiserCare:
         home = self._take_home(slot, home or self.found_home(slot))
         slot.maximizes = bool(home.get("maximize"))
         group = options_of_newcomer(self.optimizer, home, self.begun_anew)
-        named = [(f"{slot.prefix}.{name}", p) for name, p in slot.seed.named_parameters()]
+        named = list(zip(_names(slot), slot.seed.parameters(), strict=True))
         group["params"] = named if "param_names" in home else list(slot.seed.parameters())
         self.optimizer.add_param_group(group)
         self._follow(self.optimizer.param_groups[-1], home)
@@ -352,7 +357,7 @@ class OptimiserCare:
         home = home or self.found_home(slot)
         home["params"].extend(slot.seed.parameters())
         if "param_names" in home:
-            home["param_names"].extend(names)
+            home["param_names"].extend(names or _names(slot))
 
     def forget(self, slot: Slot) -> None:
         """Take a slot's seed, if there is one, out together with its optimiser state."""

@@ -16,9 +16,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from esper.kasmina.describing import VERSION, ModelRecord, OptimizerRecord, describe, unique_tensors
+from esper.kasmina.describing import (
+    VERSION,
+    GroupRecord,
+    ModelRecord,
+    OptimizerRecord,
+    describe,
+    unique_tensors,
+)
 from esper.kasmina.model import GrowingModel
-from esper.kasmina.optimisers import OptimiserCare, state_of
+from esper.kasmina.optimisers import PARAMETERS, OptimiserCare, state_of
 from esper.kasmina.replicas import fill
 from esper.kasmina.schedules import Group
 from esper.kasmina.seed import Seed, bear_seed, birth_randomness
@@ -206,8 +213,8 @@ class _Check:
         self._require_groups(care, saved)
         templates = self._templates(care, saved)
         for index, (group, template) in enumerate(zip(saved.groups, templates, strict=True)):
-            options = group.options | _below(self.tensors, f"optimizer/group {index}/")
-            odd = ", ".join(sorted((set(options) ^ (set(template) - {"params"})) - care.begun_anew))
+            options = _options(group) | _below(self.tensors, f"optimizer/group {index}/")
+            odd = ", ".join(sorted((set(options) ^ (set(template) - PARAMETERS)) - care.begun_anew))
             if odd:
                 raise ModelFileError(f"{path}: the options of the optimizer's group {index} differ: {odd}")
             for key, value in options.items():
@@ -340,7 +347,7 @@ def _restore_optimizer(
     packed = care.optimizer.state_dict()
     packed["state"], exact = {}, {}
     for index, (group, theirs) in enumerate(zip(packed["param_groups"], saved.groups, strict=True)):
-        options = {key: _as_it_was(value, group.get(key)) for key, value in theirs.options.items()}
+        options = {key: _as_it_was(value, group.get(key)) for key, value in _options(theirs).items()}
         group.update(options | _below(tensors, f"optimizer/group {index}/"))
         parameters = care.optimizer.param_groups[index]["params"]
         for number, parameter in zip(group["params"], parameters, strict=True):
@@ -371,6 +378,11 @@ def _regroup(model: GrowingModel, care: OptimiserCare, record: ModelRecord, save
             care.adopt(owner, None if followed is None else places[followed])
             places[index] = care.optimizer.param_groups[-1]
     care.optimizer.param_groups[:] = [places[index] for index in range(len(owners))]
+
+
+def _options(group: GroupRecord) -> dict[str, JsonValue]:
+    """Of a saved group. Older files hold the names of its parameters there, whose order may be another here."""
+    return {key: value for key, value in group.options.items() if key != "param_names"}
 
 
 def _as_it_was(value: JsonValue, like: object) -> object:
