@@ -205,6 +205,35 @@ def test_an_average_computes_with_the_seed_at_the_models_alpha() -> None:
     assert loop.validate(late) == loop.validate(grower.model)
 
 
+@pytest.mark.filterwarnings("ignore:an AveragedModel of a Sequential")  # that of the other run
+@pytest.mark.filterwarnings("ignore:seeds grow, and without validate")
+def test_a_seed_that_finish_brings_back_keeps_its_average() -> None:
+    """What was decided last and never trained with is taken back, in the average too."""
+
+    def averaged(schedule: str) -> tuple[AveragedModel, Grower]:
+        grower, optimizer, loop = grown(0, schedule=schedule, validate=None)  # then all that is HOLDING stays
+        average = AveragedModel(grower.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+        grower.follow(average)
+        for _ in range(8):
+            grower.step(train_loss=loop.train(grower.model, optimizer), validation_accuracy=0.7)
+            average.update_parameters(grower.model)
+        loop.train(grower.model, optimizer)
+        average.update_parameters(grower.model)
+        grower.step(validation_accuracy=0.7)
+        if "prune" in schedule:
+            assert not any(SEED in name for name in average.module.state_dict())
+        grower.finish()
+        return average, grower
+
+    (ours, grower), (theirs, _) = averaged(f"{GROW}; prune 0 t=9"), averaged(GROW)
+    assert grower.model.slots["0"].seed is not None
+    expected, raw = theirs.module.state_dict(), grower.model.state_dict()
+    assert ours.module.state_dict().keys() == expected.keys()
+    for name, value in ours.module.state_dict().items():
+        assert torch.equal(value, expected[name]), name
+    assert any(not torch.equal(expected[name], raw[name]) for name in raw if SEED in name)
+
+
 @pytest.mark.parametrize(("first", "second"), [("0", "0.1"), ("0.1", "0")])
 @pytest.mark.filterwarnings("ignore:.*went back:esper.GrowthWarning")
 def test_an_average_pairs_the_seeds_of_nested_slots_after_a_rollback(first: str, second: str) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from weakref import ReferenceType, ref
 
 import torch
 from torch import nn
@@ -22,6 +23,7 @@ from esper.kasmina.gradients import SeedGradients
 from esper.kasmina.model import GrowingHost
 from esper.kasmina.probing import ExampleInput
 from esper.kasmina.replicas import local, recognise
+from esper.kasmina.seed import Seed
 from esper.kasmina.wrapping import WrapOptions, copied_slots, slot_behind
 from esper.leyline import EpochReport
 
@@ -103,12 +105,16 @@ def compiled_graphs() -> int:
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
+_Averaged = dict[str, tuple[ReferenceType[Seed], Seed]]
+"""slot -> the last seed of the model there, while anything could bring it back, and its average."""
+
+
 class Averages:
     """Brings a growing model's seeds and stages to the averages that follow it; the weights are theirs to average."""
 
     def __init__(self, model: GrowingModel) -> None:
         self._model = model
-        self._followers: list[tuple[AveragedModel, dict[str, Slot]]] = []
+        self._followers: list[tuple[AveragedModel, dict[str, Slot], _Averaged]] = []
 
     def follow(self, average: AveragedModel) -> None:
         """Let an average grow with the model from here on."""
@@ -125,14 +131,14 @@ class Averages:
                 "the average has not the model's slots: make it after the Grower, AveragedModel(model), and then "
                 "follow it"
             )
-        self._followers.append((average, slots))
+        self._followers.append((average, slots, {}))
         self.update()
 
     def update(self) -> None:
         """Give each average the seeds and stages that the model has now; a new seed begins as it is born."""
-        for _, slots in self._followers:
+        for _, slots, averaged in self._followers:
             for name, slot in self._model.slots.items():
-                _mirror(slot, slots[name])
+                _mirror(slot, slots[name], averaged)
 
     @torch.no_grad()  # not inference_mode: who holds an average may train it
     def begin_anew_where_broken(self) -> int:
@@ -141,7 +147,7 @@ class Averages:
         Their count of updates begins anew, so that of a plain average these weights do not count as all the others.
         """
         self.update()
-        model, broken = self._model, [each for each, _ in self._followers if not self._is_finite(each)]
+        model, broken = self._model, [each for each, *_ in self._followers if not self._is_finite(each)]
         for average in broken:
             averaged = (*average.module.parameters(), *average.module.buffers())
             for kept, now in zip(averaged, (*model.parameters(), *model.buffers()), strict=True):
@@ -160,7 +166,7 @@ class Averages:
         stray = self._stray()
         if stray is not None:
             yield "average", stray
-        counts = (int(average.n_averaged) for average, _ in self._followers if _weighs_alike(average))
+        counts = (int(average.n_averaged) for average, *_ in self._followers if _weighs_alike(average))
         updates = max(counts, default=0)
         if updates:
             yield (
@@ -183,7 +189,7 @@ class Averages:
         )
 
     def _has_stray(self) -> bool:
-        followed = {id(average) for average, _ in self._followers}
+        followed = {id(average) for average, *_ in self._followers}
         kinds = (type(self._model.host), GrowingModel)
         return any(
             issubclass(type(found), AveragedModel)
@@ -198,8 +204,12 @@ def _weighs_alike(average: AveragedModel) -> bool:
     return average.avg_fn is None and average.multi_avg_fn is None
 
 
-def _mirror(slot: Slot, theirs: Slot) -> None:
-    """Make the slot of an average what the model's is; a seed that is there already keeps its averaged weights."""
+def _mirror(slot: Slot, theirs: Slot, averaged: _Averaged) -> None:
+    """Make the slot of an average what the model's is.
+
+    A seed that is there already keeps its averaged weights, and so does one that comes back: what was decided and
+    never trained with is taken back.
+    """
     seed, own = slot.seed, theirs.seed
     if seed is None:
         theirs.clear()
@@ -208,6 +218,13 @@ def _mirror(slot: Slot, theirs: Slot) -> None:
         or theirs.life.births != slot.life.births
         or (own.blueprint_name, own.composition) != (seed.blueprint_name, seed.composition)
     ):
-        theirs.plant(copy.deepcopy(seed).requires_grad_(False).to(theirs.placement()[0]))
+        last, kept = averaged.get(slot.name, (None, None))
+        if kept is None or last is None or last() is not seed:
+            kept = copy.deepcopy(seed).requires_grad_(False).to(theirs.placement()[0])
+        theirs.plant(kept)
+    if seed is not None and theirs.seed is not None:
+        averaged[slot.name] = ref(seed), theirs.seed
+    elif slot.name in averaged and averaged[slot.name][0]() is None:
+        del averaged[slot.name]
     theirs.restore(slot.record(), slot.life.rules)
     theirs.sync_seed()
