@@ -15,7 +15,8 @@ def test_the_hosts_part_of_an_optimiser_has_all_of_its_groups() -> None:
     host = nn.Sequential(nn.Sequential(nn.Linear(5, 7), nn.Tanh()), nn.Sequential(nn.Linear(7, 7), nn.Tanh()))
     host[0].requires_grad_(False)
     model = esper.wrap(host, ["0", "1"], torch.ones(2, 5))
-    optimizer = AdamW([{"params": [], "lr": 0.5}, {"params": list(host[1].parameters())}])
+    groups: list[dict[str, object]] = [{"params": [], "lr": 0.5}, {"params": list(host[1].parameters())}]
+    optimizer = AdamW(groups)
     model.attach(optimizer)
     grow_until(model, "0", Stage.FOSSILIZED, "mlp")
     grow_until(model, "1", Stage.TRAINING, "mlp")

@@ -423,7 +423,8 @@ def test_a_group_that_was_added_meanwhile_keeps_no_fossil_that_leaves() -> None:
 def test_two_groups_without_parameters_stay_two() -> None:
     model = _model("sgd")
     model.detach()
-    optimizer = SGD([{"params": []}, {"params": list(model.parameters())}, {"params": []}], lr=0.1)
+    groups: list[dict[str, object]] = [{"params": []}, {"params": list(model.parameters())}, {"params": []}]
+    optimizer = SGD(groups, lr=0.1)
     model.attach(optimizer)
     snapshot, held = ModelSnapshot(model), list(optimizer.param_groups)
     held[2]["lr"] = 0.7
