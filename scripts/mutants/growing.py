@@ -142,8 +142,8 @@ GROWING = (
     mutant(
         "snapshots_share_names_of_parameters",
         "kasmina/snapshots.py",
-        "else [_own(group) for group in care.optimizer.param_groups]",
-        "else [dict(group) for group in care.optimizer.param_groups]",
+        "_Remembered(_key(care, group, seeds), group, _own(group))",
+        "_Remembered(_key(care, group, seeds), group, dict(group))",
         "kasmina/test_rollback.py::test_names_of_parameters_come_back_with_them",
     ),
     mutant(
@@ -156,7 +156,7 @@ GROWING = (
     mutant(
         "optimiser_keeps_the_seeds_that_left",
         "kasmina/persistence.py",
-        "            model.care.forget(list(slot.seed.parameters()))\n",
+        "            model.care.forget(slot)\n",
         "            pass\n",
         "grower/test_best.py::test_the_best_epoch_may_be_one_before_growth",
     ),
