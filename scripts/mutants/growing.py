@@ -20,9 +20,9 @@ GROWING = (
     ),
     mutant(
         "a_broken_fossil_hidden_where_it_is_weighed",
-        "kasmina/slot.py",
-        "            if life.stage is Stage.FOSSILIZED:  # part",
-        "            if False:  # part",
+        "kasmina/seed.py",
+        "        if self.part_of_host:\n            return delta, None\n",
+        "",
         "kasmina/test_retire.py::test_a_fossil_that_breaks_shows_where_it_is_weighed",
     ),
     mutant(

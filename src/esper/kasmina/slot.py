@@ -346,10 +346,7 @@ class Slot(LivingSlot):
             if isinstance(override, float) and override == 0.0:
                 return None
             alpha = override if isinstance(override, float) else self._by_row(override, h)
-            if life.stage is Stage.FOSSILIZED:  # part of the host: what breaks there must show
-                grown = h + alpha * seed(h, args, kwargs)[0]
-            else:
-                grown = h + alpha * self._guarded_delta(seed, h, args, kwargs)
+            grown = h + alpha * self._guarded_delta(seed, h, args, kwargs)
         elif life.stage is Stage.TRAINING:
             if torch.is_grad_enabled():
                 grown = self._isolated(seed, h, args, kwargs)
