@@ -216,6 +216,12 @@ def test_ctrl_c_ends_a_query_at_once(full: Path) -> None:
     endless = (
         "with recursive again as (select 1 as n union all select n from again) select count(*) from again"
     )
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        query(full, endless)
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # where it is ignored, as in the background
+    try:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            query(full, endless)
+    finally:
+        signal.signal(signal.SIGINT, before)

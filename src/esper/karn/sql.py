@@ -13,6 +13,7 @@ copied like the rest. Of a line that is not quite an event the view shows what i
 
 import math
 import re
+import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
@@ -178,7 +179,9 @@ def _interruptible(database: duckdb.DuckDBPyConnection, sql: str) -> Rows:
         try:
             return answer.result()
         except KeyboardInterrupt:
-            database.interrupt()
+            while not answer.done():  # it may be about to begin
+                database.interrupt()
+                time.sleep(0.05)
             raise
 
 
