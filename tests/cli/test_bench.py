@@ -162,7 +162,7 @@ def test_much_is_told_before_it_is_planned(
         (["--arms", "learned"], "arm 'learned' is a trained controller; say which with --controller"),
         (
             ["--controller", "missing"],
-            "esper: --controller missing: there is no such controller, run or checkpoint",
+            "esper: --controller missing: there is no such controller, run or checkpoint; `esper controllers` lists",
         ),
         (["--controller", "a b=missing"], "--controller names 'a b'"),
         (["--controller", "wait=missing"], "a controller is named 'wait', which is another arm's name"),
@@ -181,6 +181,13 @@ def test_mistakes_are_told_before_any_work(
     assert message in told.err
     assert told.err.count("\n") == 1
     assert not Path("bench").exists()
+
+
+def test_a_run_is_named_by_its_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("runs/mine").mkdir(parents=True)
+    Path("runs/mine/config.json").write_text("{}")
+    assert main([*TOY, "--controller", "mine"]) == 2
+    assert capsys.readouterr().err.endswith("; did you mean runs/mine?\n")
 
 
 def test_folders_without_rows_are_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,10 @@
 """The command itself: quick help, one line for a mistake, and exit codes that programs can read."""
 
 import re
+import signal
 import subprocess
 import sys
+import time
 import warnings
 from importlib import import_module
 from pathlib import Path
@@ -111,6 +113,40 @@ def test_exit_codes(
     monkeypatch.setitem(sys.modules, "esper.cli.listing", verb_that(error))
     assert main(["runs"]) == code
     assert capsys.readouterr().err == f"esper: {told}\n"
+
+
+def test_ctrl_c_in_an_import_is_heard_after_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A library may swallow it there, or take it for a failure of its own."""
+    swallowing = (
+        "import os, signal, time\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(0.1)\n"
+        "except BaseException:\n"
+        "    lost = True\n"
+    )
+    (tmp_path / "swallowing.py").write_text(swallowing)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = ModuleType("esper.cli.listing")
+
+    def run_runs(_: list[str]) -> int:
+        assert not hasattr(import_module("swallowing"), "lost")
+        time.sleep(30)
+        return 0
+
+    module.__dict__["run_runs"] = run_runs
+    monkeypatch.setitem(sys.modules, "esper.cli.listing", module)
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # where it is ignored, as in the background
+    try:
+        assert main(["runs"]) == 130
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().err == "esper: stopped by Ctrl-C; nothing was written\n"
 
 
 def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,7 +186,7 @@ def test_a_run_that_is_stopped_before_its_first_round_says_what_is_kept(
     kept = len(list(Path("cache/controls").iterdir()))
     assert told == (
         f"esper: stopped by SIGTERM while baseline curves were trained ({kept} of 40 are kept); "
-        "`esper resume runs/mine` goes on\n"
+        "`esper resume runs/mine` goes on with the first round\n"
     )
     assert 4 <= kept < 40
     (listing,) = ask(capsys, "runs")

@@ -1,10 +1,14 @@
 """The `esper` command: a verb's module is imported when that verb is asked for."""
 
 import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from types import FrameType
 
 from esper.cli.common import BAD_INPUT, INTERRUPTED, BadInput, did_you_mean, note, stopped_by
 
@@ -47,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb; returns the exit code. An error that the user can mend is printed in one line."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        with warnings.catch_warnings():  # restores showwarning at the end
+        with _heeding_after_imports(), warnings.catch_warnings():  # restores showwarning at the end
             warnings.showwarning = _show_warning
             return _dispatch(given)
     except BadInput as error:
@@ -69,6 +73,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise  # a defect, which keeps its traceback
         note(str(error))
         return BAD_INPUT
+
+
+_AGAIN_SECONDS = 0.05
+
+
+@contextmanager
+def _heeding_after_imports() -> Iterator[None]:
+    """Hear Ctrl-C once an import is over: in it libraries take it for a failure of their own, or swallow it."""
+    default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not default or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            again = threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), number))
+            again.daemon = True
+            again.start()
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

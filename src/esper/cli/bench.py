@@ -6,7 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.common import INTERRUPTED, BadInput, VerbParser, as_json, as_typed, note, stopped_by, table
+from esper.cli.common import (
+    INTERRUPTED,
+    RUNS,
+    BadInput,
+    VerbParser,
+    as_json,
+    as_typed,
+    note,
+    stopped_by,
+    table,
+)
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -199,7 +209,9 @@ def _require_controllers(request: "BenchRequest") -> None:
         try:
             find_controller(Path(path))
         except ControllerError as error:
-            raise BadInput(f"--controller {error}") from None
+            run = RUNS / path
+            hint = f"; did you mean {run}?" if (run / "config.json").is_file() else ""
+            raise BadInput(f"--controller {error}{hint}") from None
 
 
 def show_progress(progress: "BenchProgress") -> None:

@@ -207,7 +207,8 @@ def train_recorded(
     elif not quiet:
         print(table(("result", ""), list(_told(result, config).items())))
     if result.interrupted is not None:
-        note(f"stopped by {result.interrupted}; `esper resume {run}` goes on")
+        begun = "goes on" if result.last_checkpoint else "goes on with the first round"
+        note(f"stopped by {result.interrupted}; `esper resume {run}` {begun}")
         return INTERRUPTED
     return 0
 

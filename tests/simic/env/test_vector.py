@@ -525,3 +525,30 @@ def test_an_action_that_is_no_choice_is_named_and_not_cut_down_to_one(chosen: An
         envs.step(several)
     with pytest.raises(ValueError, match=r"the action is .*; expected whole numbers"):
         env.step(several[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"case": 5}, "'case'. is 5; expected a text"),
+        ({"case": ["toy:draw=1", 2]}, "'case'. is 2; expected a text"),
+        ({"host_seed": "x"}, "'host_seed'. is 'x'; expected a whole number"),
+        ({"host_seed": -1}, "'host_seed'. is -1; expected a whole number"),
+        ({"host_seed": 2.5}, r"'host_seed'. is 2\.5; expected a whole number"),
+        ({"host_seed": True}, "'host_seed'. is True; expected a whole number"),
+        ({"host_seed": [3, 10**30]}, "'host_seed'. is 10+; expected a whole number"),
+        ({"task": "toy"}, "options has task; expected case, host_seed"),
+        ("case", "options is 'case'; expected a dict"),
+    ],
+)
+def test_options_of_a_reset_are_named_and_the_episode_goes_on(options: Any, message: str) -> None:
+    envs, same = make_env("toy", 2), make_env("toy", 2)
+    for each in (envs, same):
+        each.reset(seed=0)
+    with pytest.raises(ValueError, match=message):
+        envs.reset(seed=1, options=options)
+    with pytest.raises(ValueError, match=message):
+        make_single_env("toy").reset(options=options)
+    wait = np.zeros((2, len(envs.action_layout.names)), dtype=np.int64)
+    assert np.array_equal(envs.step(wait)[1], same.step(wait)[1])
+    assert np.array_equal(envs.reset()[1]["action_mask"], same.reset()[1]["action_mask"])

@@ -114,11 +114,26 @@ class OverEpisodes:
 
 
 def require_options(options: Info | None) -> Info:
-    """The options of a reset, which may have "case" and "host_seed"."""
-    unknown = set(options or {}) - {"case", "host_seed"}
+    """The options of a reset, which may have "case" and "host_seed", of all envs or one for each."""
+    if options is None:
+        return {}
+    if not isinstance(options, dict):
+        raise ValueError(f"options is {options!r}; expected a dict with case or host_seed")
+    unknown = set(options) - {"case", "host_seed"}
     if unknown:
-        raise ValueError(f"options has {', '.join(sorted(unknown))}; expected case, host_seed")
-    return options or {}
+        raise ValueError(f"options has {', '.join(sorted(map(str, unknown)))}; expected case, host_seed")
+    for case in _all_of(options.get("case")):
+        if not isinstance(case, str | None):
+            raise ValueError(f"options['case'] is {case!r}; expected a text such as 'mnist1d:noise=0.2'")
+    for seed in _all_of(options.get("host_seed")):
+        whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+        if seed is not None and not (whole and 0 <= seed < 2**63):
+            raise ValueError(f"options['host_seed'] is {seed!r}; expected a whole number from 0 to 2**63 - 1")
+    return options
+
+
+def _all_of(value: object) -> Sequence[object]:
+    return list(value) if isinstance(value, list | tuple | np.ndarray) else [value]
 
 
 def require_seed(seed: object) -> int:
@@ -159,8 +174,9 @@ class GrowthEnv(OverEpisodes, gym.Env[Observation, Actions]):
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Observation, Info]:
         """options: "case" and "host_seed", instead of drawn ones."""
+        given = require_options(options)
+        drawn_instead = {name: _each(given, name, 1)[0] for name in given}
         super().reset(seed=None if seed is None else require_seed(seed))
-        drawn_instead = require_options(options)
         if seed is not None or not self._seeded:
             self.episodes.seed(0, int(self.np_random.integers(2**31)) if seed is None else seed)
             self._seeded = True
@@ -281,10 +297,10 @@ class GrowthVectorEnv(OverEpisodes, VectorEnv[Observation, Actions, NDArray[Any]
         options  "case" and "host_seed", one for all envs or one each, instead of drawn ones
         """
         self._require_open()
-        self._seed(seed)
         given = require_options(options)
         cases = _each(given, "case", self.num_envs)
         host_seeds = _each(given, "host_seed", self.num_envs)
+        self._seed(seed)
         self.episodes.begin_many(
             [
                 self.episodes.draw(env_idx, case=cases[env_idx], host_seed=host_seeds[env_idx])
