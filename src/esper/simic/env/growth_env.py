@@ -126,8 +126,8 @@ def require_options(options: Info | None) -> Info:
         if not isinstance(case, str | None):
             raise ValueError(f"options['case'] is {case!r}; expected a text such as 'mnist1d:noise=0.2'")
     for seed in _all_of(options.get("host_seed")):
-        whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
-        if seed is not None and not (whole and 0 <= seed < 2**63):
+        whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool) and 0 <= int(seed) < 2**63
+        if seed is not None and not whole:
             raise ValueError(f"options['host_seed'] is {seed!r}; expected a whole number from 0 to 2**63 - 1")
     return options
 
