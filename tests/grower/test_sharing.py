@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -239,3 +240,30 @@ def test_parts_that_are_known_are_not_looked_at_again(monkeypatch: pytest.Monkey
         counts.append([looks.count(part) for part in parts])
     # What changed may have been made in a first call; what is closed stays so.
     assert counts == [[1, 2, 2], [0, 2, 2], [0, 0, 2]]
+
+
+def test_a_grower_says_once_that_it_measures_apart() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        leaves = Leaves("data")
+        host = Talking([leaves, Plain(), Takes(leaves)])
+    x = drawn((5, WIDTH))
+    optimizer = torch.optim.SGD(host.parameters(), lr=0.1)
+    grower = esper.Grower(
+        host,
+        ["blocks.*"],
+        optimizer=optimizer,
+        example_input=x,
+        validate=batches(x),
+        controller=esper.rule_policy("schedule", schedule="germinate mlp@0 t=0; advance 0 t=2"),
+        epochs=9,
+    )
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(7):
+            optimizer.zero_grad()
+            loss = host(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            grower.step(train_loss=loss)
+    assert [str(each.message)[:42] for each in told] == ["what each seed contributes came out otherw"]

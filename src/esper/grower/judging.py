@@ -24,6 +24,7 @@ from esper.grower.measuring import (
     read_metrics,
 )
 from esper.grower.twin import Twin
+from esper.grower.validating import LoaderValidation
 from esper.kasmina import GrowingModel, coalitions
 from esper.kasmina.coalitions import Coalition
 from esper.kasmina.describing import ModelRecord, describe
@@ -151,6 +152,7 @@ class Judge:
         validated = self._gauge.validated(self._model, given, fossils=self._weigh_fossils)
         metrics, base = validated.metrics, validated.base
         self._warn_unmeasured(*lost, *validated.lost)
+        self._warn_apart()
         if metrics.only_validation_is_nan and self._guard.host_finite():
             self._notes.warn(
                 "validation_loss is NaN while the network is finite: look at validate= or at how validation_loss is "
@@ -253,6 +255,16 @@ class Judge:
             )
         for name in dict.fromkeys(lost):
             self._notes.warn(f"{name} is NaN and counts as unknown: look at how it is computed", once=name)
+
+    def _warn_apart(self) -> None:
+        validate = self._gauge.validate
+        if isinstance(validate, LoaderValidation) and validate.measures_apart(self._model):
+            self._notes.warn(
+                "what each seed contributes came out otherwise, or failed, where passes of validation shared what "
+                "they have in common: a part of the model leaves something behind for another. Each has a pass of "
+                "its own from here on, which takes longer; contributions of epochs before may be off",
+                once="apart",
+            )
 
     def _warn_unreached(self, *slots: str) -> None:
         for name in slots:

@@ -107,6 +107,10 @@ class LoaderValidation:
         sharing.refuted = tallies is None
         return tallies
 
+    def measures_apart(self, model: nn.Module) -> bool:
+        """Whether a check has failed, and what is measured of the model has a pass of its own each time."""
+        return model in self.sharing and self.sharing[model].refuted
+
     def _side_by_side(
         self, model: GrowingModel, settings: Sequence[Mapping[str, Tensor | float]], sharing: Sharing
     ) -> "list[Tally] | None":
